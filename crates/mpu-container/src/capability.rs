@@ -4,7 +4,6 @@
 
 use std::fmt;
 
-/// One part of the driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Capability {
@@ -42,7 +41,6 @@ impl Capability {
         }
     }
 
-    /// The capability that a word names.
     pub fn of_word(word: &str) -> Option<Capability> {
         Capability::ALL.into_iter().find(|capability| capability.word() == word)
     }
@@ -57,12 +55,10 @@ impl Capabilities {
     /// What a container gets that names none: `utility,compute`.
     pub const DEFAULT: Capabilities = Capabilities(1 << Capability::Utility as u8 | 1 << Capability::Compute as u8);
 
-    /// Whether a capability is in the set.
     pub fn has(self, capability: Capability) -> bool {
         self.0 & (1 << capability as u8) != 0
     }
 
-    /// The set with one more.
     #[must_use]
     pub fn with(self, capability: Capability) -> Capabilities {
         Capabilities(self.0 | 1 << capability as u8)
@@ -73,7 +69,6 @@ impl Capabilities {
         Capabilities(self.0 & other.0)
     }
 
-    /// Those in the set, in the alphabet's order.
     pub fn iter(self) -> impl Iterator<Item = Capability> {
         Capability::ALL.into_iter().filter(move |capability| self.has(*capability))
     }

@@ -2,7 +2,6 @@
 
 use std::error::Error;
 
-/// An error and its causes.
 pub fn chain(error: &dyn Error) -> String {
     let causes = std::iter::successors(Some(error), |error: &&dyn Error| (*error).source());
     printable(&causes.map(|error| error.to_string()).collect::<Vec<_>>().join(": "))

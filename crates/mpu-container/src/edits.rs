@@ -8,22 +8,18 @@ use serde_json::{Map, Value};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Spec {
-    /// The version of CDI's schema that the file needs.
     pub cdi_version: String,
     /// `vendor/class`, as in `nvidia.com/gpu`.
     pub kind: String,
     /// Notes; keys and values are strings.
     #[serde(default, deserialize_with = "given", skip_serializing_if = "Map::is_empty")]
     pub annotations: Map<String, Value>,
-    /// What can be asked for.
     #[serde(default, deserialize_with = "given")]
     pub devices: Vec<Device>,
-    /// What comes with any device of the file.
     #[serde(default, deserialize_with = "given", skip_serializing_if = "ContainerEdits::is_empty")]
     pub container_edits: ContainerEdits,
 }
 
-/// Something that can be asked for by name.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Device {
@@ -36,7 +32,6 @@ pub struct Device {
     pub container_edits: ContainerEdits,
 }
 
-/// What is added to a container.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ContainerEdits {
@@ -45,19 +40,15 @@ pub struct ContainerEdits {
     pub env: Vec<String>,
     #[serde(default, deserialize_with = "given", skip_serializing_if = "Vec::is_empty")]
     pub device_nodes: Vec<DeviceNode>,
-    /// Network devices (CDI 1.1.0), as they stand in the file.
     #[serde(default, deserialize_with = "given", skip_serializing_if = "Vec::is_empty")]
     pub net_devices: Vec<Value>,
-    /// Programs that the runtime starts at a point of the container's life.
     #[serde(default, deserialize_with = "given", skip_serializing_if = "Vec::is_empty")]
     pub hooks: Vec<Hook>,
-    /// Files and directories of the host.
     #[serde(default, deserialize_with = "given", skip_serializing_if = "Vec::is_empty")]
     pub mounts: Vec<Mount>,
     /// Intel's resource director, as it stands in the file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub intel_rdt: Option<Value>,
-    /// Groups of the container's process besides its own.
     #[serde(default, deserialize_with = "given", rename = "additionalGids", skip_serializing_if = "Vec::is_empty")]
     pub additional_gids: Vec<u32>,
 }
@@ -66,7 +57,6 @@ pub struct ContainerEdits {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DeviceNode {
-    /// Where it is in the container.
     pub path: String,
     /// Where it is on the host, when that differs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -83,10 +73,8 @@ pub struct DeviceNode {
     /// What the device cgroup allows: some of `rwm`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub permissions: Option<String>,
-    /// The owner in the container.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uid: Option<u32>,
-    /// The group in the container.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gid: Option<u32>,
 }
@@ -94,9 +82,7 @@ pub struct DeviceNode {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Mount {
-    /// Where it is on the host.
     pub host_path: String,
-    /// Where it is in the container.
     pub container_path: String,
     #[serde(default, rename = "type", skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
@@ -104,14 +90,12 @@ pub struct Mount {
     pub options: Vec<String>,
 }
 
-/// A program that the runtime starts.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Hook {
     /// When: `prestart`, `createRuntime`, `createContainer`, `startContainer`, `poststart`, `poststop`.
     pub hook_name: String,
     pub path: String,
-    /// Its arguments, its name first.
     #[serde(default, deserialize_with = "given", skip_serializing_if = "Vec::is_empty")]
     pub args: Vec<String>,
     #[serde(default, deserialize_with = "given", skip_serializing_if = "Vec::is_empty")]

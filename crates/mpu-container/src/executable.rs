@@ -10,9 +10,6 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 /// This executable, by a path that is right after a package has put its successor there, too.
-///
-/// # Errors
-/// If there is no proc file system.
 pub fn path() -> io::Result<PathBuf> {
     Ok(without_mark(&std::env::current_exe()?))
 }

@@ -23,6 +23,7 @@ pub mod driver;
 pub mod edits;
 pub mod engines;
 mod executable;
+mod glob;
 pub mod hook;
 pub mod hooks;
 pub mod installer;

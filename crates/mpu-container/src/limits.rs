@@ -10,7 +10,6 @@ use std::fs;
 use std::io;
 use std::path::PathBuf;
 
-/// Why a limit does not hold.
 #[derive(Debug, thiserror::Error)]
 pub enum LimitsError {
     #[error(transparent)]
@@ -56,7 +55,6 @@ pub fn apply(
     selection.gpus.iter().try_for_each(limit).map_err(LimitsError::from)
 }
 
-/// The directory of a process's cgroup, by what `/proc` says of it and of us.
 fn place(process: &str, own: &str, mounts: &str) -> Result<PathBuf, LimitsError> {
     if !cgroups::has_unified(mounts) {
         return Err(LimitsError::Old);

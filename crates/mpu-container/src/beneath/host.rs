@@ -61,7 +61,6 @@ impl Beneath {
 pub struct Peers(BTreeSet<u64>);
 
 impl Peers {
-    /// Those of a list of mounts.
     pub fn of(mountinfo: &str) -> Peers {
         Peers(groups(mountinfo).map(|(_, group)| group).collect())
     }

@@ -28,58 +28,27 @@ use std::time::{Duration, Instant};
 /// How long renames elsewhere may keep one walk from its end.
 const RENAMES: Duration = Duration::from_secs(2);
 
-/// Why a file below a root could not be used.
 #[derive(Debug, thiserror::Error)]
 pub enum BeneathError {
     #[error("this kernel has no openat2 (Linux 5.6 or later is needed to keep a container's links inside it)")]
     Kernel,
     #[error("cannot open the container's root {}", path.display())]
-    Root {
-        /// The path on the host.
-        path: PathBuf,
-        source: io::Error,
-    },
+    Root { path: PathBuf, source: io::Error },
     #[error("cannot open the container's root {}: it leads through a process's own link in /proc, or in a circle", path.display())]
-    Magic {
-        /// The path on the host.
-        path: PathBuf,
-    },
+    Magic { path: PathBuf },
     #[error("cannot {act} {} in the container", path.display())]
-    Path {
-        /// What was tried: `open`, `create` …
-        act: &'static str,
-        /// The path in the container.
-        path: PathBuf,
-        source: io::Error,
-    },
+    Path { act: &'static str, path: PathBuf, source: io::Error },
     #[error("{} in the container is not {wanted}", path.display())]
-    Kind {
-        /// The path in the container.
-        path: PathBuf,
-        /// What is wanted: `a regular file` …
-        wanted: &'static str,
-    },
+    Kind { path: PathBuf, wanted: &'static str },
     #[error("{} does not end in a file's name", path.display())]
     Name { path: PathBuf },
     #[error("{} in the container has more than {most} {what}", path.display())]
-    Many {
-        /// The path in the container.
-        path: PathBuf,
-        /// The most that are taken.
-        most: usize,
-        what: &'static str,
-    },
+    Many { path: PathBuf, most: usize, what: &'static str },
     #[error("{} in the container is larger than {limit} bytes", path.display())]
-    Large {
-        /// The path in the container.
-        path: PathBuf,
-        /// The most that is read.
-        limit: u64,
-    },
+    Large { path: PathBuf, limit: u64 },
 }
 
 impl BeneathError {
-    /// Whether the path is not there.
     pub fn is_missing(&self) -> bool {
         matches!(self, BeneathError::Path { source, .. } if source.kind() == io::ErrorKind::NotFound)
     }
@@ -91,7 +60,6 @@ impl BeneathError {
     }
 }
 
-/// The root directory of a container.
 #[derive(Debug)]
 pub struct Root {
     fd: OwnedFd,
@@ -134,13 +102,11 @@ impl Root {
         Ok((here.st_dev, here.st_ino) == (ours.st_dev, ours.st_ino))
     }
 
-    /// What a path leads to, links followed below the root.
     pub fn resolve(&self, path: &Path) -> Result<Beneath, BeneathError> {
         let fd = self.at(path, OFlags::PATH).map_err(|error| self.wrap("open", path, error))?;
         Ok(Beneath { fd, path: absolute(path) })
     }
 
-    /// What a path leads to; none when nothing is there.
     pub fn find(&self, path: &Path) -> Result<Option<Beneath>, BeneathError> {
         match self.resolve(path) {
             Ok(found) => Ok(Some(found)),

@@ -19,9 +19,7 @@ use std::os::fd::AsRawFd;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Restrictions {
     pub read_only: bool,
-    /// No program can be started.
     pub no_exec: bool,
-    /// No device can be opened.
     pub no_devices: bool,
 }
 
@@ -107,14 +105,12 @@ impl Tree {
         })
     }
 
-    /// Attaches the tree on what a descriptor holds.
     pub fn attach(&self, target: BorrowedFd<'_>) -> Result<(), Errno> {
         let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
         rustix::mount::move_mount(self.fd.as_fd(), "", target, "", flags)
     }
 }
 
-/// Gives the calling thread mounts of its own: a copy of those it had, whose changes reach nobody.
 pub fn unshare() -> io::Result<()> {
     sys::unshare_mounts()?;
     rustix::mount::mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;

@@ -13,7 +13,6 @@ use std::path::Path;
 /// More names than any directory has that we look through for our own: a host's `/dev` has some thousands.
 pub const MOST_NAMES: usize = 65_536;
 
-/// One name in a directory.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Entry {
     pub name: OsString,
@@ -22,7 +21,6 @@ pub struct Entry {
 }
 
 impl Root {
-    /// Opens a regular file for reading.
     pub fn open_file(&self, path: &Path) -> Result<File, BeneathError> {
         self.resolve(path)?.open()
     }

@@ -81,7 +81,6 @@ impl Mode {
         ["auto"].into_iter().chain(ROWS.iter().map(|row| row.word)).collect()
     }
 
-    /// What is described, in the singular.
     pub fn what(self) -> &'static str {
         self.row().what
     }
@@ -91,7 +90,6 @@ impl Mode {
     }
 }
 
-/// A mode's nodes that are there, by path.
 pub fn nodes(root: &DriverRoot, mode: Mode) -> Vec<Node> {
     let found = |(folder, prefix): &(&str, &str)| nodes_in(&root.devices, folder, prefix);
     let mut nodes: Vec<_> = mode.row().nodes.iter().flat_map(found).collect();
@@ -115,7 +113,6 @@ pub fn edits(root: &DriverRoot, mode: Mode, options: &Options) -> ContainerEdits
     edits
 }
 
-/// Why there is no device for a word that asks for IMEX channels.
 #[derive(Debug)]
 pub enum NoChannel {
     /// It is another word than a channel's number.
@@ -124,7 +121,6 @@ pub enum NoChannel {
     NotHere,
 }
 
-/// The IMEX channels asked for by these words, by number.
 pub fn channels(root: &DriverRoot, words: &[String], options: &Options) -> Result<Vec<Device>, NoChannel> {
     let nodes = nodes(root, Mode::Imex);
     let number = |node: &Node| node.container.file_name()?.to_str()?.strip_prefix("channel")?.parse::<u32>().ok();

@@ -16,10 +16,8 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::FileTypeExt;
 
-/// The device that is all others.
 const ALL: &str = "all";
 
-/// What is to be generated.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request {
     pub kind: Kind,
@@ -28,13 +26,10 @@ pub struct Request {
     pub names: Vec<Naming>,
     /// Which devices: `all`, `none`, or words as the container CLI takes them.
     pub devices: Vec<String>,
-    /// Whether there is a device `all`.
     pub all: bool,
-    /// What comes with a device.
     pub edits: Options,
 }
 
-/// How a device is called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Naming {
     /// `0`, and `0:1` for a MIG device.
@@ -46,7 +41,6 @@ pub enum Naming {
 }
 
 impl Naming {
-    /// Its word on a command line.
     pub fn of_word(word: &str) -> Option<Naming> {
         match word {
             "index" => Some(Naming::Index),
@@ -57,7 +51,6 @@ impl Naming {
     }
 }
 
-/// Why there is no spec.
 #[derive(Debug, thiserror::Error)]
 pub enum GenerateError {
     #[error(transparent)]
@@ -83,7 +76,6 @@ impl From<NoChannel> for GenerateError {
     }
 }
 
-/// Makes a spec of what is below these roots.
 pub fn generate(root: &DriverRoot, request: &Request) -> Result<Spec, GenerateError> {
     let (devices, container_edits) = match request.mode {
         Mode::Nvml => of_gpus(&Driver::find(root)?, request)?,
@@ -122,7 +114,6 @@ pub fn leave_out_missing_nodes(spec: &mut Spec) -> Result<BTreeSet<String>, Gene
     Ok(missing)
 }
 
-/// Makes the spec of a driver's GPUs and MIG devices.
 pub fn generate_for(driver: &Driver, request: &Request) -> Result<Spec, GenerateError> {
     let (devices, edits) = of_gpus(driver, request)?;
     finish(devices, edits, request)
@@ -154,7 +145,6 @@ fn of_gpus(driver: &Driver, request: &Request) -> Result<(Vec<Device>, Container
     Ok((devices, common))
 }
 
-/// One selection for each device asked for. A GPU that is divided is not one: its parts are.
 fn selections<'a>(driver: &'a Driver, words: &[String]) -> Result<Vec<Selection<'a>>, UnknownDevice> {
     let gpu = |gpu: &'a Gpu| Selection { gpus: vec![gpu], migs: Vec::new() };
     let mig = |gpu: &'a Gpu, mig: &'a Mig| Selection { gpus: vec![gpu], migs: vec![(gpu, mig)] };
@@ -240,7 +230,6 @@ fn full() -> Capabilities {
     Capability::ALL.into_iter().filter(wanted).fold(Capabilities::NONE, Capabilities::with)
 }
 
-/// The names under which engines know a spec's devices.
 pub fn qualified(spec: &Spec) -> Vec<QualifiedName> {
     let kind: Option<Kind> = spec.kind.parse().ok();
     let name = |device: &Device| QualifiedName::new(kind.clone()?, &device.name).ok();

@@ -38,7 +38,6 @@ impl HookName {
         HookName::Chmod,
     ];
 
-    /// Its word on a command line.
     pub fn word(self) -> &'static str {
         match self {
             HookName::CreateSymlinks => "create-symlinks",
@@ -60,7 +59,6 @@ impl HookName {
         }
     }
 
-    /// The hook that a word names.
     pub fn of_word(word: &str) -> Option<HookName> {
         HookName::ALL.into_iter().find(|hook| hook.word() == word)
     }
@@ -69,10 +67,8 @@ impl HookName {
 /// The flag before each GPU whose memory is limited.
 const GPU_ID: &str = "--gpu-id";
 
-/// Which hooks are named, and how.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hooks {
-    /// The program that they are.
     pub program: PathBuf,
     /// The `ldconfig` that `update-ldcache` is told to run; it finds one by itself otherwise.
     pub ldconfig: Option<PathBuf>,
@@ -85,7 +81,6 @@ impl Hooks {
         Hooks { program, ldconfig: None, without: vec![HookName::Chmod] }
     }
 
-    /// Whether a hook is named.
     pub fn has(&self, hook: HookName) -> bool {
         !self.without.contains(&hook)
     }

@@ -6,7 +6,6 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// A device's full name: valid in each of its parts.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct QualifiedName {
     kind: Kind,
@@ -20,7 +19,6 @@ pub struct Kind {
     class: String,
 }
 
-/// Why a text is no name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BadName {
     #[error("'{0}' is not a qualified CDI name; it must read vendor/class=device, as in nvidia.com/gpu=0")]
@@ -28,16 +26,10 @@ pub enum BadName {
     #[error("'{0}' is not a CDI kind; it must read vendor/class, as in nvidia.com/gpu")]
     NoKind(String),
     #[error("'{text}' is not a CDI {part} name: {why}")]
-    Part {
-        part: &'static str,
-        text: String,
-        /// The rule that it breaks.
-        why: &'static str,
-    },
+    Part { part: &'static str, text: String, why: &'static str },
 }
 
 impl QualifiedName {
-    /// The device of a kind; the device's name is checked.
     pub fn new(kind: Kind, device: &str) -> Result<QualifiedName, BadName> {
         check("device", device, |first| first.is_ascii_alphanumeric(), "-_.:")?;
         Ok(QualifiedName { kind, device: device.into() })
@@ -53,7 +45,6 @@ impl QualifiedName {
         &self.device
     }
 
-    /// Whether a text is a qualified name.
     pub fn is(text: &str) -> bool {
         text.parse::<QualifiedName>().is_ok()
     }
@@ -80,7 +71,6 @@ impl fmt::Display for QualifiedName {
 }
 
 impl Kind {
-    /// A kind of these parts, if they are valid.
     pub fn new(vendor: &str, class: &str) -> Result<Kind, BadName> {
         check("vendor", vendor, |first| first.is_ascii_alphabetic(), "-_.")?;
         check("class", class, |first| first.is_ascii_alphabetic(), "-_.")?;

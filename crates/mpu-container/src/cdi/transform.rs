@@ -8,13 +8,10 @@ use std::path::Path;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Relative {
-    /// Where things are on the host.
     Host,
-    /// Where things are in the container.
     Container,
 }
 
-/// Moves every path that is `from` or lies below it to `to`. The version is raised if the result needs it.
 pub fn root(spec: &mut Spec, from: &Path, to: &Path, relative: Relative) {
     // Nothing is not a root.
     let [from, to] = [from, to].map(|path| if path.as_os_str().is_empty() { Path::new("/") } else { path });

@@ -9,7 +9,6 @@ use crate::edits::{ContainerEdits, Spec};
 use serde_json::{Map, Value};
 use std::collections::HashSet;
 
-/// What is wrong with a spec.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Invalid {
     #[error("cdiVersion '{0}' is unknown; versions up to {newest} are", newest = version::VERSIONS[version::VERSIONS.len() - 1])]
@@ -36,7 +35,6 @@ pub enum Invalid {
 pub const HOOK_NAMES: [&str; 6] =
     ["prestart", "createRuntime", "createContainer", "startContainer", "poststart", "poststop"];
 
-/// Checks a spec; its kind is the result.
 pub fn check(spec: &Spec) -> Result<Kind, Invalid> {
     let claimed = version::place(&spec.cdi_version).ok_or_else(|| Invalid::Version(spec.cdi_version.clone()))?;
     let needed = version::lowest(spec);

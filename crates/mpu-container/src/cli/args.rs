@@ -162,7 +162,6 @@ pub struct Without {
 }
 
 impl Without {
-    /// Whether a daemon's socket is kept.
     pub fn keeps(self, socket: &Path) -> bool {
         let of = |daemon: &str| socket.to_string_lossy().contains(daemon);
         !(self.no_persistenced && of("nvidia-persistenced") || self.no_fabricmanager && of("nvidia-fabricmanager"))

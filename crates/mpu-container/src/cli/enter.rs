@@ -13,14 +13,12 @@ use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 
-/// A process, by its directory in proc.
 #[derive(Debug)]
 pub struct Process {
     directory: OwnedFd,
 }
 
 impl Process {
-    /// The process with this number, or this process itself.
     pub fn of(pid: Option<Pid>) -> std::io::Result<Process> {
         let path = match pid {
             Some(pid) => format!("/proc/{}", pid.as_raw_nonzero()),
@@ -30,7 +28,6 @@ impl Process {
         Ok(Process { directory: rustix::fs::openat(CWD, path, flags, Mode::empty())? })
     }
 
-    /// One of its files, whole.
     pub fn read(&self, file: &str) -> std::io::Result<String> {
         let mut text = String::new();
         self.open(file)?.read_to_string(&mut text)?;

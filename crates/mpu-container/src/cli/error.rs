@@ -8,7 +8,6 @@ use crate::driver::{DriverError, UnknownDevice};
 use crate::require::RequireError;
 use thiserror::Error;
 
-/// Why a command failed. The message is the part between the program's name and the cause.
 #[derive(Debug, Error)]
 pub enum CliError {
     #[error("initialization error")]
@@ -36,7 +35,6 @@ pub enum CliError {
 }
 
 impl CliError {
-    /// What to do about it, where that is not said already.
     pub(super) fn fix(&self) -> Option<String> {
         Some(match self {
             CliError::Device(_) => format!("{NAME} info names the devices of this host"),

@@ -22,7 +22,6 @@ use std::process::{Command, Stdio};
 const MODULES: [(&str, &str); 3] =
     [("nvidia", "nvidia"), ("nvidia-uvm", "nvidia_uvm"), ("nvidia-modeset", "nvidia_modeset")];
 
-/// Loads the modules that are not loaded and creates the nodes that are not there.
 pub fn load(root: &DriverRoot, log: &Log) {
     if in_user_namespace() {
         return log.say(format_args!("kernel modules are left alone in a user namespace"));
@@ -85,7 +84,6 @@ fn create(node: &Node, owner: &Owner, log: &Log) {
     }
 }
 
-/// Who the driver's parameters say owns its nodes.
 #[derive(Debug, PartialEq, Eq)]
 struct Owner {
     ours: bool,

@@ -10,7 +10,6 @@ use thiserror::Error;
 /// The directory in which access to MIG is handed out, below `/`.
 pub const CAPABILITIES: &str = "proc/driver/nvidia/capabilities";
 
-/// Why MIG cannot be given.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum NotAll {
     #[error("{0}: only 'all' devices are currently supported")]
@@ -40,7 +39,6 @@ pub fn gpus<'a>(
     Ok(selection.gpus.iter().copied().filter(|gpu| folder(driver, gpu).is_dir()).collect())
 }
 
-/// The directory of a GPU's MIG devices.
 fn folder(driver: &Driver, gpu: &Gpu) -> PathBuf {
     driver.root.facts.join(CAPABILITIES).join(name(gpu))
 }

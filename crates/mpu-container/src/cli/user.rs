@@ -9,14 +9,12 @@ use rustix::process::{Gid, Uid};
 use std::fs;
 use thiserror::Error;
 
-/// A user and a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct User {
     uid: Uid,
     gid: Gid,
 }
 
-/// Why nobody can be that user.
 #[derive(Debug, Error)]
 pub enum UserError {
     #[error("--user={word}: there is no {what} '{}' on this host", name.escape_debug())]
@@ -24,14 +22,12 @@ pub enum UserError {
         word: String,
         /// `user` or `group`.
         what: &'static str,
-        /// The part that names nobody.
         name: String,
     },
     #[error("--user: cannot become user {} and group {}", .0.uid.as_raw(), .0.gid.as_raw())]
     Become(User, #[source] std::io::Error),
 }
 
-/// The user that a word names: `UID`, `UID:GID`, or names for either. No word is whoever this process is.
 pub fn named(word: &str) -> Result<Option<User>, UserError> {
     match word {
         "" => Ok(None),

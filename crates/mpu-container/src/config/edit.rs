@@ -6,17 +6,12 @@ use super::keys::{self, Key, Place};
 use super::Config;
 use toml_edit::{Array, DocumentMut, Item, Table, Value};
 
-/// Why a change is not made.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum EditError {
     #[error("invalid --set option {set}: invalid config option: undefined field: {key:?}")]
     UnknownKey { set: String, key: String },
     #[error("invalid --set option {set}: invalid format: {what}")]
-    Value {
-        set: String,
-        /// What is wrong with it.
-        what: String,
-    },
+    Value { set: String, what: String },
     #[error("line {line}: {what}")]
     Malformed { line: usize, what: String },
 }
@@ -24,17 +19,11 @@ pub enum EditError {
 /// The text with the changes, each `KEY=VALUE`, `KEY` for `KEY=true`, or `features.KEY=nil` for no such line; several in
 /// one word are separated by commas. Elements of a list are separated by `separator` or, if there is none, by commas. Of
 /// several changes to one key the last counts.
-///
-/// # Errors
-/// If a change cannot be made, or the text is no configuration.
 pub fn set(text: &str, sets: &[String], separator: &str) -> Result<String, EditError> {
     set_each(text, &sets.iter().flat_map(|set| several(set)).collect::<Vec<_>>(), separator)
 }
 
 /// The same of changes that are one each: commas have no meaning but between a list's elements.
-///
-/// # Errors
-/// If a change cannot be made, or the text is no configuration.
 pub fn set_each(text: &str, sets: &[String], separator: &str) -> Result<String, EditError> {
     let check = |text: &str| match Config::parse(text, Config::default()) {
         Ok(_) => Ok(()),

@@ -24,17 +24,14 @@ pub enum Place {
 }
 
 pub struct Key {
-    /// Its name, with its tables'.
     pub name: &'static str,
     pub default: &'static str,
     /// What the shipped file shows behind a `#` in place of the default: a value that somebody could want.
     pub example: Option<&'static str>,
-    /// What it is for: one line.
     pub about: &'static str,
     pub place: Place,
 }
 
-/// The row of a key.
 pub fn find(name: &str) -> Option<&'static Key> {
     KEYS.iter().find(|key| key.name == name)
 }
@@ -72,7 +69,6 @@ const fn shown(
     Key { name, default, example: Some(example), about, place }
 }
 
-/// Every key, in the order of the file: a table's keys stand together.
 #[rustfmt::skip]
 pub const KEYS: &[Key] = &[
     shown("accept-nvidia-visible-devices-as-volume-mounts", "false", "false", Place::Switch(|c| &mut c.devices_as_volume_mounts),

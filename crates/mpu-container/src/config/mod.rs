@@ -30,7 +30,6 @@ pub struct Note {
     pub what: String,
 }
 
-/// A configuration, and where it is from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Loaded {
     pub config: Config,
@@ -40,7 +39,6 @@ pub struct Loaded {
     pub notes: Vec<Note>,
 }
 
-/// Why a file is not used.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// It is there and cannot be read, or must be there and is not.
@@ -51,7 +49,6 @@ pub enum ConfigError {
 }
 
 impl ConfigError {
-    /// What to do about it.
     pub fn fix(&self) -> &'static str {
         match self {
             ConfigError::Unreadable { .. } => "check that the file is there and that root may read it",
@@ -79,18 +76,10 @@ pub fn path(variable: impl Fn(&str) -> Option<OsString>) -> (PathBuf, bool) {
 }
 
 impl Config {
-    /// This host's configuration: that of the file that [`path`] names, or the host's defaults if it has none.
-    ///
-    /// # Errors
-    /// If there is a file that cannot be used.
     pub fn load() -> Result<Loaded, ConfigError> {
         Config::at_or_default(&path(|name| std::env::var_os(name)).0)
     }
 
-    /// The configuration in a file; the host's defaults if the file is not there.
-    ///
-    /// # Errors
-    /// If there is a file that cannot be used.
     pub fn at_or_default(path: &Path) -> Result<Loaded, ConfigError> {
         match Config::at(path) {
             Err(ConfigError::Unreadable { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
@@ -101,9 +90,6 @@ impl Config {
     }
 
     /// The configuration in a file that must be there.
-    ///
-    /// # Errors
-    /// If it is not there, cannot be read, or is malformed.
     pub fn at(path: &Path) -> Result<Loaded, ConfigError> {
         let text = read(path)?;
         let (config, notes) = Config::parse(&text, Config::of_host(Path::new("/")))
@@ -122,10 +108,6 @@ impl Config {
         config
     }
 
-    /// The configuration in a text, over defaults; else the line that is wrong, and how.
-    ///
-    /// # Errors
-    /// If the text is no TOML, or a known key has a value that it cannot have.
     pub fn parse(text: &str, defaults: Config) -> Result<(Config, Vec<Note>), (usize, String)> {
         let document = toml_edit::Document::parse(text).map_err(|error| {
             let at = error.span().map_or(text.len(), |span| span.start);
@@ -166,7 +148,6 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// Takes every key of a table whose own name is `prefix`.
     fn table(&mut self, table: &dyn TableLike, prefix: &str) -> Result<(), (usize, String)> {
         for (word, item) in table.iter() {
             let name = if prefix.is_empty() { word.to_string() } else { format!("{prefix}.{word}") };

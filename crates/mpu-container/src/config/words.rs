@@ -1,6 +1,5 @@
 //! The words that some keys choose from.
 
-/// How a GPU gets into a container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
     /// As the request and the host suggest.
@@ -9,14 +8,12 @@ pub enum Mode {
     Legacy,
     /// By lists of files (Tegra).
     Csv,
-    /// By CDI files of the host.
     Cdi,
     /// By CDI edits that are made when they are needed.
     JitCdi,
 }
 
 impl Mode {
-    /// Every mode, and its word.
     pub const ALL: [(&'static str, Mode); 5] = [
         ("auto", Mode::Auto),
         ("legacy", Mode::Legacy),
@@ -43,7 +40,6 @@ pub enum CompatMode {
 }
 
 impl CompatMode {
-    /// Every one, and its word.
     pub const ALL: [(&'static str, CompatMode); 4] = [
         ("ldconfig", CompatMode::Ldconfig),
         ("mount", CompatMode::Mount),
@@ -59,7 +55,6 @@ impl CompatMode {
 /// What goes into a log: this and what is worse.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LogLevel {
-    /// Why a program gave up.
     Error,
     Warning,
     Info,
@@ -83,7 +78,6 @@ impl LogLevel {
         word(&LogLevel::ALL, self)
     }
 
-    /// The level that a word names, in any case; `info` for a word that names none.
     pub fn of_word(text: &str) -> LogLevel {
         let found = LogLevel::ALL.into_iter().find(|(word, _)| word.eq_ignore_ascii_case(text));
         found.map_or(LogLevel::Info, |(_, level)| level)

@@ -34,7 +34,6 @@ pub const PROGRAM: Program = Program {
     command: Some(Ctk::command),
 };
 
-/// `mpu-container cdi` is `nvidia-ctk cdi`.
 pub const CDI: Program = Program {
     own: "cdi",
     nvidia: &[],
@@ -127,7 +126,6 @@ fn main(arguments: Vec<OsString>) -> ExitCode {
     }
 }
 
-/// Makes the driver's control nodes where they are missing.
 pub fn make_control_nodes(root: &DriverRoot, told: &mut dyn FnMut(String)) -> Result<(), NodeError> {
     nodes::make_control(root, false, told)
 }

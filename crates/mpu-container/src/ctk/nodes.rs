@@ -22,7 +22,6 @@ const CONTROL: [&str; 4] = ["/dev/nvidiactl", "/dev/nvidia-modeset", "/dev/nvidi
 /// The minor of nvidia-modeset.
 const MODESET: u32 = 254;
 
-/// Why nodes could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum NodeError {
     #[error("there is no number for {0}: its kernel module is not loaded; --load-kernel-modules loads it")]
@@ -37,7 +36,6 @@ pub enum NodeError {
     Modprobe { module: &'static str, program: String, status: std::process::ExitStatus },
 }
 
-/// Loads the driver's modules with the modprobe of a root.
 pub(super) fn load_modules(root: &Path, dry: bool, told: &mut dyn FnMut(String)) -> Result<(), NodeError> {
     for module in MODULES {
         let mut words = vec!["/sbin/modprobe".to_string(), module.to_string()];
@@ -84,7 +82,6 @@ pub(super) fn make_control(root: &DriverRoot, dry: bool, told: &mut dyn FnMut(St
     Ok(())
 }
 
-/// The nodes that belong to no GPU and whose modules are loaded.
 pub(super) fn control(root: &DriverRoot) -> Vec<Node> {
     // Which GPUs there are does not matter, nor does the release.
     let driver = Driver { root: root.clone(), version: String::new(), gpus: Vec::new() };

@@ -17,7 +17,6 @@ pub struct File {
     pub container: PathBuf,
 }
 
-/// The root of a driver, open.
 pub(super) struct Below {
     root: PathBuf,
     folder: OwnedFd,

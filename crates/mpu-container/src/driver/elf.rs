@@ -10,7 +10,6 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-/// A shared library's own words.
 pub(super) struct Shared {
     /// `DT_SONAME`.
     pub(super) soname: Option<String>,
@@ -23,7 +22,6 @@ pub(super) fn is(path: &Path) -> bool {
     File::open(path).and_then(|mut file| file.read_exact(&mut magic)).is_ok() && magic == elf::ELFMAG
 }
 
-/// Reads a file; none when it is no shared library that we could make sense of.
 pub(super) fn read(path: &Path) -> Option<Shared> {
     let file = ReadCache::new(File::open(path).ok()?);
     match file.read_bytes_at(0, 5).ok()? {

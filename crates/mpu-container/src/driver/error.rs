@@ -3,17 +3,13 @@
 use std::io;
 use std::path::PathBuf;
 
-/// Why the driver cannot be described.
 #[derive(Debug, thiserror::Error)]
 pub enum DriverError {
     #[error(
         "the nvidia driver is not loaded: there is no {}; load it (modprobe nvidia), and see that /proc is the host's",
         path.display()
     )]
-    NotLoaded {
-        /// The file that is missing.
-        path: PathBuf,
-    },
+    NotLoaded { path: PathBuf },
     #[error("cannot read {}", path.display())]
     Read { path: PathBuf, source: io::Error },
     /// A file of the driver does not say what it says in every known release.
@@ -24,9 +20,5 @@ pub enum DriverError {
          release's than the kernel module; install them, or reload the module",
         root.display()
     )]
-    NoLibraries {
-        /// Where they were looked for.
-        root: PathBuf,
-        version: String,
-    },
+    NoLibraries { root: PathBuf, version: String },
 }

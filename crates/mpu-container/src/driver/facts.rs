@@ -87,7 +87,6 @@ const CUDA: &[(u32, (u32, u32))] = &[
 ];
 
 impl Driver {
-    /// A GPU's facts. Opens the GPU's node, which starts a GPU that is not started.
     pub fn facts(&self, gpu: &Gpu) -> Facts {
         let client = self.client(gpu);
         Facts {

@@ -9,7 +9,6 @@ use crate::capability::{Capabilities, Capability};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// What a set of capabilities brings.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Files {
     /// Shared libraries, 64-bit ones first.
@@ -21,7 +20,6 @@ pub struct Files {
     pub sockets: Vec<File>,
     /// Other files: Vulkan's and EGL's descriptions, OptiX's data, X's configuration.
     pub data: Vec<File>,
-    /// Links that a container needs besides.
     pub links: Vec<Link>,
 }
 
@@ -50,11 +48,9 @@ pub struct Library {
     pub file: File,
     /// Its `DT_SONAME`, as `libcuda.so.1`.
     pub soname: String,
-    /// Whether it is for 32-bit programs.
     pub compat32: bool,
 }
 
-/// A symbolic link in the container.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Link {
     pub path: PathBuf,
@@ -62,7 +58,6 @@ pub struct Link {
     pub target: PathBuf,
 }
 
-/// Where the linker's list is below a root.
 const CACHE: &str = "etc/ld.so.cache";
 
 impl Driver {
@@ -223,7 +218,6 @@ impl Search<'_> {
         }
     }
 
-    /// The rows' files that are there, each in the first folder that has it, in a container below another folder.
     fn rows(&self, rows: &[FileRow], folders: &[&str], container: &str) -> Vec<File> {
         let wanted = rows.iter().filter(|row| self.any(row.with));
         let find = |row: &FileRow| {

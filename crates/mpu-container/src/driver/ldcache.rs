@@ -5,7 +5,6 @@
 /// How much of a file is looked at: more than a hundred times what a full desktop system has.
 pub const MOST_BYTES: u64 = 16 << 20;
 
-/// Which programs can load a library.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Abi {
     X86_64,
@@ -15,7 +14,6 @@ pub enum Abi {
     Other,
 }
 
-/// One line of the cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry<'a> {
     /// The name that programs ask for, as `libcuda.so.1`.
@@ -25,7 +23,6 @@ pub struct Entry<'a> {
     pub abi: Abi,
 }
 
-/// Why the bytes are no cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum CacheError {
     #[error("it does not begin as a glibc cache does; run ldconfig to write it anew")]
@@ -105,7 +102,6 @@ fn string(new: &[u8], at: u32) -> Option<&str> {
     std::str::from_utf8(&rest[..end]).ok()
 }
 
-/// Writes a cache; the tests' opposite of [`entries`].
 #[cfg(test)]
 pub(crate) fn written(entries: &[(&str, &str, u32)], old_entries: Option<u32>) -> Vec<u8> {
     let mut strings = Vec::new();

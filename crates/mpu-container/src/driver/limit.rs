@@ -21,13 +21,11 @@ impl MemoryLimits {
 /// What becomes of the cgroups above one that keeps memory safe. It is only safe as far as they keep as much.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Above {
-    /// They stay as the administrator has them.
     Stay,
     /// They keep what those in them keep, unless the administrator has said how much they keep.
     Raise,
 }
 
-/// Why a limit does not hold.
 #[derive(Debug, thiserror::Error)]
 pub enum LimitError {
     #[error("GPU {0} is divided by MIG: the memory of a MIG device is what its profile says and cannot be limited")]

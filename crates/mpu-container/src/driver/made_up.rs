@@ -7,7 +7,6 @@ use super::DriverRoot;
 use std::fs;
 use std::path::Path;
 
-/// A folder that looks like a host.
 pub(crate) struct Host(tempfile::TempDir);
 
 impl Host {
@@ -15,7 +14,6 @@ impl Host {
         Host(tempfile::tempdir().expect("a folder"))
     }
 
-    /// One with the driver loaded and no GPU.
     pub(crate) fn with_driver(version: &str) -> Host {
         let host = Host::empty();
         let banner = format!("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {version}  Release Build\n");
@@ -36,7 +34,6 @@ impl Host {
         self.write(&format!("proc/driver/nvidia/gpus/{address}/information"), &text);
     }
 
-    /// Writes a file, and the folders on the way to it.
     pub(crate) fn write(&self, path: &str, text: &str) {
         let path = self.path().join(path);
         fs::create_dir_all(path.parent().expect("a parent")).expect("folders");
@@ -47,7 +44,6 @@ impl Host {
         self.0.path()
     }
 
-    /// As a driver's root: files, nodes and facts.
     pub(crate) fn root(&self) -> DriverRoot {
         let path = self.path().to_path_buf();
         DriverRoot { files: path.clone(), devices: path.clone(), facts: path }

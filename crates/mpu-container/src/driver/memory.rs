@@ -18,7 +18,6 @@ use std::os::fd::AsFd;
 use std::path::Path;
 
 impl Driver {
-    /// Sets the limits of a cgroup, named by its directory, on one GPU.
     pub fn limit_memory(&self, gpu: &Gpu, cgroup: &Path, limits: MemoryLimits, above: Above) -> Result<(), LimitError> {
         if gpu.mig_enabled {
             return Err(LimitError::Mig(gpu.uuid.clone()));

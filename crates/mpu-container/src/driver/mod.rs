@@ -32,7 +32,6 @@ pub use parts::{DriverRoot, Gpu, Mig, Selection};
 pub use proc::field;
 pub use select::UnknownDevice;
 
-/// A driver and its GPUs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Driver {
     pub root: DriverRoot,

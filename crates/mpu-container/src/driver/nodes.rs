@@ -15,7 +15,6 @@ use std::path::{Path, PathBuf};
 pub struct Node {
     /// Where it is on the host, or belongs there: it may not have been made yet.
     pub host: PathBuf,
-    /// Where it belongs in a container.
     pub container: PathBuf,
     pub major: u32,
     pub minor: u32,
@@ -43,7 +42,6 @@ enum Major {
     Listed(&'static str),
 }
 
-/// A node that belongs to no single GPU.
 struct Common {
     path: &'static str,
     major: Major,
@@ -136,7 +134,6 @@ impl Driver {
     }
 }
 
-/// The number of the character device at a path.
 fn number_of(path: &Path) -> Option<(u32, u32)> {
     let node = fs::metadata(path).ok().filter(|node| node.file_type().is_char_device())?;
     Some((rustix::fs::major(node.rdev()), rustix::fs::minor(node.rdev())))
@@ -151,7 +148,6 @@ impl Mig {
     }
 }
 
-/// The kernel's list of majors.
 struct Majors(String);
 
 impl Majors {

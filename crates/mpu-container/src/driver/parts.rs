@@ -65,7 +65,6 @@ pub struct Selection<'a> {
     /// The GPUs that the container needs a node of, in the order of the words: those asked for, and those that a MIG
     /// device asked for is a part of.
     pub gpus: Vec<&'a Gpu>,
-    /// The MIG devices asked for, each with its GPU.
     pub migs: Vec<(&'a Gpu, &'a Mig)>,
 }
 

@@ -11,7 +11,6 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// The release of the kernel module.
 pub(super) fn version(root: &DriverRoot) -> Result<String, DriverError> {
     let path = root.facts.join("proc/driver/nvidia/version");
     let text = match fs::read_to_string(&path) {
@@ -84,7 +83,6 @@ enum Use {
     NoNode,
     /// The device cgroup of this process forbids its node: Slurm gave the GPU to another job.
     Forbidden,
-    /// Nothing is in the way.
     Free,
 }
 
@@ -119,12 +117,10 @@ fn mig(root: &DriverRoot, minor: u32) -> Result<Vec<Mig>, DriverError> {
         .collect())
 }
 
-/// The value of a `Name: value` line.
 pub fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     text.lines().find_map(|line| line.strip_prefix(name)?.trim_start().strip_prefix(':')).map(str::trim)
 }
 
-/// What is in a folder, by name; a folder that is not there is empty.
 fn children(folder: &Path) -> Result<Vec<(String, PathBuf)>, DriverError> {
     let failed = |source| DriverError::Read { path: folder.to_path_buf(), source };
     let entries = match fs::read_dir(folder) {
@@ -140,7 +136,6 @@ fn children(folder: &Path) -> Result<Vec<(String, PathBuf)>, DriverError> {
     Ok(found)
 }
 
-/// What in a folder is a word and a number.
 fn numbered(folder: &Path, word: &str) -> Result<Vec<(u32, PathBuf)>, DriverError> {
     let number = |(name, path): (String, PathBuf)| Some((name.strip_prefix(word)?.parse().ok()?, path));
     Ok(children(folder)?.into_iter().filter_map(number).collect())

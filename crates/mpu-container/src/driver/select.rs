@@ -7,7 +7,6 @@ use super::parts::{Gpu, Mig, Selection};
 use super::proc::Place;
 use super::Driver;
 
-/// A word that names no device of this host.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{word}: unknown device")]
 pub struct UnknownDevice {
@@ -73,7 +72,6 @@ fn has_prefix(word: &str, prefix: &str) -> bool {
     word.get(..prefix.len()).is_some_and(|start| start.eq_ignore_ascii_case(prefix))
 }
 
-/// A decimal number without a sign.
 fn number(word: &str) -> Option<u32> {
     word.bytes().all(|byte| byte.is_ascii_digit()).then(|| word.parse().ok()).flatten()
 }

@@ -10,14 +10,11 @@ use crate::capability::Capability::{self, Compute, Display, Graphics, Ngx, Utili
 pub struct LibraryRow {
     /// As in `libcuda`.
     pub stem: &'static str,
-    /// Any of these brings it.
     pub with: &'static [Capability],
-    /// What its file's name ends in.
     pub suffix: Suffix,
     pub about: &'static str,
 }
 
-/// The end of a library's file name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Suffix {
     /// The driver's release, which tells it from those of other drivers on the disk.
@@ -86,7 +83,6 @@ pub const LIBRARIES: &[LibraryRow] = &[
 pub struct FileRow {
     /// Its path below one of the folders. `VERSION` stands for the driver's release.
     pub name: &'static str,
-    /// Any of these brings it.
     pub with: &'static [Capability],
     pub about: &'static str,
 }
@@ -108,7 +104,6 @@ pub const PROGRAMS: &[FileRow] = &[
     file("nvidia-xconfig", &[Display, Graphics], "writes X's configuration"),
 ];
 
-/// Sockets and pipes of the driver's daemons.
 pub const SOCKETS: &[FileRow] = &[
     file("run/nvidia-persistenced/socket", &[Utility], "nvidia-persistenced's"),
     file("run/nvidia-fabricmanager/socket", &[Utility], "nv-fabricmanager's"),
@@ -146,11 +141,9 @@ pub const XORG: &[FileRow] = &[
     file("libglxserver_nvidia.so.VERSION", &[Display, Graphics], "X's GLX"),
 ];
 
-/// A link beside a library.
 pub struct LinkRow {
     /// The library whose folder it belongs to, by its stem.
     pub library: &'static str,
-    /// Any of these brings it.
     pub with: &'static [Capability],
     /// The link, below that folder.
     pub link: &'static str,
@@ -158,7 +151,6 @@ pub struct LinkRow {
     pub target: &'static str,
 }
 
-/// Links that no ldconfig makes.
 pub const LINKS: &[LinkRow] = &[
     LinkRow { library: "libcuda", with: &[Compute], link: "libcuda.so", target: "libcuda.so.1" },
     LinkRow {
@@ -199,7 +191,6 @@ pub const PROGRAM_FOLDERS: &[&str] =
 /// Where Debian keeps programs that its alternatives link to. One that no link leads to belongs into `usr/bin`.
 pub const DEBIANS_PROGRAM_FOLDER: &str = "usr/lib/nvidia/current";
 
-/// Where descriptions and data are.
 pub const DATA_FOLDERS: &[&str] = &["etc", "usr/local/share", "usr/share"];
 
 /// Where libraries are when the linker's cache does not tell, 64-bit ones first.

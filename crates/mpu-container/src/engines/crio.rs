@@ -50,7 +50,6 @@ pub(super) fn with(of: &str, wish: &Wish, pattern: &Table) -> Result<String, Mal
     })
 }
 
-/// The text without this runtime as the default one.
 pub(super) fn not_default(of: &str, name: &str) -> Result<String, Malformed> {
     edit(of, |root| {
         forget(root, &RUNTIME, "default_runtime", name);

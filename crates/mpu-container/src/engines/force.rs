@@ -12,18 +12,14 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use toml_edit::{Item, Table};
 
-/// What is in force, and which file says so.
 #[derive(Debug, Default)]
 pub struct Force {
-    /// The runtime of containers that name none.
     pub default: Option<(String, PathBuf)>,
     pub runtimes: BTreeMap<String, (Runtime, PathBuf)>,
-    /// Whether CDI files are read.
     pub cdi: Option<bool>,
 }
 
 impl Force {
-    /// Reads it off the files.
     pub fn of(files: &Files, layers: &[Layer]) -> Result<Force, EngineError> {
         let mut all = Force::default();
         for layer in layers {
@@ -81,12 +77,10 @@ impl Force {
         still_named && still_default && self.cdi == before.cdi
     }
 
-    /// The program that a runtime is.
     pub fn program(&self, name: &str) -> Option<&str> {
         self.runtimes.get(name)?.0.program.as_deref()
     }
 
-    /// Whether this is the default runtime.
     pub fn is_default(&self, name: &str) -> bool {
         self.default.as_ref().is_some_and(|(default, _)| default == name)
     }
@@ -104,7 +98,6 @@ impl Force {
         self.low().next().map(|runtime| runtime.keys.clone()).unwrap_or_default()
     }
 
-    /// The programs that ours can hand on to.
     pub fn low_programs(&self) -> Vec<String> {
         let mut all: Vec<String> = Vec::new();
         for program in self.low().filter_map(|runtime| runtime.program.clone()).filter(|program| !program.is_empty()) {
@@ -115,7 +108,6 @@ impl Force {
         all
     }
 
-    /// What a person is told of a runtime.
     pub fn tell<'a>(&'a self, name: &'a str) -> impl fmt::Display + 'a {
         Told { force: self, name }
     }

@@ -14,7 +14,6 @@ pub mod files;
 pub mod force;
 pub mod leave;
 mod oci_hook;
-mod pattern;
 pub mod plan;
 mod podman;
 pub mod source;
@@ -55,7 +54,6 @@ impl Engine {
         }
     }
 
-    /// Its word on a command line.
     pub fn word(self) -> &'static str {
         match self {
             Engine::Docker => "docker",
@@ -96,7 +94,6 @@ impl Engine {
         new.map_err(malformed(layer))
     }
 
-    /// The text without the runtime; none when nothing else is in it.
     fn without(self, layer: &Layer, name: &str) -> Result<Option<String>, EngineError> {
         let left = match self {
             Engine::Docker => docker::without(&layer.text, name).map(Some),
@@ -108,17 +105,13 @@ impl Engine {
     }
 }
 
-/// What comes of a file.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Change {
-    /// It is right as it is.
     None,
     Write(String),
-    /// Nothing would be left in it.
     Delete,
 }
 
-/// Why an engine's configuration is not changed.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
     #[error("nothing was changed: {} would overrule it, where {what}; change or remove that first", by.display())]

@@ -32,7 +32,6 @@ pub(super) fn with(of: &str, wish: &Wish) -> Result<String, Malformed> {
     })
 }
 
-/// The text without this runtime as the default one.
 pub(super) fn not_default(of: &str, name: &str) -> Result<String, Malformed> {
     edit(of, |root| {
         forget(root, &ENGINE, "runtime", name);

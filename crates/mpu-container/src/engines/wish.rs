@@ -2,26 +2,21 @@
 
 use toml_edit::Table;
 
-/// What an engine shall know.
 #[derive(Debug, Clone)]
 pub struct Wish {
-    /// What users call the runtime: `nvidia`.
     pub name: String,
     pub path: String,
     /// Whether containers that name no runtime get this one; none leaves that as it is.
     pub default: Option<bool>,
-    /// Whether the engine shall read CDI files.
     pub cdi: bool,
     /// The version that a containerd configuration gets which is not there yet.
     pub containerd_version: i64,
     /// The kind of runtime that containerd takes it for.
     pub runtime_type: String,
-    /// The annotations of a pod that containerd hands on to it.
     pub annotations: Vec<String>,
 }
 
 impl Wish {
-    /// A runtime that is known, and nothing else.
     pub fn new(name: &str, path: &str) -> Wish {
         Wish {
             name: name.into(),
@@ -35,26 +30,21 @@ impl Wish {
     }
 }
 
-/// What one file says of runtimes.
 #[derive(Debug, Default)]
 pub struct Says {
     /// Whether it may do away with all that files before it say.
     pub section: bool,
     pub default: Option<String>,
-    /// Each runtime with what is said of it.
     pub runtimes: Vec<(String, Runtime)>,
-    /// Whether CDI files are read.
     pub cdi: Option<bool>,
 }
 
-/// What is said of a runtime.
 #[derive(Debug, Clone, Default)]
 pub struct Runtime {
     pub program: Option<String>,
     pub keys: Table,
 }
 
-/// What is wrong with a configuration's text.
 #[derive(Debug, thiserror::Error)]
 pub enum Malformed {
     #[error("not JSON: {0}")]

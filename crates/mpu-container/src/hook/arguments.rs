@@ -8,7 +8,6 @@ use rustix::process::Pid;
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
-/// The arguments, without the program's name.
 pub fn of(
     config: &Config,
     ldconfig: Option<String>,

@@ -6,21 +6,17 @@ use crate::config::edit::truth;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
-/// What the hook is told.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Flags {
     pub config: Option<OsString>,
     pub debug: bool,
-    /// Only say what this is.
     pub version: bool,
-    /// Only say how it is used.
     pub help: bool,
     /// The first word that is no flag. What follows it has no meaning.
     pub command: Option<OsString>,
 }
 
 impl Flags {
-    /// Reads arguments (without the program's name); else what is wrong with them.
     pub fn parse(arguments: &[OsString]) -> Result<Flags, String> {
         let mut flags = Flags::default();
         let mut arguments = arguments.iter();

@@ -27,7 +27,6 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-/// Its row in the table of programs.
 pub const PROGRAM: Program = Program {
     own: "hook",
     nvidia: &[NAME, "nvidia-container-toolkit"],
@@ -64,7 +63,6 @@ Exit codes: 0 done, or nothing to do; 1 refused or failed; 2 a mistake in the
 arguments; any other is the container CLI's.
 ";
 
-/// Why a container does not start.
 #[derive(Debug, thiserror::Error)]
 pub enum HookError {
     #[error("error getting hook config")]
@@ -92,7 +90,6 @@ pub enum HookError {
 }
 
 impl HookError {
-    /// What to do about it.
     fn fix(&self) -> &'static str {
         match self {
             HookError::Config(error) => error.fix(),
@@ -215,7 +212,6 @@ fn load(named: Option<&OsStr>) -> Result<Loaded, ConfigError> {
     }
 }
 
-/// That the mode is one with a hook.
 fn legacy(config: &Config, only_cdi_names: bool) -> Result<(), HookError> {
     match config.runtime.mode {
         _ if config.hook.skip_mode_detection => Ok(()),

@@ -11,7 +11,6 @@ use std::path::{Component, Path, PathBuf};
 /// More than any state: it holds a few fields and the annotations.
 const LIMIT: u64 = 16 << 20;
 
-/// What we need of it.
 #[derive(Debug)]
 pub struct State {
     /// The container's first process, in our PID namespace.
@@ -20,7 +19,6 @@ pub struct State {
     pub bundle: PathBuf,
 }
 
-/// Why it is no state.
 #[derive(Debug, thiserror::Error)]
 pub enum StateError {
     #[error("cannot read the standard input")]

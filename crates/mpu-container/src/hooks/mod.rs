@@ -201,7 +201,6 @@ fn parse_all(arguments: Vec<OsString>) -> Result<Vec<Args>, ExitCode> {
     turns::split(arguments).into_iter().map(|hook| parse(hook, is_alone)).collect()
 }
 
-/// One hook's arguments; or what this program ends with.
 fn parse(arguments: Vec<OsString>, is_alone: bool) -> Result<Args, ExitCode> {
     match Args::try_parse_from(&arguments) {
         Ok(args) => Ok(args),

@@ -13,7 +13,6 @@ use std::path::Path;
 const FOLDER: &str = "/etc/nvidia/nvidia-application-profiles-rc.d";
 const FILE: &str = "/etc/nvidia/nvidia-application-profiles-rc.d/10-container.conf";
 
-/// Writes the profile for the device nodes that the container has. Without any, nothing is written.
 pub fn update(root: &Root, notes: Notes) -> Result<(), HookError> {
     let mut mask = 0_u64;
     for minor in minors(root)? {

@@ -7,7 +7,6 @@ use crate::engines::EngineError;
 use std::io;
 use std::path::PathBuf;
 
-/// Why nothing, or not all, is installed.
 #[derive(Debug, thiserror::Error)]
 pub enum InstallError {
     #[error("{0}")]

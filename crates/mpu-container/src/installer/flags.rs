@@ -16,7 +16,6 @@ const BY_RUNTIME: &str = "RUNTIME_SPECIFIC_DEFAULT";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    /// Nothing, or true or false.
     Switch,
     Text(&'static str),
     List(&'static str),
@@ -168,7 +167,6 @@ pub fn command() -> Command {
         .after_help(EXAMPLES)
 }
 
-/// Whether a call says anything: by a word, or by a variable.
 pub fn says(words: &[OsString], variable: impl Fn(&str) -> Option<OsString>) -> bool {
     let mut variables = FLAGS.iter().flat_map(|flag| flag.variables);
     words.len() > 1 || variables.any(|name| variable(name).is_some_and(|value| !value.is_empty()))
@@ -181,7 +179,6 @@ pub const HOST: &str = "/host";
 pub struct Options(ArgMatches);
 
 impl Options {
-    /// Reads the words of a command line, its name first, and the variables.
     pub fn read(words: Vec<OsString>, variable: impl Fn(&str) -> Option<OsString>) -> Result<Options, clap::Error> {
         let set = |name: &&str| variable(name).filter(|value| !value.is_empty());
         let mut all: Vec<OsString> = words.first().cloned().into_iter().collect();
@@ -201,7 +198,6 @@ impl Options {
         Ok(Options(command().try_get_matches_from(all)?))
     }
 
-    /// A text; empty if nothing is said.
     pub fn text(&self, flag: &str) -> &str {
         match self.0.get_one::<String>(flag).map_or("", String::as_str) {
             BY_RUNTIME => "",
@@ -213,17 +209,14 @@ impl Options {
         self.0.get_one(flag).copied().unwrap_or(false)
     }
 
-    /// The words of a list.
     pub fn list(&self, flag: &str) -> Vec<String> {
         self.text(flag).split(',').map(|word| word.trim().to_string()).filter(|word| !word.is_empty()).collect()
     }
 
-    /// Whether it was said, by a flag or a variable.
     pub fn given(&self, flag: &str) -> bool {
         self.0.value_source(flag) == Some(ValueSource::CommandLine)
     }
 
-    /// What was said and has no effect.
     pub fn passed_over(&self) -> Vec<&'static str> {
         let passed = FLAGS.iter().filter(|flag| flag.kind == PassedOver).map(|flag| flag.name);
         passed.filter(|name| self.given(name)).collect()

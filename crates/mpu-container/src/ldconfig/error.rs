@@ -5,7 +5,6 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Why the cache is not up to date.
 #[derive(Debug, thiserror::Error)]
 pub enum LdconfigError {
     #[error(transparent)]
@@ -29,9 +28,5 @@ pub enum LdconfigError {
     #[error("ldconfig was stopped after {} s", after.as_secs())]
     Slow { after: Duration },
     #[error("ldconfig ended with {status}: {said}")]
-    Failed {
-        status: String,
-        /// The last line that it printed.
-        said: String,
-    },
+    Failed { status: String, said: String },
 }

@@ -40,7 +40,6 @@ pub(super) struct Jail<'a> {
     /// Whether the host's root is let go of by `pivot_root`.
     pivot: bool,
     pub(super) said: OwnedFd,
-    /// The step that failed, and its error.
     pub(super) report: OwnedFd,
 }
 

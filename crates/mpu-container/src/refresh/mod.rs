@@ -59,7 +59,6 @@ struct Args {
     remove: bool,
 }
 
-/// Why the file is not as it should be.
 #[derive(Debug, thiserror::Error)]
 pub enum RefreshError {
     #[error("{} was written by another tool: disable that (nvidia-cdi-refresh?) and remove the file", .0.display())]
@@ -109,7 +108,6 @@ fn main(arguments: Vec<OsString>) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Makes the file say what is so now.
 pub fn once(root: &DriverRoot, output: &Path) -> Result<Done, RefreshError> {
     let old = ours(output)?;
     let text = match describe(root) {
@@ -138,7 +136,6 @@ fn describe(root: &DriverRoot) -> Result<String, GenerateError> {
     Ok(file::text(&generate(root, &request)?, Format::Yaml))
 }
 
-/// Removes the file if it is ours.
 pub fn remove(output: &Path) -> Result<Done, RefreshError> {
     match ours(output) {
         Ok(None) | Err(RefreshError::Foreign(_)) => Ok(Done::Nothing),
@@ -150,7 +147,6 @@ pub fn remove(output: &Path) -> Result<Done, RefreshError> {
     }
 }
 
-/// The file's text; none when there is no file.
 fn ours(output: &Path) -> Result<Option<String>, RefreshError> {
     use std::io::Read;
     let at = |source| RefreshError::Io { path: output.to_path_buf(), source };

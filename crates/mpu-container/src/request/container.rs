@@ -7,11 +7,9 @@
 use super::error::RequestError;
 use serde_json::{Map, Value};
 
-/// What a specification says of a container.
 pub struct Container<'a> {
     /// The variables, each once: the last of a name counts, as for NVIDIA's toolkit and runc.
     variables: Vec<(&'a str, &'a str)>,
-    /// The mounts: source and destination.
     pub mounts: Vec<(&'a str, &'a str)>,
     pub annotations: Vec<(&'a str, &'a str)>,
     /// Whether `CAP_SYS_ADMIN` is in the bounding set, whoever the user is.
@@ -19,7 +17,6 @@ pub struct Container<'a> {
 }
 
 impl<'a> Container<'a> {
-    /// Reads it, and notes what is passed over.
     pub fn read(spec: &'a Value) -> Result<(Container<'a>, Vec<String>), RequestError> {
         let spec = Some(object(spec, "the specification")?);
         let process = field(spec, "process", object)?;

@@ -2,17 +2,12 @@
 
 use crate::driver::LAST_IMEX_CHANNEL;
 
-/// Why a container that asks is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RequestError {
     #[error("could not decode OCI spec: {place} is not {wanted}")]
     Shape { place: String, wanted: &'static str },
     #[error("unsupported capabilities found in '{asked}' (allowed '{allowed}')")]
-    Capabilities {
-        asked: String,
-        /// What of that there is.
-        allowed: String,
-    },
+    Capabilities { asked: String, allowed: String },
     #[error("cannot set {what} in non privileged container")]
     Unprivileged {
         /// The variable, without `NVIDIA_`.
@@ -22,12 +17,7 @@ pub enum RequestError {
     Imex(String),
     /// A limit of GPU memory is no number, or the two do not go together.
     #[error("{name}={value:?} is no limit of GPU memory: {why}")]
-    Memory {
-        name: &'static str,
-        value: String,
-        /// What is wrong with it.
-        why: &'static str,
-    },
+    Memory { name: &'static str, value: String, why: &'static str },
     #[error(
         "failed to get requirements failed to get version: invalid CUDA version {0}: it does not begin with a number"
     )]
@@ -35,7 +25,6 @@ pub enum RequestError {
 }
 
 impl RequestError {
-    /// What to do about it.
     pub fn fix(&self) -> &'static str {
         match self {
             RequestError::Shape { .. } => {

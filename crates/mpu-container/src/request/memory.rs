@@ -12,9 +12,6 @@ const LIMIT: &str = "NVIDIA_GPU_MEMORY_LIMIT";
 const MIB: u64 = 1 << 20;
 
 /// The limits that a specification's environment asks for; none if it asks for none.
-///
-/// # Errors
-/// If a value is no number of MiB, or the request is larger than the limit, or the specification is broken there.
 pub fn memory_limits(spec: &Value) -> Result<Option<MemoryLimits>, RequestError> {
     // A container that asks for none is not refused for the rest of what it says.
     let env = spec.pointer("/process/env").and_then(Value::as_array).into_iter().flatten();

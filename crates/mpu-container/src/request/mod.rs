@@ -22,13 +22,11 @@ use crate::driver::MemoryLimits;
 use container::Container;
 use serde_json::Value;
 
-/// What a container asks for and may have.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request {
     /// The words that name devices, each once: `all`; `none` for a driver without devices; or indices, UUIDs, PCI
     /// addresses, qualified CDI names. Never empty, and no word of it is.
     pub devices: Vec<String>,
-    /// The parts of the driver.
     pub capabilities: Capabilities,
     /// Conditions (`require`), all of which must hold; in the order of the environment.
     pub requirements: Vec<String>,
@@ -40,15 +38,12 @@ pub struct Request {
     pub imex: Vec<String>,
     /// Other sets of devices, in the order of [`Extra::ALL`].
     pub extras: Vec<Extra>,
-    /// How much memory of its GPUs it may use.
     pub memory: Option<MemoryLimits>,
-    /// How the devices were asked for.
     pub source: Source,
     /// Whether it has `CAP_SYS_ADMIN`.
     pub privileged: bool,
 }
 
-/// How devices were asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Source {
     Annotations,
@@ -57,7 +52,6 @@ pub enum Source {
     Environment,
 }
 
-/// A set of devices that comes with a word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Extra {
     Gds,
@@ -125,7 +119,6 @@ pub enum Annotations {
     Skip,
 }
 
-/// What became of the asking.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Answer {
     /// The request; none if the container is none of ours.
@@ -143,9 +136,6 @@ impl Request {
 
 /// Reads what a container asks for, in a mode of the runtime: annotations ask in mode `cdi`, and in `auto` if all that they
 /// say is CDI names. In any other mode they are the engine's own business.
-///
-/// # Errors
-/// As [`of`].
 pub fn in_mode(spec: &Value, config: &Config, mode: Mode) -> Result<Answer, RequestError> {
     let terms = if mode == Mode::Legacy || config.strict_requests { Terms::Strict } else { Terms::Loose };
     match mode {
@@ -160,11 +150,6 @@ pub fn in_mode(spec: &Value, config: &Config, mode: Mode) -> Result<Answer, Requ
     }
 }
 
-/// Reads what a container asks for from its OCI specification.
-///
-/// # Errors
-/// If it may not have what it asks for, or the specification is broken where the asking is. Containers that ask for no
-/// device are never refused for the rest of what they say.
 pub fn of(spec: &Value, config: &Config, annotations: Annotations, terms: Terms) -> Result<Answer, RequestError> {
     let mut answer = answer(spec, config, annotations, terms)?;
     if let Some(more) = answer.notes.len().checked_sub(MOST_NOTES).filter(|more| *more > 0) {

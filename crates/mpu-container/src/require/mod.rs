@@ -17,10 +17,8 @@ use std::cmp::Ordering;
 use std::fmt;
 pub use version::Version;
 
-/// What a host's driver, and one of its GPUs, are. What is none is not known.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Known {
-    /// The newest CUDA that the driver runs.
     pub cuda: Option<Version>,
     pub driver: Option<Version>,
     pub arch: Option<Version>,
@@ -28,14 +26,12 @@ pub struct Known {
     pub brand: Option<String>,
 }
 
-/// Why a container does not run here.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RequireError {
     #[error("unsatisfied condition: {condition}{}", advice(condition))]
     Unsatisfied {
         /// The first alternative, which is the one that people know.
         condition: String,
-        /// What the host has instead, as `cuda=12.2`.
         found: String,
     },
     #[error("invalid expression: {why}, at column {column} of '{text}'")]
@@ -48,7 +44,6 @@ pub enum RequireError {
 }
 
 impl RequireError {
-    /// What to do about it.
     pub fn fix(&self) -> String {
         match self {
             RequireError::Unsatisfied { found, .. } => format!(
@@ -67,10 +62,6 @@ fn advice(condition: &str) -> &'static str {
     }
 }
 
-/// Checks that a requirement holds for what is known.
-///
-/// # Errors
-/// If no alternative holds, or a part that has to be looked at is no condition.
 pub fn check(text: &str, known: &Known) -> Result<(), RequireError> {
     let mut holds = true;
     for alternative in parts(text, 0, ' ') {
@@ -98,10 +89,6 @@ pub fn check(text: &str, known: &Known) -> Result<(), RequireError> {
     Err(RequireError::Unsatisfied { condition, found: known.to_string() })
 }
 
-/// Checks every requirement for every GPU; without a GPU, what can be said of the driver alone.
-///
-/// # Errors
-/// As [`check`], for the first that fails.
 pub fn check_all(requirements: &[String], driver: &Known, gpus: &[Known]) -> Result<(), RequireError> {
     let known = if gpus.is_empty() { std::slice::from_ref(driver) } else { gpus };
     known.iter().try_for_each(|known| requirements.iter().try_for_each(|text| check(text, known)))

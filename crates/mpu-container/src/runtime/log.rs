@@ -46,12 +46,10 @@ impl Log {
         self.record(LogLevel::Debug, "debug", message);
     }
 
-    /// What was asked for and is not done.
     pub(super) fn warning(&mut self, message: &str) {
         self.record(LogLevel::Warning, "warning", message);
     }
 
-    /// Why there will be no container.
     pub(super) fn error(&mut self, message: &str) {
         self.record(LogLevel::Error, "error", message);
     }

@@ -16,7 +16,6 @@ use thiserror::Error;
 /// Where a program is looked for when there is no PATH, as it can be for an engine's children.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// Why no runtime can be run.
 #[derive(Debug, Error)]
 pub enum LowError {
     #[error("no OCI runtime is named in the configuration: nvidia-container-runtime.runtimes is empty")]
@@ -29,7 +28,6 @@ pub enum LowError {
     Exec(PathBuf, #[source] io::Error),
 }
 
-/// Finds the first runtime of a list that is there and is not this program.
 pub(super) fn find(named: &[String], path: Option<&OsStr>) -> Result<PathBuf, LowError> {
     if named.is_empty() {
         return Err(LowError::NoneNamed);

@@ -57,7 +57,6 @@ runtime follows and how a GPU gets in is in config.toml: `nvidia-ctk config` pri
 Called as nvidia-container-runtime.cdi or nvidia-container-runtime.legacy, the mode is that one.
 ";
 
-/// Why there will be no container.
 #[derive(Debug, Error)]
 pub enum RuntimeError {
     #[error("the configuration cannot be used")]
@@ -71,7 +70,6 @@ pub enum RuntimeError {
 }
 
 impl RuntimeError {
-    /// What a person can do about it.
     fn fix(&self) -> Option<String> {
         match self {
             RuntimeError::Config(error) => Some(error.fix().into()),

@@ -41,7 +41,6 @@ const TEGRA: &str = "/etc/nv_tegra_release";
 /// NVIDIA's classes of CDI devices that bring nothing of the driver but nodes.
 const WITHOUT_DRIVER: [&str; 5] = ["gds", "gdrcopy", "imex-channel", "mofed", "nvswitch"];
 
-/// Why a container cannot have the GPU that it asks for. Nothing has been changed.
 #[derive(Debug, Error)]
 pub enum ModeError {
     #[error(transparent)]
@@ -71,7 +70,6 @@ pub enum ModeError {
 }
 
 impl ModeError {
-    /// What a person can do about it.
     pub(super) fn fix(&self) -> Option<String> {
         let fix = match self {
             ModeError::Request(error) => error.fix(),
@@ -104,7 +102,6 @@ impl ModeError {
     }
 }
 
-/// How the devices of one request get in.
 #[derive(Debug, PartialEq, Eq)]
 enum Way {
     Files(Vec<QualifiedName>),
@@ -203,7 +200,6 @@ fn hold(held: Result<(), ModeError>, config: &Config, log: &mut Log) -> Result<(
     }
 }
 
-/// Edits from the driver as it is now.
 fn on_the_spot(
     words: &[String],
     request: &Request,
@@ -234,7 +230,6 @@ fn nodes_by_word(driver: &Driver, request: &Request) -> Vec<Node> {
     channels(driver, request).into_iter().chain(mig).collect()
 }
 
-/// The nodes of the IMEX channels that are asked for, whether or not the host has made them already.
 fn channels(driver: &Driver, request: &Request) -> Vec<Node> {
     match request.imex.iter().any(|channel| channel == request::ALL_CHANNELS) {
         true => extra::nodes(&driver.root, extra::Mode::Imex),

@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 
 use crate::edits::{ContainerEdits, DeviceNode, Mount};
 
-/// The first file that edits need and the host does not have.
 pub(super) fn missing(edits: &ContainerEdits) -> Option<PathBuf> {
     let nodes = edits.device_nodes.iter().filter(|node| !is_complete(node)).map(host_of);
     let mounts = edits.mounts.iter().filter(|mount| is_bind(mount)).map(|mount| mount.host_path.as_str());

@@ -44,7 +44,6 @@ fn call(hook: &Hook) -> Option<(&[String], &[String])> {
     }
 }
 
-/// Whether it is a hook of a container's files, which work on the same root: the limits of memory start on the host.
 fn fits(hook: &Hook, words: &[String]) -> bool {
     let known = words.first().and_then(|word| HookName::of_word(word));
     known.is_some_and(|known| known != HookName::ApplyCudaMemoryLimits && known.point() == hook.hook_name)
@@ -64,7 +63,6 @@ mod tests {
         }
     }
 
-    /// This test's own executable stands for ours.
     fn ours() -> String {
         std::env::current_exe().unwrap().display().to_string()
     }

@@ -5,7 +5,6 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
-/// Why an edit cannot be made. The tree may hold part of the edits then and must not be stored.
 #[derive(Debug, Error)]
 pub enum EditError {
     #[error("{at} of the container's config.json is not {expected}")]
@@ -15,20 +14,10 @@ pub enum EditError {
         expected: &'static str,
     },
     #[error("{subject} is no valid edit: {why}")]
-    Invalid {
-        /// The edit, by its name or path.
-        subject: String,
-        /// What is wrong with it.
-        why: &'static str,
-    },
+    Invalid { subject: String, why: &'static str },
     /// The node on the host that a device is to be like cannot be looked at.
     #[error("cannot look at the device {}", .0.display())]
     Node(PathBuf, #[source] io::Error),
     #[error("{} is {found}, not {expected}", path.display())]
-    NotThatDevice {
-        path: PathBuf,
-        found: &'static str,
-        /// What the edit asks for.
-        expected: String,
-    },
+    NotThatDevice { path: PathBuf, found: &'static str, expected: String },
 }

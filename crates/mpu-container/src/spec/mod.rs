@@ -44,7 +44,6 @@ struct Kept {
     gid: u32,
 }
 
-/// Why a specification could not be read or written. Whatever the reason, the file is what it was.
 #[derive(Debug, Error)]
 pub enum SpecError {
     #[error("cannot read {}", .0.display())]
@@ -61,7 +60,6 @@ pub enum SpecError {
     Write(PathBuf, #[source] io::Error),
 }
 
-/// Makes edits in a tree, as CDI says. After an error it may hold a part of them.
 pub fn edit(tree: &mut Value, edits: &ContainerEdits) -> Result<(), EditError> {
     apply::apply(tree, edits)
 }
@@ -104,22 +102,18 @@ impl Spec {
         &self.tree
     }
 
-    /// The specification, for edits that CDI has no words for.
     pub fn tree_mut(&mut self) -> &mut Value {
         &mut self.tree
     }
 
-    /// Makes edits, as CDI says. After an error the tree may hold a part of them and must not be stored.
     pub fn apply(&mut self, edits: &ContainerEdits) -> Result<(), EditError> {
         edit(&mut self.tree, edits)
     }
 
-    /// Removes the prestart hooks that are called as one of these file names; says whether there were any.
     pub fn remove_prestart_hooks(&mut self, names: &[&str]) -> bool {
         hooks::remove(&mut self.tree, names)
     }
 
-    /// Whether a prestart hook is called as one of these file names.
     pub fn has_prestart_hook(&self, names: &[&str]) -> bool {
         hooks::has(&self.tree, names)
     }

@@ -11,7 +11,6 @@ use crate::edits::DeviceNode;
 
 type Numbers = (i64, i64);
 
-/// What the runtime needs to make a device.
 pub(super) struct Filled {
     pub(super) kind: String,
     pub(super) numbers: Option<Numbers>,
@@ -43,7 +42,6 @@ pub(super) fn fill(node: &DeviceNode) -> Result<Filled, EditError> {
     Ok(Filled { kind: kind.into(), numbers, mode })
 }
 
-/// A device on the host.
 struct Found {
     kind: &'static str,
     numbers: Option<Numbers>,

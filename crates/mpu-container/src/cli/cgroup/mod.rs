@@ -14,7 +14,6 @@ use program::Numbers;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
-/// Why a device cgroup could not be opened.
 #[derive(Debug, Error)]
 pub enum CgroupError {
     #[error("cannot read {file} of the container's process")]

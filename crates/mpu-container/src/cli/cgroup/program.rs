@@ -76,7 +76,6 @@ fn word(code: u8, to: u8, from: u8, offset: i16, number: i32) -> u64 {
     u64::from_le_bytes([code, from << 4 | to, offset_0, offset_1, a, b, c, d])
 }
 
-/// The program that answers every question alike.
 #[cfg(test)]
 pub fn always(answer: i32) -> Vec<u64> {
     vec![word(MOVE_NUMBER, ANSWER, 0, 0, answer), word(EXIT, 0, 0, 0, 0)]

@@ -15,7 +15,6 @@ use rustix::process::{getrlimit, setrlimit, Resource, Rlimit};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-/// A program that took another's place.
 #[derive(Debug)]
 pub struct Replaced {
     path: PathBuf,
@@ -25,7 +24,6 @@ pub struct Replaced {
     new: OwnedFd,
 }
 
-/// What was done to a cgroup's programs.
 #[derive(Debug, Default)]
 pub struct Opened {
     pub replaced: Vec<Replaced>,
@@ -34,7 +32,6 @@ pub struct Opened {
     pub hidden: usize,
 }
 
-/// Replaces the programs of a cgroup.
 pub fn open(cgroup: &Path, devices: &[Numbers]) -> Result<Opened, CgroupError> {
     let mut opened = Opened::default();
     for cgroup in own(cgroup) {
@@ -84,7 +81,6 @@ fn open_one(path: &Path, devices: &[Numbers], opened: &mut Opened) -> Result<(),
 }
 
 impl Opened {
-    /// Puts the old programs back.
     fn undo(self) -> Result<(), CgroupError> {
         self.replaced.into_iter().rev().try_for_each(Replaced::undo)
     }

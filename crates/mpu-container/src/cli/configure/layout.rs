@@ -22,7 +22,6 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// The folders of the distribution below a root.
     pub fn of(root: &Root) -> Result<Layout, BeneathError> {
         let there = |path: &str| Ok::<_, BeneathError>(root.find(Path::new(path))?.is_some());
         if there("/etc/debian_version")? {

@@ -26,7 +26,6 @@ pub use supplies::{files, Order};
 use supplies::{Supplies, SupplyError};
 use thiserror::Error;
 
-/// Why a container could not be configured.
 #[derive(Debug, Error)]
 pub enum ConfigureError {
     #[error("container error: cannot {what} the container's process")]
@@ -48,7 +47,6 @@ pub enum ConfigureError {
 }
 
 impl ConfigureError {
-    /// What to do about it, where that is not said already.
     pub fn fix(&self) -> Option<&'static str> {
         Some(match self {
             ConfigureError::Process { .. } => "name a process that runs, as root: --pid=PID",
@@ -76,7 +74,6 @@ impl ConfigureError {
     }
 }
 
-/// Puts what is ordered into the container, or nothing of it.
 pub fn configure(order: &Order<'_>, log: &Log) -> Result<(), ConfigureError> {
     let arguments = order.arguments;
     let failed = |what| move |source| ConfigureError::Process { what, source };
@@ -134,7 +131,6 @@ pub fn configure(order: &Order<'_>, log: &Log) -> Result<(), ConfigureError> {
     done
 }
 
-/// The way into the container's mount namespace and back.
 struct Ways {
     home: Namespace,
     inside: Namespace,

@@ -37,30 +37,21 @@ const OPTIONAL: [&str; 3] = ["/dev/nvidia-uvm", "/dev/nvidia-modeset", "/dev/dri
 const FACTS: &str = "/proc/driver/nvidia";
 const PROFILES: &str = "/etc/nvidia/nvidia-application-profiles-rc.d";
 
-/// Why a part of the driver cannot go into a container.
 #[derive(Debug, Error)]
 pub enum SupplyError {
     #[error(transparent)]
     Place(#[from] PlaceError),
     #[error("{} is {what}", path.display())]
-    Node {
-        /// The node on the host.
-        path: PathBuf,
-        /// What is wrong with it.
-        what: &'static str,
-    },
+    Node { path: PathBuf, what: &'static str },
     #[error("the driver has no IMEX channel {0}")]
     Channel(u32),
 }
 
 pub struct Order<'a> {
     pub driver: &'a Driver,
-    /// Its files for the capabilities asked for.
     pub files: &'a Files,
     pub selection: &'a Selection<'a>,
-    /// The GPUs whose MIG the container may configure.
     pub config: &'a [&'a Gpu],
-    /// The GPUs whose MIG it may watch.
     pub monitor: &'a [&'a Gpu],
     pub arguments: &'a Configure,
     /// Whether ldconfig's root is changed by name only.
@@ -73,7 +64,6 @@ pub struct Supplies {
     profile: Option<String>,
     mounts: Vec<(Held, Goal, Restrictions)>,
     links: Vec<(Goal, PathBuf)>,
-    /// The devices that the container may use.
     pub devices: Vec<Numbers>,
 }
 
@@ -84,7 +74,6 @@ enum Goal {
 }
 
 impl Supplies {
-    /// Opens what is asked for.
     pub fn open(order: &Order<'_>, log: &Log) -> Result<Supplies, SupplyError> {
         let mut supplies = Supplies::default();
         let capabilities = order.arguments.capabilities();
@@ -158,7 +147,6 @@ impl Supplies {
         Ok(())
     }
 
-    /// What the driver says of each GPU, and the leave for each MIG device.
     fn gpus(&mut self, order: &Order<'_>) -> Result<(), SupplyError> {
         let facts = &order.driver.root.facts;
         for gpu in &order.selection.gpus {
@@ -268,7 +256,6 @@ impl Goal {
     }
 }
 
-/// Puts the image's own libraries over the driver's.
 pub fn mount_compat(
     libraries: Vec<(OsString, crate::beneath::Beneath)>,
     placed: &mut Placed<'_>,

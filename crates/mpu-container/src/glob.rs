@@ -3,7 +3,6 @@
 //! `*` and `?` are any characters and one; `[a-z]` and `[^a-z]` one of these, and one that is none of these; `\` takes the
 //! next character as it is. A pattern that ends too early is none: containerd refuses it, too.
 
-/// One part of a pattern.
 enum Part {
     Any,
     /// One of these ranges of characters, or one that is in none.
@@ -13,8 +12,7 @@ enum Part {
     },
 }
 
-/// Whether a name fits; none if the pattern is none.
-pub(super) fn matches(pattern: &str, name: &str) -> Option<bool> {
+pub fn matches(pattern: &str, name: &str) -> Option<bool> {
     let parts = parts(pattern)?;
     let name: Vec<char> = name.chars().collect();
     // Which beginnings of the name fit the parts so far: a pattern of many stars takes no longer for that.
