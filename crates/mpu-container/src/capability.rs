@@ -1,29 +1,18 @@
 //! Driver capabilities: which part of the driver a container gets.
 //!
-//! Owns the words of `NVIDIA_DRIVER_CAPABILITIES` and of the container CLI's flags. Which files a capability brings is
-//! `driver::files`' business.
-//!
-//! Outside truth: NVIDIA Container Toolkit, "Specialized Configurations", driver capabilities.
+//! Source: NVIDIA Container Toolkit, "Specialized Configurations", driver capabilities.
 
 use std::fmt;
 
-/// One part of the driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Capability {
-    /// Also 32-bit libraries.
     Compat32,
-    /// CUDA and OpenCL.
     Compute,
-    /// X11 display.
     Display,
-    /// OpenGL and Vulkan.
     Graphics,
-    /// DLSS.
     Ngx,
-    /// nvidia-smi and NVML.
     Utility,
-    /// Video encoding and decoding.
     Video,
 }
 
@@ -52,42 +41,34 @@ impl Capability {
         }
     }
 
-    /// The capability that a word names.
     pub fn of_word(word: &str) -> Option<Capability> {
         Capability::ALL.into_iter().find(|capability| capability.word() == word)
     }
 }
 
-/// A set of capabilities.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Capabilities(u8);
 
 impl Capabilities {
-    /// None.
     pub const NONE: Capabilities = Capabilities(0);
-    /// Every one.
     pub const ALL: Capabilities = Capabilities((1 << Capability::ALL.len()) - 1);
     /// What a container gets that names none: `utility,compute`.
     pub const DEFAULT: Capabilities = Capabilities(1 << Capability::Utility as u8 | 1 << Capability::Compute as u8);
 
-    /// Whether a capability is in the set.
     pub fn has(self, capability: Capability) -> bool {
         self.0 & (1 << capability as u8) != 0
     }
 
-    /// The set with one more.
     #[must_use]
     pub fn with(self, capability: Capability) -> Capabilities {
         Capabilities(self.0 | 1 << capability as u8)
     }
 
-    /// What is in both.
     #[must_use]
     pub fn and(self, other: Capabilities) -> Capabilities {
         Capabilities(self.0 & other.0)
     }
 
-    /// Those in the set, in the alphabet's order.
     pub fn iter(self) -> impl Iterator<Item = Capability> {
         Capability::ALL.into_iter().filter(move |capability| self.has(*capability))
     }

@@ -1,6 +1,4 @@
 //! Where a process's cgroup is.
-//!
-//! Owns the reading of `/proc/PID/cgroup` and `mountinfo`; touches nothing.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -11,7 +9,6 @@ use std::path::{Path, PathBuf};
 #[error("{0}")]
 pub struct Nowhere(&'static str);
 
-/// A directory of the cgroup file system.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Place {
     /// Of version 1's `devices` controller.
@@ -45,7 +42,6 @@ pub fn unified(cgroups: &str, mounts: &str) -> Option<PathBuf> {
     of_version_2.into_iter().find_map(|mount| mount.place_of(Path::new(path)))
 }
 
-/// Whether version 2 is mounted.
 pub fn has_unified(mounts: &str) -> bool {
     mounts.lines().filter_map(mount).any(|mount| mount.kind == "cgroup2")
 }

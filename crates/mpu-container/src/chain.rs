@@ -1,10 +1,7 @@
 //! An error as people read it: with its causes, on one line.
-//!
-//! Owns that it is one line, and that it steers no terminal: messages quote names which a stranger chose.
 
 use std::error::Error;
 
-/// An error and its causes.
 pub fn chain(error: &dyn Error) -> String {
     let causes = std::iter::successors(Some(error), |error: &&dyn Error| (*error).source());
     printable(&causes.map(|error| error.to_string()).collect::<Vec<_>>().join(": "))

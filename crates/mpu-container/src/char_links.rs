@@ -4,7 +4,7 @@
 //! `systemctl daemon-reload` a container whose nodes have none loses its GPU. Udev makes them for devices of the kernel's
 //! device model, which the driver's are not.
 //!
-//! Outside truth: NVIDIA Container Toolkit's notice on containers that lose access to GPUs ("Failed to initialize NVML:
+//! Source: NVIDIA Container Toolkit's notice on containers that lose access to GPUs ("Failed to initialize NVML:
 //! Unknown Error"); `systemd.resource-control(5)`, `DeviceAllow=`.
 
 use crate::cdi::extra::{self, Mode};
@@ -15,17 +15,14 @@ use std::io;
 use std::os::unix::fs::{symlink, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// A link and what it points to.
 pub(crate) type Link = (PathBuf, PathBuf);
 
-/// Makes the links to this host's nodes that are missing. The first that cannot be made is the error; the others are tried.
 pub(crate) fn ensure() -> io::Result<()> {
     let links = of_existing(&DriverRoot::host(), Path::new("/dev/char"));
     let made: Vec<io::Result<bool>> = links.iter().map(|link| make(link, false)).collect();
     made.into_iter().collect::<io::Result<Vec<bool>>>().map(drop)
 }
 
-/// The links to the nodes that are there.
 pub(crate) fn of_existing(root: &DriverRoot, folder: &Path) -> Vec<Link> {
     links(extra::nodes(root, Mode::Management), folder)
 }

@@ -1,34 +1,25 @@
 //! Container edits: what is added to a container, in CDI's words.
 //!
-//! Owns the types, which are also the JSON of a CDI file. Everything that puts something into a container is expressed
-//! in them: a CDI file that is generated or read, and the wrapper's own edits in memory. Refuses to know where they come
-//! from (`cdi`) and how they reach an OCI spec (`spec`).
-//!
-//! Outside truth: CDI specification 1.0.0, `specs-go/config.go`; fields that we do not know are kept.
+//! Source: CDI specification 1.0.0, `specs-go/config.go`; fields that we do not know are kept.
 
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
-/// A CDI file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Spec {
-    /// The version of CDI's schema that the file needs.
     pub cdi_version: String,
     /// `vendor/class`, as in `nvidia.com/gpu`.
     pub kind: String,
     /// Notes; keys and values are strings.
     #[serde(default, deserialize_with = "given", skip_serializing_if = "Map::is_empty")]
     pub annotations: Map<String, Value>,
-    /// What can be asked for.
     #[serde(default, deserialize_with = "given")]
     pub devices: Vec<Device>,
-    /// What comes with any device of the file.
     #[serde(default, deserialize_with = "given", skip_serializing_if = "ContainerEdits::is_empty")]
     pub container_edits: ContainerEdits,
 }
 
-/// Something that can be asked for by name.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Device {
@@ -37,34 +28,27 @@ pub struct Device {
     /// Notes; keys and values are strings.
     #[serde(default, deserialize_with = "given", skip_serializing_if = "Map::is_empty")]
     pub annotations: Map<String, Value>,
-    /// What the device brings.
     #[serde(default, deserialize_with = "given")]
     pub container_edits: ContainerEdits,
 }
 
-/// What is added to a container.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ContainerEdits {
     /// `NAME=value`.
     #[serde(default, deserialize_with = "given", skip_serializing_if = "Vec::is_empty")]
     pub env: Vec<String>,
-    /// Device nodes.
     #[serde(default, deserialize_with = "given", skip_serializing_if = "Vec::is_empty")]
     pub device_nodes: Vec<DeviceNode>,
-    /// Network devices (CDI 1.1.0), as they stand in the file.
     #[serde(default, deserialize_with = "given", skip_serializing_if = "Vec::is_empty")]
     pub net_devices: Vec<Value>,
-    /// Programs that the runtime starts at a point of the container's life.
     #[serde(default, deserialize_with = "given", skip_serializing_if = "Vec::is_empty")]
     pub hooks: Vec<Hook>,
-    /// Files and directories of the host.
     #[serde(default, deserialize_with = "given", skip_serializing_if = "Vec::is_empty")]
     pub mounts: Vec<Mount>,
     /// Intel's resource director, as it stands in the file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub intel_rdt: Option<Value>,
-    /// Groups of the container's process besides its own.
     #[serde(default, deserialize_with = "given", rename = "additionalGids", skip_serializing_if = "Vec::is_empty")]
     pub additional_gids: Vec<u32>,
 }
@@ -73,7 +57,6 @@ pub struct ContainerEdits {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DeviceNode {
-    /// Where it is in the container.
     pub path: String,
     /// Where it is on the host, when that differs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -81,54 +64,40 @@ pub struct DeviceNode {
     /// `c`, `b`, `u` or `p`.
     #[serde(default, rename = "type", skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
-    /// The major number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub major: Option<i64>,
-    /// The minor number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub minor: Option<i64>,
-    /// The mode's permission bits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file_mode: Option<u32>,
     /// What the device cgroup allows: some of `rwm`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub permissions: Option<String>,
-    /// The owner in the container.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uid: Option<u32>,
-    /// The group in the container.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gid: Option<u32>,
 }
 
-/// A mount.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Mount {
-    /// Where it is on the host.
     pub host_path: String,
-    /// Where it is in the container.
     pub container_path: String,
-    /// The file system's type.
     #[serde(default, rename = "type", skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
-    /// Mount options.
     #[serde(default, deserialize_with = "given", skip_serializing_if = "Vec::is_empty")]
     pub options: Vec<String>,
 }
 
-/// A program that the runtime starts.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Hook {
     /// When: `prestart`, `createRuntime`, `createContainer`, `startContainer`, `poststart`, `poststop`.
     pub hook_name: String,
-    /// The program.
     pub path: String,
-    /// Its arguments, its name first.
     #[serde(default, deserialize_with = "given", skip_serializing_if = "Vec::is_empty")]
     pub args: Vec<String>,
-    /// Its environment.
     #[serde(default, deserialize_with = "given", skip_serializing_if = "Vec::is_empty")]
     pub env: Vec<String>,
     /// Seconds that it may take.
@@ -142,7 +111,6 @@ fn given<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(from: D) -> R
 }
 
 impl ContainerEdits {
-    /// Whether nothing is added.
     pub fn is_empty(&self) -> bool {
         *self == ContainerEdits::default()
     }

@@ -2,7 +2,7 @@
 //!
 //! Owns one path: that which the next start of this program has, for hooks and links that outlive this process.
 //!
-//! Outside truth: proc(5), `/proc/PID/exe`: behind the path of a file that was removed or replaced stands ` (deleted)`.
+//! Source: proc(5), `/proc/PID/exe`: behind the path of a file that was removed or replaced stands ` (deleted)`.
 
 use std::ffi::OsStr;
 use std::io;
@@ -10,9 +10,6 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 /// This executable, by a path that is right after a package has put its successor there, too.
-///
-/// # Errors
-/// If there is no proc file system.
 pub fn path() -> io::Result<PathBuf> {
     Ok(without_mark(&std::env::current_exe()?))
 }

@@ -1,10 +1,6 @@
 //! The limits of GPU memory that a container asks for, applied to its cgroup before it starts.
 //!
-//! Owns the order: read what is asked for, find the container's cgroup, set the limit on each of its GPUs. A limit that
-//! cannot hold refuses the container: whoever set it counts on the memory that others leave alone. Refuses to know how
-//! a limit is set (`driver`) and how it is asked for (`request`).
-//!
-//! Outside truth: NVIDIA Container Toolkit 1.20.1, `apply-cuda-memory-limits`; Linux, cgroups(7), `/proc/PID/cgroup`.
+//! Source: NVIDIA Container Toolkit 1.20.1, `apply-cuda-memory-limits`; Linux, cgroups(7), `/proc/PID/cgroup`.
 
 use crate::cgroups;
 use crate::config::Config;
@@ -14,31 +10,22 @@ use std::fs;
 use std::io;
 use std::path::PathBuf;
 
-/// Why a limit does not hold.
 #[derive(Debug, thiserror::Error)]
 pub enum LimitsError {
-    /// The driver cannot be described.
     #[error(transparent)]
     Driver(#[from] DriverError),
-    /// There is no such GPU.
     #[error(transparent)]
     Unknown(#[from] UnknownDevice),
-    /// The limit cannot be set.
     #[error(transparent)]
     Limit(#[from] LimitError),
-    /// It has MIG devices.
     #[error("a MIG device's memory is what its profile says and cannot be limited")]
     Mig,
-    /// The host has the old cgroups.
     #[error("this host has cgroups of version 1, and only those of version 2 can limit GPU memory")]
     Old,
-    /// The process's cgroup is not known.
     #[error("cannot read where the cgroup of the container's process is")]
     Process(#[source] io::Error),
-    /// It is in no cgroup that we see.
     #[error("the container's process is in no cgroup that is mounted here")]
     Nowhere,
-    /// It shares its cgroup with whoever started it.
     #[error("the container has no cgroup of its own: a limit would hold for {} and all else in it", .0.display())]
     Shared(PathBuf),
 }
@@ -68,7 +55,6 @@ pub fn apply(
     selection.gpus.iter().try_for_each(limit).map_err(LimitsError::from)
 }
 
-/// The directory of a process's cgroup, by what `/proc` says of it and of us.
 fn place(process: &str, own: &str, mounts: &str) -> Result<PathBuf, LimitsError> {
     if !cgroups::has_unified(mounts) {
         return Err(LimitsError::Old);

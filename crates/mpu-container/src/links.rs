@@ -1,6 +1,4 @@
 //! The program `links`: NVIDIA's names as links to this executable.
-//!
-//! Owns nothing that a link does not say. A name that is somebody else's stays theirs.
 
 use crate::output;
 use std::ffi::OsString;
@@ -9,20 +7,12 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Why a link is not as asked.
 #[derive(Debug, thiserror::Error)]
 pub enum LinkError {
-    /// Another program has the name.
     #[error("{} is there and is not ours: remove the package it belongs to first", .0.display())]
     Taken(PathBuf),
-    /// The file system refuses.
     #[error("cannot change {}: {source}", path.display())]
-    Io {
-        /// The link.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
+    Io { path: PathBuf, source: io::Error },
 }
 
 const USAGE: &str = "Makes NVIDIA's names for this executable's programs, as links in a folder.
@@ -32,7 +22,6 @@ Usage: mpu-container links FOLDER [--remove]
 Example: sudo mpu-container links /usr/local/bin
 ";
 
-/// The program, with the names to make.
 pub fn main(arguments: Vec<OsString>, names: &[&str]) -> ExitCode {
     let words: Vec<&OsString> = arguments.iter().skip(1).collect();
     let remove = words.iter().any(|word| *word == "--remove");
@@ -56,7 +45,6 @@ pub fn main(arguments: Vec<OsString>, names: &[&str]) -> ExitCode {
     }
 }
 
-/// Makes or removes the links. Before any is made, all names are looked at: none is made where one is taken.
 pub fn links(names: &[&str], folder: &Path, executable: &Path, remove: bool) -> Result<(), LinkError> {
     // Beside the executable a link needs no path, and stays right when both move.
     let beside = fs::canonicalize(folder).is_ok_and(|folder| executable.parent() == Some(&folder));

@@ -1,7 +1,4 @@
 //! The programs `man` and `completions`: manual pages, and what a shell needs to complete.
-//!
-//! Owns the pages' sections. What is said in them is each program's own command line; which programs there are, it is told.
-//! Pages carry no date, so that the same sources always give the same pages. `man 7 man` has the language.
 
 use crate::output::say;
 use crate::program::{self, Program};
@@ -63,17 +60,14 @@ enum For {
     Fish,
 }
 
-/// The command line of `man`.
 pub fn man_command() -> Command {
     Pages::command()
 }
 
-/// The command line of `completions`.
 pub fn completions_command() -> Command {
     Completions::command()
 }
 
-/// The program `man`, of these programs.
 pub fn man(arguments: Vec<OsString>, programs: &[Program]) -> ExitCode {
     let asked = match Pages::try_parse_from(arguments) {
         Ok(asked) => asked,
@@ -88,7 +82,6 @@ pub fn man(arguments: Vec<OsString>, programs: &[Program]) -> ExitCode {
     told(write_all(&folder, programs))
 }
 
-/// The program `completions`, of these programs.
 pub fn complete(arguments: Vec<OsString>, programs: &[Program]) -> ExitCode {
     let asked = match Completions::try_parse_from(arguments) {
         Ok(asked) => asked,
@@ -142,7 +135,6 @@ fn write_all(folder: &Path, programs: &[Program]) -> io::Result<()> {
     Ok(())
 }
 
-/// The command line of a program, by its own name or NVIDIA's.
 fn command(name: &str, programs: &[Program]) -> Option<Command> {
     let called = |program: &&Program| program.own == name || program.nvidia.contains(&name);
     let mut command = programs.iter().find(called).and_then(|program| program.command)?();

@@ -1,6 +1,4 @@
 //! The names that the one executable answers to.
-//!
-//! Owns which name is which program. Refuses to know what the programs do: each is one function of its own module.
 
 use crate::program::Program;
 use std::ffi::{OsStr, OsString};
@@ -15,7 +13,6 @@ const LINKS: Program = Program {
     command: None,
 };
 
-/// The pages, of all programs.
 const PAGES: Program = Program {
     own: "man",
     nvidia: &[],
@@ -24,7 +21,6 @@ const PAGES: Program = Program {
     command: Some(crate::manual::man_command),
 };
 
-/// The completions, of all programs.
 const COMPLETIONS: Program = Program {
     own: "completions",
     nvidia: &[],
@@ -38,12 +34,10 @@ fn programs() -> &'static [Program] {
     PROGRAMS
 }
 
-/// Every name of NVIDIA's.
 fn nvidia() -> Vec<&'static str> {
     PROGRAMS.iter().flat_map(|program| program.nvidia).copied().collect()
 }
 
-/// Every program; each module has its own row.
 pub const PROGRAMS: &[Program] = &[
     //
     crate::cli::PROGRAM,
@@ -78,7 +72,6 @@ pub fn choose(arguments: Vec<OsString>) -> (Option<&'static Program>, Vec<OsStri
     }
 }
 
-/// The page that `mpu-container --help` prints.
 pub fn help() -> String {
     crate::program::help(PROGRAMS)
 }

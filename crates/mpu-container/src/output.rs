@@ -12,9 +12,6 @@ pub fn say(line: impl Display) {
 }
 
 /// Prints a text on standard output.
-///
-/// # Errors
-/// If it is lost. A reader that has gone away has read enough.
 pub fn print(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {

@@ -3,36 +3,21 @@
 //! Owns what a configuration may be: a regular file, or `/dev/null` for an empty one. A pipe could keep a program waiting
 //! for ever, and a device may do anything when it is read. Refuses to know what is in a file.
 
-use std::fs::{self, File, FileType, Metadata};
-use std::io::{self, ErrorKind, Read, Write};
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use mpu_os::file::{self, Links};
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use tempfile::{NamedTempFile, TempPath};
 
-/// Reads a file of at most so many bytes.
-///
-/// # Errors
-/// If it is not there, is no regular file, is longer, or is no text.
 pub fn read(path: &Path, longest: u64) -> io::Result<String> {
-    // Asked before it is opened: opening is already an act for some devices.
-    regular(&fs::metadata(path)?)?;
-    // And once more of what was opened: without waiting, should a pipe have taken the name meanwhile.
-    let file = File::options().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)?;
-    regular(&file.metadata()?)?;
-    let mut text = String::new();
-    file.take(longest + 1).read_to_string(&mut text)?;
-    if text.len() as u64 > longest {
-        return Err(io::Error::new(ErrorKind::FileTooLarge, format!("it has more than {longest} bytes")));
-    }
-    Ok(text)
+    let bytes = file::read_bounded(path, longest, Links::Followed)?;
+    String::from_utf8(bytes).map_err(|error| io::Error::new(ErrorKind::InvalidData, error))
 }
 
 /// Puts a text in a file's place: aside first, then by renaming, with the old file's owner and mode. What a link points to
 /// is replaced, or made, not the link. Folders that are missing are made. A device or pipe (`/dev/stdout`) is written to:
 /// it must keep its place, and a pipe without a name has none.
-///
-/// # Errors
-/// If the file could not be written; the old one is then as it was.
 pub fn save(path: &Path, text: &str) -> io::Result<()> {
     if let Some(there) = fs::metadata(path).ok().filter(|there| !there.is_file()) {
         return match there.is_dir() {
@@ -74,10 +59,6 @@ pub struct Removed {
     aside: TempPath,
 }
 
-/// Takes a file, or a link, out of its place.
-///
-/// # Errors
-/// If it is not there, or cannot be moved.
 pub fn take_out(path: &Path) -> io::Result<Removed> {
     if path.symlink_metadata()?.is_dir() {
         return Err(io::Error::new(ErrorKind::IsADirectory, "it is a directory, not a file"));
@@ -91,9 +72,6 @@ pub fn take_out(path: &Path) -> io::Result<Removed> {
 
 impl Removed {
     /// Puts it back as it was.
-    ///
-    /// # Errors
-    /// If that cannot be done: then where it is now.
     pub fn put_back(self) -> Result<(), String> {
         let (aside, place) = (self.aside.to_path_buf(), &self.place);
         match fs::rename(&aside, place) {
@@ -107,9 +85,6 @@ impl Removed {
 }
 
 /// The file that a path stands for, at the end of its links, be it there or not.
-///
-/// # Errors
-/// If the links lead nowhere.
 pub fn real(path: &Path) -> io::Result<PathBuf> {
     match path.canonicalize() {
         Err(error) if error.kind() == ErrorKind::NotFound => {}
@@ -142,26 +117,11 @@ fn aside<T>(of: &Path, mut what: impl FnMut(NamedTempFile) -> io::Result<T>) -> 
     above.map(&mut attempt).and_then(Result::ok).map_or_else(|| attempt(&folder), Ok)
 }
 
-fn regular(of: &Metadata) -> io::Result<()> {
-    let null = rustix::fs::makedev(1, 3);
-    if of.is_file() || (of.file_type().is_char_device() && of.rdev() == null) {
-        return Ok(());
-    }
-    Err(io::Error::new(ErrorKind::InvalidInput, format!("it is a {}, not a file", what(of.file_type()))))
-}
-
-fn what(kind: FileType) -> &'static str {
-    match () {
-        () if kind.is_dir() => "directory",
-        () if kind.is_fifo() => "pipe (FIFO)",
-        () if kind.is_socket() => "socket",
-        () => "device",
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::Read;
+    use std::os::unix::fs::FileTypeExt;
 
     #[test]
     fn what_is_no_file_is_refused_at_once_and_by_name() {
@@ -170,14 +130,9 @@ mod tests {
         rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).expect("a pipe");
         let socket = dir.path().join("socket");
         let _listening = std::os::unix::net::UnixListener::bind(&socket).expect("a socket");
-        for (path, kind) in [
-            (pipe.as_path(), "pipe"),
-            (socket.as_path(), "socket"),
-            (dir.path(), "directory"),
-            (Path::new("/dev/zero"), "device"),
-        ] {
-            let error = read(path, 10).expect_err(kind);
-            assert!(error.to_string().contains(kind), "{error}");
+        for path in [&pipe, &socket, dir.path(), Path::new("/dev/zero")] {
+            let error = read(path, 10).expect_err("no file");
+            assert!(error.to_string().contains("not a file"), "{error}");
         }
         assert_eq!(read(Path::new("/dev/null"), 10).expect("an empty configuration"), "");
         let file = dir.path().join("file");

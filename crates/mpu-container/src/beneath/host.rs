@@ -1,6 +1,6 @@
 //! Mounts that the host must not see: made where nobody sees them, and not put where they would show on the host.
 //!
-//! Outside truth: mount_namespaces(7), "Shared subtrees"; proc(5), `mountinfo`; statx(2), `STATX_MNT_ID` (Linux 5.8).
+//! Source: mount_namespaces(7), "Shared subtrees"; proc(5), `mountinfo`; statx(2), `STATX_MNT_ID` (Linux 5.8).
 
 use super::mount::unshare;
 use super::{Beneath, Tree};
@@ -61,7 +61,6 @@ impl Beneath {
 pub struct Peers(BTreeSet<u64>);
 
 impl Peers {
-    /// Those of a list of mounts.
     pub fn of(mountinfo: &str) -> Peers {
         Peers(groups(mountinfo).map(|(_, group)| group).collect())
     }

@@ -5,7 +5,7 @@
 //! as a descriptor, and used by it. Refuses to know what the files are for, and has no resolver of its own: a kernel
 //! without `openat2` (before Linux 5.6) is an error.
 //!
-//! Outside truth: openat2(2), `RESOLVE_IN_ROOT`.
+//! Source: openat2(2), `RESOLVE_IN_ROOT`.
 
 pub(crate) mod host;
 pub(crate) mod mount;
@@ -28,72 +28,27 @@ use std::time::{Duration, Instant};
 /// How long renames elsewhere may keep one walk from its end.
 const RENAMES: Duration = Duration::from_secs(2);
 
-/// Why a file below a root could not be used.
 #[derive(Debug, thiserror::Error)]
 pub enum BeneathError {
-    /// The kernel cannot resolve paths below a root.
     #[error("this kernel has no openat2 (Linux 5.6 or later is needed to keep a container's links inside it)")]
     Kernel,
-    /// The root itself.
     #[error("cannot open the container's root {}", path.display())]
-    Root {
-        /// The path on the host.
-        path: PathBuf,
-        /// What the kernel said.
-        source: io::Error,
-    },
-    /// The root by a name that means another directory to each process.
+    Root { path: PathBuf, source: io::Error },
     #[error("cannot open the container's root {}: it leads through a process's own link in /proc, or in a circle", path.display())]
-    Magic {
-        /// The path on the host.
-        path: PathBuf,
-    },
-    /// A path below it.
+    Magic { path: PathBuf },
     #[error("cannot {act} {} in the container", path.display())]
-    Path {
-        /// What was tried: `open`, `create` …
-        act: &'static str,
-        /// The path in the container.
-        path: PathBuf,
-        /// What the kernel said.
-        source: io::Error,
-    },
-    /// Something else is there than what is wanted.
+    Path { act: &'static str, path: PathBuf, source: io::Error },
     #[error("{} in the container is not {wanted}", path.display())]
-    Kind {
-        /// The path in the container.
-        path: PathBuf,
-        /// What is wanted: `a regular file` …
-        wanted: &'static str,
-    },
-    /// A path that names no place for a file.
+    Kind { path: PathBuf, wanted: &'static str },
     #[error("{} does not end in a file's name", path.display())]
-    Name {
-        /// The path.
-        path: PathBuf,
-    },
-    /// More in a directory than anybody would put there.
+    Name { path: PathBuf },
     #[error("{} in the container has more than {most} {what}", path.display())]
-    Many {
-        /// The path in the container.
-        path: PathBuf,
-        /// The most that are taken.
-        most: usize,
-        /// Of what.
-        what: &'static str,
-    },
-    /// A file that is larger than anything that we would read.
+    Many { path: PathBuf, most: usize, what: &'static str },
     #[error("{} in the container is larger than {limit} bytes", path.display())]
-    Large {
-        /// The path in the container.
-        path: PathBuf,
-        /// The most that is read.
-        limit: u64,
-    },
+    Large { path: PathBuf, limit: u64 },
 }
 
 impl BeneathError {
-    /// Whether the path is not there.
     pub fn is_missing(&self) -> bool {
         matches!(self, BeneathError::Path { source, .. } if source.kind() == io::ErrorKind::NotFound)
     }
@@ -105,7 +60,6 @@ impl BeneathError {
     }
 }
 
-/// The root directory of a container.
 #[derive(Debug)]
 pub struct Root {
     fd: OwnedFd,
@@ -148,13 +102,11 @@ impl Root {
         Ok((here.st_dev, here.st_ino) == (ours.st_dev, ours.st_ino))
     }
 
-    /// What a path leads to, links followed below the root.
     pub fn resolve(&self, path: &Path) -> Result<Beneath, BeneathError> {
         let fd = self.at(path, OFlags::PATH).map_err(|error| self.wrap("open", path, error))?;
         Ok(Beneath { fd, path: absolute(path) })
     }
 
-    /// What a path leads to; none when nothing is there.
     pub fn find(&self, path: &Path) -> Result<Option<Beneath>, BeneathError> {
         match self.resolve(path) {
             Ok(found) => Ok(Some(found)),
@@ -205,7 +157,6 @@ impl Beneath {
         &self.path
     }
 
-    /// What it is.
     pub fn kind(&self) -> Result<FileType, BeneathError> {
         Ok(FileType::from_raw_mode(self.stat()?.st_mode))
     }

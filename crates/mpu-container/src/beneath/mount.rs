@@ -3,7 +3,7 @@
 //! What is mounted is a detached tree, made from a descriptor; where it is mounted is a [`Beneath`]. No path is looked
 //! at in between, so that nothing can be swapped between check and use.
 //!
-//! Outside truth: open_tree(2), move_mount(2), mount_setattr(2), fsmount(2).
+//! Source: open_tree(2), move_mount(2), mount_setattr(2), fsmount(2).
 
 use super::{sys, Beneath, BeneathError};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -18,11 +18,8 @@ use std::os::fd::AsRawFd;
 /// What a mount may not be used for. Set-user-id programs never work on a mount of ours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Restrictions {
-    /// Nothing can be written.
     pub read_only: bool,
-    /// No program can be started.
     pub no_exec: bool,
-    /// No device can be opened.
     pub no_devices: bool,
 }
 
@@ -108,14 +105,12 @@ impl Tree {
         })
     }
 
-    /// Attaches the tree on what a descriptor holds.
     pub fn attach(&self, target: BorrowedFd<'_>) -> Result<(), Errno> {
         let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
         rustix::mount::move_mount(self.fd.as_fd(), "", target, "", flags)
     }
 }
 
-/// Gives the calling thread mounts of its own: a copy of those it had, whose changes reach nobody.
 pub fn unshare() -> io::Result<()> {
     sys::unshare_mounts()?;
     rustix::mount::mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;

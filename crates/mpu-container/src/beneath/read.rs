@@ -13,17 +13,14 @@ use std::path::Path;
 /// More names than any directory has that we look through for our own: a host's `/dev` has some thousands.
 pub const MOST_NAMES: usize = 65_536;
 
-/// One name in a directory.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Entry {
-    /// The name.
     pub name: OsString,
     /// Whether it is a regular file; false for a link to one.
     pub is_file: bool,
 }
 
 impl Root {
-    /// Opens a regular file for reading.
     pub fn open_file(&self, path: &Path) -> Result<File, BeneathError> {
         self.resolve(path)?.open()
     }

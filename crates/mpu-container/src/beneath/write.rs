@@ -101,7 +101,6 @@ impl Root {
         Ok(true)
     }
 
-    /// Removes a file or a link, not what the link points to. False when there was none.
     pub fn remove_file(&self, path: &Path) -> Result<bool, BeneathError> {
         let (folder, name) = match self.place(path) {
             Err(error) if error.is_missing() => return Ok(false),
@@ -114,7 +113,6 @@ impl Root {
         }
     }
 
-    /// The directory in which a path's last name is, and that name.
     fn place(&self, path: &Path) -> Result<(OwnedFd, OsString), BeneathError> {
         let (parent, name) = split(path)?;
         let folder =
@@ -190,13 +188,11 @@ impl Beneath {
     }
 }
 
-/// The names that a path goes through, `..` among them.
 fn names(path: &Path) -> VecDeque<OsString> {
     let parts = path.components().filter(|part| matches!(part, Component::Normal(_) | Component::ParentDir));
     parts.map(|part| part.as_os_str().to_os_string()).collect()
 }
 
-/// The directory and the last name of a path.
 fn split(path: &Path) -> Result<(PathBuf, OsString), BeneathError> {
     let path = absolute(&below(path));
     match (path.parent(), path.components().next_back()) {
@@ -205,7 +201,6 @@ fn split(path: &Path) -> Result<(PathBuf, OsString), BeneathError> {
     }
 }
 
-/// Makes something under a name that nobody has.
 fn with_new_name<T>(name: &OsStr, make: impl Fn(&OsStr) -> Result<T, Errno>) -> Result<(T, OsString), Errno> {
     for _ in 0..100 {
         // Each RandomState has keys of its own.

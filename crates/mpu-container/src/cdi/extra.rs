@@ -1,8 +1,6 @@
 //! What besides GPUs a spec can describe.
 //!
-//! Owns a table: which nodes and files GPUDirect, NVSwitch, IMEX and the like consist of.
-//!
-//! Outside truth: NVIDIA Container Toolkit 1.20, `pkg/nvcdi/mode.go` and the discoverers of each mode.
+//! Source: NVIDIA Container Toolkit 1.20, `pkg/nvcdi/mode.go` and the discoverers of each mode.
 
 use super::inject::{self, Options};
 use crate::driver::files::File;
@@ -12,22 +10,15 @@ use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
-/// What a spec describes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
-    /// GPUs and MIG devices.
     Nvml,
     /// Every node of the driver at once, for programs that manage GPUs.
     Management,
-    /// IMEX channels.
     Imex,
-    /// GDRCopy.
     Gdrcopy,
-    /// GPUDirect Storage.
     Gds,
-    /// Mellanox OFED.
     Mofed,
-    /// NVSwitches.
     Nvswitch,
 }
 
@@ -86,12 +77,10 @@ impl Mode {
         row.map(|row| row.mode).or((word == "auto").then_some(Mode::Nvml))
     }
 
-    /// Every word.
     pub fn words() -> Vec<&'static str> {
         ["auto"].into_iter().chain(ROWS.iter().map(|row| row.word)).collect()
     }
 
-    /// What is described, in the singular.
     pub fn what(self) -> &'static str {
         self.row().what
     }
@@ -101,7 +90,6 @@ impl Mode {
     }
 }
 
-/// A mode's nodes that are there, by path.
 pub fn nodes(root: &DriverRoot, mode: Mode) -> Vec<Node> {
     let found = |(folder, prefix): &(&str, &str)| nodes_in(&root.devices, folder, prefix);
     let mut nodes: Vec<_> = mode.row().nodes.iter().flat_map(found).collect();
@@ -125,7 +113,6 @@ pub fn edits(root: &DriverRoot, mode: Mode, options: &Options) -> ContainerEdits
     edits
 }
 
-/// Why there is no device for a word that asks for IMEX channels.
 #[derive(Debug)]
 pub enum NoChannel {
     /// It is another word than a channel's number.
@@ -134,7 +121,6 @@ pub enum NoChannel {
     NotHere,
 }
 
-/// The IMEX channels asked for by these words, by number.
 pub fn channels(root: &DriverRoot, words: &[String], options: &Options) -> Result<Vec<Device>, NoChannel> {
     let nodes = nodes(root, Mode::Imex);
     let number = |node: &Node| node.container.file_name()?.to_str()?.strip_prefix("channel")?.parse::<u32>().ok();

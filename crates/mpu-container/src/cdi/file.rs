@@ -1,34 +1,27 @@
 //! CDI files: bytes to spec and back.
 //!
-//! Owns the two formats and their limits. A file is read whole or not at all, and written whole or not at all: another
-//! process never sees half of one. Refuses to know what a spec means (`validate`).
-//!
 //! A field that no version of CDI has is refused, as all engines refuse it: who misspells `mounts` would otherwise get
 //! a container without them.
 
 use crate::edits::Spec;
+use mpu_os::file::{self, Links, Mode};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 use serde_saphyr::DoubleQuoted;
-use std::io::{Read, Write};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
 /// The largest file that is read. A spec of 8 GPUs with 7 MIG devices each takes about 100 KiB.
 pub const LARGEST: u64 = 4 << 20;
 
-/// How a spec is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
-    /// JSON.
     Json,
-    /// YAML.
     Yaml,
 }
 
 impl Format {
-    /// The format that a file's name says: `.json`, or `.yaml` and `.yml`.
     pub fn of_path(path: &Path) -> Option<Format> {
         match path.extension()?.to_str()?.to_ascii_lowercase().as_str() {
             "json" => Some(Format::Json),
@@ -38,33 +31,24 @@ impl Format {
     }
 }
 
-/// Why bytes are no spec.
 #[derive(Debug, thiserror::Error)]
 pub enum ParseError {
-    /// No JSON, or not of a spec's shape.
     #[error("not a CDI spec in JSON: {0}")]
     Json(String),
-    /// No YAML, or not of a spec's shape.
     #[error("not a CDI spec in YAML: {0}")]
     Yaml(String),
-    /// Fields that CDI does not have.
     #[error("CDI has no field {}", .0.join(", "))]
     Unknown(Vec<String>),
 }
 
-/// Why a file cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
-    /// The system says so.
     #[error("cannot read it: {0}")]
     Io(io::Error),
-    /// A directory, pipe or device.
     #[error("it is not a regular file")]
     NotAFile,
-    /// More than [`LARGEST`].
     #[error("it is larger than {} MiB", LARGEST >> 20)]
     TooLarge,
-    /// Its contents.
     #[error(transparent)]
     Parse(#[from] ParseError),
 }
@@ -87,24 +71,21 @@ impl From<serde_saphyr::Error> for ParseError {
 
 impl From<io::Error> for ReadError {
     fn from(error: io::Error) -> ReadError {
-        ReadError::Io(error)
+        match error.kind() {
+            io::ErrorKind::InvalidInput => ReadError::NotAFile,
+            io::ErrorKind::FileTooLarge => ReadError::TooLarge,
+            _ => ReadError::Io(error),
+        }
     }
 }
 
 /// Why a file cannot be written. There is no part of it then, and what was there before still is.
 #[derive(Debug, thiserror::Error)]
 pub enum WriteError {
-    /// The path has no last name.
     #[error("'{0}' is not the path of a file")]
     NoName(PathBuf),
-    /// The system says so.
     #[error("cannot write {path}", path = .path.display())]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
+    Io { path: PathBuf, source: io::Error },
 }
 
 /// Reads bytes as a spec, which is not yet a valid one. Of several YAML documents the first one counts, as for engines.
@@ -127,7 +108,6 @@ pub fn parse(bytes: &[u8], format: Format) -> Result<Spec, ParseError> {
     }
 }
 
-/// A spec, and the fields of the file that CDI does not have.
 struct Parsed {
     spec: Spec,
     unknown: Vec<String>,
@@ -146,25 +126,14 @@ fn named(path: &serde_ignored::Path) -> String {
     path.to_string().split('.').filter(|part| *part != "?").collect::<Vec<_>>().join(".")
 }
 
-/// Reads a file as a spec, which is not yet a valid one. A file whose name says no format is taken for YAML.
 pub fn read(path: &Path) -> Result<Spec, ReadError> {
-    // Not blocking: somebody may have put a pipe there.
-    let no_wait = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
-    let file = fs::OpenOptions::new().read(true).custom_flags(no_wait).open(path)?;
-    if !file.metadata()?.is_file() {
-        return Err(ReadError::NotAFile);
-    }
-    Ok(parse(&bounded(file)?, Format::of_path(path).unwrap_or(Format::Yaml))?)
+    let bytes = file::read_bounded(path, LARGEST, Links::Followed)?;
+    Ok(parse(&bytes, Format::of_path(path).unwrap_or(Format::Yaml))?)
 }
 
 /// Reads what `from` holds, if it is not too much.
 pub fn bounded(from: impl Read) -> Result<Vec<u8>, ReadError> {
-    let mut bytes = Vec::new();
-    from.take(LARGEST + 1).read_to_end(&mut bytes)?;
-    match bytes.len() as u64 > LARGEST {
-        true => Err(ReadError::TooLarge),
-        false => Ok(bytes),
-    }
+    Ok(file::read_all(from, LARGEST)?)
 }
 
 /// A spec's text: the same for the same spec.
@@ -185,33 +154,12 @@ pub fn text(spec: &Spec, format: Format) -> String {
     }
 }
 
-/// Writes a file whole: beside its place, readable by all, then renamed into it. Makes its directory.
+/// Writes a file whole, readable by all. Makes its directory.
 pub fn write(path: &Path, bytes: &[u8]) -> Result<(), WriteError> {
-    let name = path.file_name().ok_or_else(|| WriteError::NoName(path.into()))?;
     let failed = |source| WriteError::Io { path: path.into(), source };
-    let directory = match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        _ => Path::new("."),
-    };
-    fs::create_dir_all(directory).map_err(failed)?;
-    // Engines that watch the directory look at `.json` and `.yaml` only.
-    let mut hidden = std::ffi::OsString::from(".");
-    hidden.push(name);
-    hidden.push(format!(".{}.tmp", std::process::id()));
-    let beside = directory.join(hidden);
-    let written = (|| {
-        let _ = fs::remove_file(&beside);
-        let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o644).open(&beside)?;
-        // The umask has no say in who may read it.
-        file.set_permissions(fs::Permissions::from_mode(0o644))?;
-        file.write_all(bytes)?;
-        file.sync_all()?;
-        fs::rename(&beside, path)
-    })();
-    written.map_err(|source| {
-        let _ = fs::remove_file(&beside);
-        failed(source)
-    })
+    path.file_name().ok_or_else(|| WriteError::NoName(path.into()))?;
+    path.parent().map_or(Ok(()), fs::create_dir_all).map_err(failed)?;
+    file::replace_file_atomically(path, bytes, Mode::Of(0o644)).map(drop).map_err(failed)
 }
 
 /// JSON's tree for another format: its numbers keep all their digits by a trick that only `serde_json` knows.
@@ -242,6 +190,7 @@ fn is_number_of_yaml_1_1(text: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::PermissionsExt;
 
     const YAML: &str = "---
 cdiVersion: 0.5.0

@@ -1,9 +1,6 @@
 //! Makes the CDI spec of a host's driver.
 //!
-//! Owns which devices a spec has, what they are called, and what is said once for all of them. The same host gives the
-//! same spec, byte by byte. Refuses to know what a device needs (`inject`) and where the spec goes (`file`).
-//!
-//! Outside truth: `nvidia-ctk cdi generate --help` and `pkg/nvcdi` of NVIDIA Container Toolkit 1.20.
+//! Source: `nvidia-ctk cdi generate --help` and `pkg/nvcdi` of NVIDIA Container Toolkit 1.20.
 
 use super::extra::{self, Mode, NoChannel};
 use super::hooks::Hooks;
@@ -19,27 +16,20 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::FileTypeExt;
 
-/// The device that is all others.
 const ALL: &str = "all";
 
-/// What is to be generated.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request {
-    /// What the devices are.
     pub kind: Kind,
-    /// What is looked for.
     pub mode: Mode,
     /// How devices are called: each way gives one device more.
     pub names: Vec<Naming>,
     /// Which devices: `all`, `none`, or words as the container CLI takes them.
     pub devices: Vec<String>,
-    /// Whether there is a device `all`.
     pub all: bool,
-    /// What comes with a device.
     pub edits: Options,
 }
 
-/// How a device is called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Naming {
     /// `0`, and `0:1` for a MIG device.
@@ -51,7 +41,6 @@ pub enum Naming {
 }
 
 impl Naming {
-    /// Its word on a command line.
     pub fn of_word(word: &str) -> Option<Naming> {
         match word {
             "index" => Some(Naming::Index),
@@ -62,25 +51,18 @@ impl Naming {
     }
 }
 
-/// Why there is no spec.
 #[derive(Debug, thiserror::Error)]
 pub enum GenerateError {
-    /// The driver cannot be described.
     #[error(transparent)]
     Driver(#[from] DriverError),
-    /// A word names no device.
     #[error(transparent)]
     Unknown(#[from] UnknownDevice),
-    /// There is nothing to describe.
     #[error("empty device edits: there is no {0} on this host, and a CDI spec must have a device")]
     Nothing(&'static str),
-    /// None of a device's nodes is there.
     #[error("empty device edits: device '{0}' has no node, {1} is not there")]
     NoNode(String, String),
-    /// Another word than a channel's number.
     #[error("'{0}' is no IMEX channel; a number from 0 to {LAST_IMEX_CHANNEL}, channelN or all is")]
     Channel(String),
-    /// What the host has makes no valid spec.
     #[error("the spec would be invalid: {0}")]
     Invalid(#[from] Invalid),
 }
@@ -94,7 +76,6 @@ impl From<NoChannel> for GenerateError {
     }
 }
 
-/// Makes a spec of what is below these roots.
 pub fn generate(root: &DriverRoot, request: &Request) -> Result<Spec, GenerateError> {
     let (devices, container_edits) = match request.mode {
         Mode::Nvml => of_gpus(&Driver::find(root)?, request)?,
@@ -133,7 +114,6 @@ pub fn leave_out_missing_nodes(spec: &mut Spec) -> Result<BTreeSet<String>, Gene
     Ok(missing)
 }
 
-/// Makes the spec of a driver's GPUs and MIG devices.
 pub fn generate_for(driver: &Driver, request: &Request) -> Result<Spec, GenerateError> {
     let (devices, edits) = of_gpus(driver, request)?;
     finish(devices, edits, request)
@@ -165,7 +145,6 @@ fn of_gpus(driver: &Driver, request: &Request) -> Result<(Vec<Device>, Container
     Ok((devices, common))
 }
 
-/// One selection for each device asked for. A GPU that is divided is not one: its parts are.
 fn selections<'a>(driver: &'a Driver, words: &[String]) -> Result<Vec<Selection<'a>>, UnknownDevice> {
     let gpu = |gpu: &'a Gpu| Selection { gpus: vec![gpu], migs: Vec::new() };
     let mig = |gpu: &'a Gpu, mig: &'a Mig| Selection { gpus: vec![gpu], migs: vec![(gpu, mig)] };
@@ -251,7 +230,6 @@ fn full() -> Capabilities {
     Capability::ALL.into_iter().filter(wanted).fold(Capabilities::NONE, Capabilities::with)
 }
 
-/// The names under which engines know a spec's devices.
 pub fn qualified(spec: &Spec) -> Vec<QualifiedName> {
     let kind: Option<Kind> = spec.kind.parse().ok();
     let name = |device: &Device| QualifiedName::new(kind.clone()?, &device.name).ok();

@@ -1,9 +1,6 @@
 //! The hooks that our specs name.
 //!
-//! Owns their names, their arguments and the choice among them. Refuses to know what they do: that is the hook program's
-//! business, which reads these very arguments; NVIDIA's program reads them, too.
-//!
-//! Outside truth: NVIDIA Container Toolkit 1.20, `internal/discover/hooks.go`, and `nvidia-cdi-hook --help`.
+//! Source: NVIDIA Container Toolkit 1.20, `internal/discover/hooks.go`, and `nvidia-cdi-hook --help`.
 
 use crate::edits::Hook;
 use std::path::{Path, PathBuf};
@@ -30,7 +27,6 @@ pub enum HookName {
 }
 
 impl HookName {
-    /// Every one.
     pub const ALL: [HookName; 8] = [
         HookName::CreateSymlinks,
         HookName::EnableCudaCompat,
@@ -42,7 +38,6 @@ impl HookName {
         HookName::Chmod,
     ];
 
-    /// Its word on a command line.
     pub fn word(self) -> &'static str {
         match self {
             HookName::CreateSymlinks => "create-symlinks",
@@ -64,7 +59,6 @@ impl HookName {
         }
     }
 
-    /// The hook that a word names.
     pub fn of_word(word: &str) -> Option<HookName> {
         HookName::ALL.into_iter().find(|hook| hook.word() == word)
     }
@@ -73,14 +67,11 @@ impl HookName {
 /// The flag before each GPU whose memory is limited.
 const GPU_ID: &str = "--gpu-id";
 
-/// Which hooks are named, and how.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hooks {
-    /// The program that they are.
     pub program: PathBuf,
     /// The `ldconfig` that `update-ldcache` is told to run; it finds one by itself otherwise.
     pub ldconfig: Option<PathBuf>,
-    /// Those left out.
     pub without: Vec<HookName>,
 }
 
@@ -90,7 +81,6 @@ impl Hooks {
         Hooks { program, ldconfig: None, without: vec![HookName::Chmod] }
     }
 
-    /// Whether a hook is named.
     pub fn has(&self, hook: HookName) -> bool {
         !self.without.contains(&hook)
     }

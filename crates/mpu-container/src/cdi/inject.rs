@@ -1,10 +1,6 @@
 //! What a driver adds to a container, as edits.
 //!
-//! Owns the translation of the driver's nodes and files into CDI's words: for a container that is being started
-//! ([`edits_for`]), and in parts for a file ([`common`], [`nodes`]). Refuses to know how the driver is found and how
-//! edits are applied.
-//!
-//! Outside truth: NVIDIA Container Toolkit 1.20, "Support for Container Device Interface": options of mounts, the
+//! Source: NVIDIA Container Toolkit 1.20, "Support for Container Device Interface": options of mounts, the
 //! variables, the order of hooks.
 
 use super::hooks::{HookName, Hooks};
@@ -18,19 +14,15 @@ use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// How edits are made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
-    /// The hooks.
     pub hooks: Hooks,
-    /// Whether the sockets of the driver's daemons come along.
     pub sockets: bool,
     /// Whether the container's process joins the groups of device nodes that are not open to everybody.
     pub groups: bool,
 }
 
 impl Options {
-    /// All, with this program as hooks.
     pub fn of(hooks: PathBuf) -> Options {
         Options { hooks: Hooks::of(hooks), sockets: true, groups: true }
     }
@@ -65,7 +57,6 @@ impl Options {
     }
 }
 
-/// How a file is mounted.
 const FILE: [&str; 5] = ["ro", "nosuid", "nodev", "rbind", "rprivate"];
 /// How a socket is mounted: to connect is to write.
 const SOCKET: [&str; 5] = ["nosuid", "nodev", "rbind", "rprivate", "noexec"];
@@ -74,7 +65,6 @@ pub const VOID: &str = "NVIDIA_VISIBLE_DEVICES=void";
 /// Folders below `/dev` that hold our nodes.
 const NODE_FOLDERS: [&str; 2] = ["/dev/dri", "/dev/nvidia-caps"];
 
-/// What these devices and capabilities add to a container that is about to start.
 pub fn edits_for(
     driver: &Driver,
     selection: &Selection<'_>,
@@ -88,7 +78,6 @@ pub fn edits_for(
     Ok(edits)
 }
 
-/// What these capabilities add whatever the device.
 pub fn common(driver: &Driver, capabilities: Capabilities, options: &Options) -> Result<ContainerEdits, DriverError> {
     let control = driver.nodes(&Selection::default(), capabilities);
     let mut edits = nodes(driver, [], control, options);
@@ -136,7 +125,6 @@ pub fn memory_limits(driver: &Driver, selection: &Selection<'_>, options: &Optio
     options.hooks.memory_limits(&driver.root.files, gpus.chain(migs))
 }
 
-/// What nodes add that have nothing to do with GPUs.
 pub fn plain_nodes(nodes: Vec<Node>, options: &Options) -> ContainerEdits {
     let mut edits = ContainerEdits::default();
     let within = |folder: &&str| nodes.iter().any(|node| node.container.parent() == Some(Path::new(folder)));
@@ -210,7 +198,6 @@ fn soname_link(library: &crate::driver::files::Library) -> Option<(PathBuf, Path
     differs.then(|| (library.file.container.with_file_name(&library.soname), name.into()))
 }
 
-/// A file, for reading.
 pub fn read_only(file: &File) -> Mount {
     mount(file, &FILE)
 }

@@ -1,13 +1,10 @@
 //! CDI, the Container Device Interface: files that say what a device adds to a container.
 //!
-//! Owns names, files, their validity, and what our own specs hold. Everything speaks `edits`. Refuses to know how edits
-//! reach a container (`spec`) and how a driver is found (`driver`).
-//!
 //! - [`Registry`] reads the host's files and resolves names to edits.
 //! - [`edits_for`] says what a driver adds to a container that is about to start.
 //! - [`generate()`] makes a file of all that a host's driver has; `transform` moves its paths.
 //!
-//! Outside truth: CDI specification 1.1.0 (`SPEC.md` of container-device-interface).
+//! Source: CDI specification 1.1.0 (`SPEC.md` of container-device-interface).
 
 pub mod extra;
 pub mod file;

@@ -1,14 +1,11 @@
 //! Qualified names: `vendor/class=device`.
 //!
-//! Owns their grammar. Refuses to know which devices there are (`registry`).
-//!
-//! Outside truth: CDI specification 1.1.0, "CDI JSON Specification", `kind` and `name`; the reference parser,
+//! Source: CDI specification 1.1.0, "CDI JSON Specification", `kind` and `name`; the reference parser,
 //! `pkg/parser/parser.go`, where the text leaves something open (a name of one character).
 
 use std::fmt;
 use std::str::FromStr;
 
-/// A device's full name: valid in each of its parts.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct QualifiedName {
     kind: Kind,
@@ -22,29 +19,17 @@ pub struct Kind {
     class: String,
 }
 
-/// Why a text is no name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BadName {
-    /// There is no `vendor/class=` before it.
     #[error("'{0}' is not a qualified CDI name; it must read vendor/class=device, as in nvidia.com/gpu=0")]
     Unqualified(String),
-    /// There is no `/` between vendor and class.
     #[error("'{0}' is not a CDI kind; it must read vendor/class, as in nvidia.com/gpu")]
     NoKind(String),
-    /// One part breaks the grammar.
     #[error("'{text}' is not a CDI {part} name: {why}")]
-    Part {
-        /// Which part.
-        part: &'static str,
-        /// Its text.
-        text: String,
-        /// The rule that it breaks.
-        why: &'static str,
-    },
+    Part { part: &'static str, text: String, why: &'static str },
 }
 
 impl QualifiedName {
-    /// The device of a kind; the device's name is checked.
     pub fn new(kind: Kind, device: &str) -> Result<QualifiedName, BadName> {
         check("device", device, |first| first.is_ascii_alphanumeric(), "-_.:")?;
         Ok(QualifiedName { kind, device: device.into() })
@@ -60,7 +45,6 @@ impl QualifiedName {
         &self.device
     }
 
-    /// Whether a text is a qualified name.
     pub fn is(text: &str) -> bool {
         text.parse::<QualifiedName>().is_ok()
     }
@@ -87,19 +71,16 @@ impl fmt::Display for QualifiedName {
 }
 
 impl Kind {
-    /// A kind of these parts, if they are valid.
     pub fn new(vendor: &str, class: &str) -> Result<Kind, BadName> {
         check("vendor", vendor, |first| first.is_ascii_alphabetic(), "-_.")?;
         check("class", class, |first| first.is_ascii_alphabetic(), "-_.")?;
         Ok(Kind { vendor: vendor.into(), class: class.into() })
     }
 
-    /// Who makes the devices.
     pub fn vendor(&self) -> &str {
         &self.vendor
     }
 
-    /// What they are.
     pub fn class(&self) -> &str {
         &self.class
     }

@@ -4,7 +4,7 @@
 //! two in one directory leave it undefined, and it is refused. A file that cannot be read takes its own devices away
 //! and no others; who asks for one of them is told of the file.
 //!
-//! Outside truth: CDI specification 1.1.0, "Locating and Using CDI Specifications": `.json` and `.yaml` files right in
+//! Source: CDI specification 1.1.0, "Locating and Using CDI Specifications": `.json` and `.yaml` files right in
 //! `/etc/cdi` and `/var/run/cdi`, later directories before earlier ones.
 
 use super::file::{self, ReadError};
@@ -18,7 +18,6 @@ use std::path::{Path, PathBuf};
 /// Where CDI files are, unless the configuration says otherwise: the administrator's, then what programs generate.
 pub const DIRECTORIES: [&str; 2] = ["/etc/cdi", "/var/run/cdi"];
 
-/// Every device that files describe.
 #[derive(Debug, Default)]
 pub struct Registry {
     specs: Vec<(PathBuf, Spec)>,
@@ -31,45 +30,30 @@ pub struct Registry {
 #[derive(Debug, thiserror::Error)]
 #[error("{}", path.display())]
 pub struct Failure {
-    /// Which.
     pub path: PathBuf,
-    /// Why.
     #[source]
     pub why: Unusable,
 }
 
-/// Why a file could not be used.
 #[derive(Debug, thiserror::Error)]
 pub enum Unusable {
-    /// It is no spec.
     #[error(transparent)]
     Unreadable(#[from] ReadError),
-    /// It is an invalid one.
     #[error("invalid CDI spec: {0}")]
     Invalid(#[from] Invalid),
 }
 
-/// Why a device cannot be had.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unresolvable {
-    /// No file describes it.
     #[error("unresolvable CDI device {name}: no file in {} describes it{}", .directories.join(" or "), after(.broken))]
     Unknown {
-        /// The device.
         name: QualifiedName,
-        /// Where it was looked for.
         directories: Vec<String>,
         /// The files that could not be used, with the reason: it may be in one of them.
         broken: Vec<String>,
     },
-    /// Two files of one directory describe it.
     #[error("unresolvable CDI device {name}: {} and {} both describe it; remove one", .files[0].display(), .files[1].display())]
-    Conflict {
-        /// The device.
-        name: QualifiedName,
-        /// Two of the files.
-        files: [PathBuf; 2],
-    },
+    Conflict { name: QualifiedName, files: [PathBuf; 2] },
 }
 
 #[derive(Debug)]
@@ -79,7 +63,6 @@ enum Place {
 }
 
 impl Registry {
-    /// Reads the files of these directories, the most important one last. Cannot fail: see [`Registry::failures`].
     pub fn read(directories: &[PathBuf]) -> Registry {
         let mut registry = Registry { directories: directories.to_vec(), ..Registry::default() };
         for (place, directory) in directories.iter().enumerate() {
@@ -92,17 +75,14 @@ impl Registry {
         registry
     }
 
-    /// The devices that can be had, by name.
     pub fn devices(&self) -> impl Iterator<Item = &QualifiedName> {
         self.devices.iter().filter(|(_, place)| matches!(place, Place::Spec { .. })).map(|(name, _)| name)
     }
 
-    /// What could not be used, in the order in which it was met.
     pub fn failures(&self) -> &[Failure] {
         &self.failures
     }
 
-    /// The devices that cannot be had because two files describe them.
     pub fn conflicts(&self) -> impl Iterator<Item = Unresolvable> + '_ {
         self.devices.iter().filter_map(|(name, place)| match place {
             Place::Conflict { files, .. } => Some(Unresolvable::Conflict { name: name.clone(), files: files.clone() }),
@@ -171,7 +151,6 @@ impl Registry {
     }
 }
 
-/// Adds edits behind others.
 pub fn append(to: &mut ContainerEdits, from: &ContainerEdits) {
     let from = from.clone();
     to.env.extend(from.env);
@@ -227,7 +206,6 @@ mod tests {
         names.iter().map(|name| name.parse().unwrap()).collect()
     }
 
-    /// Two directories with these files, by paths within.
     fn registry(files: &[(&str, String)]) -> (tempfile::TempDir, Registry) {
         let there = tempfile::tempdir().unwrap();
         let directories = [there.path().join("etc"), there.path().join("run"), there.path().join("none")];

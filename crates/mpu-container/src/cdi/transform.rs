@@ -1,24 +1,17 @@
 //! Moves the paths of a spec from one root to another.
 //!
-//! Owns which of a spec's paths are the host's and which are the container's. For a spec that was generated where the
-//! host's `/` is mounted elsewhere, as in a driver container.
-//!
-//! Outside truth: `nvidia-ctk cdi transform root --help`.
+//! Source: `nvidia-ctk cdi transform root --help`.
 
 use super::version;
 use crate::edits::{ContainerEdits, Hook, Spec};
 use std::path::Path;
 
-/// Whose paths are moved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Relative {
-    /// Where things are on the host.
     Host,
-    /// Where things are in the container.
     Container,
 }
 
-/// Moves every path that is `from` or lies below it to `to`. The version is raised if the result needs it.
 pub fn root(spec: &mut Spec, from: &Path, to: &Path, relative: Relative) {
     // Nothing is not a root.
     let [from, to] = [from, to].map(|path| if path.as_os_str().is_empty() { Path::new("/") } else { path });

@@ -1,8 +1,6 @@
 //! What makes a spec valid.
 //!
-//! Owns the rules; a spec that passes is one that every engine takes. Says what breaks them and where.
-//!
-//! Outside truth: CDI specification 1.1.0 and the reference's checks in `pkg/cdi` (`spec.go`, `device.go`,
+//! Source: CDI specification 1.1.0 and the reference's checks in `pkg/cdi` (`spec.go`, `device.go`,
 //! `container-edits.go`).
 
 use super::name::{BadName, Kind, QualifiedName};
@@ -11,38 +9,24 @@ use crate::edits::{ContainerEdits, Spec};
 use serde_json::{Map, Value};
 use std::collections::HashSet;
 
-/// What is wrong with a spec.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Invalid {
-    /// No released version.
     #[error("cdiVersion '{0}' is unknown; versions up to {newest} are", newest = version::VERSIONS[version::VERSIONS.len() - 1])]
     Version(String),
-    /// The spec uses what its version does not have.
     #[error("cdiVersion is '{claimed}', but what the file holds needs {needed}")]
-    TooOld {
-        /// What it says.
-        claimed: String,
-        /// What it must say.
-        needed: &'static str,
-    },
-    /// The kind or a device's name.
+    TooOld { claimed: String, needed: &'static str },
     #[error(transparent)]
     Name(#[from] BadName),
-    /// No devices.
     #[error("it describes no device")]
     NoDevices,
-    /// Two devices of one name.
     #[error("device '{0}' is described twice")]
     Twice(String),
-    /// A device that brings nothing.
     #[error("device '{0}' has empty containerEdits")]
     Empty(String),
-    /// A value that means nothing, with the place where it stands.
     #[error("{at}: {what}")]
     Value {
         /// Where, as in `devices[gpu0].hooks`.
         at: String,
-        /// What is wrong.
         what: String,
     },
 }
@@ -51,7 +35,6 @@ pub enum Invalid {
 pub const HOOK_NAMES: [&str; 6] =
     ["prestart", "createRuntime", "createContainer", "startContainer", "poststart", "poststop"];
 
-/// Checks a spec; its kind is the result.
 pub fn check(spec: &Spec) -> Result<Kind, Invalid> {
     let claimed = version::place(&spec.cdi_version).ok_or_else(|| Invalid::Version(spec.cdi_version.clone()))?;
     let needed = version::lowest(spec);

@@ -1,18 +1,13 @@
 //! Versions of CDI's schema, and the lowest that a spec needs.
 //!
-//! Owns which version brought which field. An engine refuses a file of a version that it does not know, so a file
-//! claims as little as it can.
-//!
-//! Outside truth: CDI specification 1.1.0, its table of releases, and the reference's `specs-go/version.go`.
+//! Source: CDI specification 1.1.0, its table of releases, and the reference's `specs-go/version.go`.
 
 use crate::edits::{ContainerEdits, Spec};
 use serde_json::Value;
 
-/// Every released version, oldest first.
 pub const VERSIONS: [&str; 10] =
     ["0.1.0", "0.2.0", "0.3.0", "0.4.0", "0.5.0", "0.6.0", "0.7.0", "0.8.0", "1.0.0", "1.1.0"];
 
-/// Whether a spec holds something.
 type Holds = fn(&Spec) -> bool;
 
 /// What a spec holds that an older engine would not understand, newest version first.
@@ -46,7 +41,6 @@ fn edits(spec: &Spec) -> impl Iterator<Item = &ContainerEdits> {
     spec.devices.iter().map(|device| &device.container_edits).chain([&spec.container_edits])
 }
 
-/// Intel RDT's fields of 1.1.0.
 fn new_rdt(edits: &ContainerEdits) -> bool {
     let Some(rdt) = &edits.intel_rdt else { return false };
     rdt.get("schemata").is_some_and(|schemata| !schemata.is_null())

@@ -1,9 +1,6 @@
 //! What can be typed after `nvidia-container-cli`, and what `--help` says about it.
 //!
-//! Owns the grammar, no behaviour. Long options can be shortened as far as they stay unique, as GNU's argp lets scripts
-//! do.
-//!
-//! Outside truth: libnvidia-container, `src/cli/{main,list,info,configure}.c`: names, letters, and what may repeat.
+//! Source: libnvidia-container, `src/cli/{main,list,info,configure}.c`: names, letters, and what may repeat.
 
 use crate::capability::{Capabilities, Capability};
 use crate::driver::LAST_IMEX_CHANNEL;
@@ -165,7 +162,6 @@ pub struct Without {
 }
 
 impl Without {
-    /// Whether a daemon's socket is kept.
     pub fn keeps(self, socket: &Path) -> bool {
         let of = |daemon: &str| socket.to_string_lossy().contains(daemon);
         !(self.no_persistenced && of("nvidia-persistenced") || self.no_fabricmanager && of("nvidia-fabricmanager"))

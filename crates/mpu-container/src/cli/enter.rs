@@ -3,7 +3,7 @@
 //! Owns the process's directory in proc, opened once: whatever is read through it is that process's or an error, even
 //! if its number is given to another process meanwhile. Refuses to know what is done inside.
 //!
-//! Outside truth: proc(5), setns(2); `PROC_USER_INIT_INO` in Linux, `include/linux/proc_ns.h`.
+//! Source: proc(5), setns(2); `PROC_USER_INIT_INO` in Linux, `include/linux/proc_ns.h`.
 
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{Mode, OFlags, CWD};
@@ -13,14 +13,12 @@ use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 
-/// A process, by its directory in proc.
 #[derive(Debug)]
 pub struct Process {
     directory: OwnedFd,
 }
 
 impl Process {
-    /// The process with this number, or this process itself.
     pub fn of(pid: Option<Pid>) -> std::io::Result<Process> {
         let path = match pid {
             Some(pid) => format!("/proc/{}", pid.as_raw_nonzero()),
@@ -30,14 +28,12 @@ impl Process {
         Ok(Process { directory: rustix::fs::openat(CWD, path, flags, Mode::empty())? })
     }
 
-    /// One of its files, whole.
     pub fn read(&self, file: &str) -> std::io::Result<String> {
         let mut text = String::new();
         self.open(file)?.read_to_string(&mut text)?;
         Ok(text)
     }
 
-    /// Its mount namespace.
     pub fn mount_namespace(&self) -> std::io::Result<Namespace> {
         self.open("ns/mnt").map(Namespace)
     }
@@ -48,7 +44,6 @@ impl Process {
     }
 }
 
-/// A mount namespace.
 #[derive(Debug)]
 pub struct Namespace(File);
 

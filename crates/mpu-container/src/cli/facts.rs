@@ -3,7 +3,6 @@
 use crate::driver::{Driver, Gpu};
 use crate::require::{Known, Version};
 
-/// Of the driver alone.
 pub fn of_driver(driver: &Driver) -> Known {
     let cuda = driver.cuda_version().map(Version::from);
     Known { cuda, driver: Version::parse(&driver.version), ..Known::default() }

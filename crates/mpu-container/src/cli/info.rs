@@ -6,7 +6,6 @@ use crate::driver::{Driver, Gpu};
 const COLUMNS: [&str; 7] =
     ["Device Index", "Device Minor", "Model", "Brand", "GPU UUID", "Bus Location", "Architecture"];
 
-/// What `info` prints. What is not known is empty.
 pub fn page(driver: &Driver, csv: bool) -> String {
     let cuda = text(facts::of_driver(driver).cuda);
     let rows = driver.gpus.iter().map(|gpu| row(driver, gpu));

@@ -3,7 +3,7 @@
 //! Owns the order of the modules and who owns the nodes. Refuses to act in a user namespace, where it could only fail.
 //! A module that cannot be loaded is no error here: the driver may be built in, or the next step says what is missing.
 //!
-//! Outside truth: nvidia-modprobe(1) and its `modprobe-utils`; NVIDIA's driver README, "Device nodes" (`DeviceFileMode`
+//! Source: nvidia-modprobe(1) and its `modprobe-utils`; NVIDIA's driver README, "Device nodes" (`DeviceFileMode`
 //! and its siblings); Linux, modprobe(8).
 
 use super::enter::in_user_namespace;
@@ -22,7 +22,6 @@ use std::process::{Command, Stdio};
 const MODULES: [(&str, &str); 3] =
     [("nvidia", "nvidia"), ("nvidia-uvm", "nvidia_uvm"), ("nvidia-modeset", "nvidia_modeset")];
 
-/// Loads the modules that are not loaded and creates the nodes that are not there.
 pub fn load(root: &DriverRoot, log: &Log) {
     if in_user_namespace() {
         return log.say(format_args!("kernel modules are left alone in a user namespace"));
@@ -85,7 +84,6 @@ fn create(node: &Node, owner: &Owner, log: &Log) {
     }
 }
 
-/// Who the driver's parameters say owns its nodes.
 #[derive(Debug, PartialEq, Eq)]
 struct Owner {
     ours: bool,

@@ -50,7 +50,6 @@ fn devices(driver: &Driver, selection: &Selection<'_>, whole: bool, page: &mut P
     }
 }
 
-/// What is needed to rule or watch MIG.
 fn rule(driver: &Driver, file: &str, gpus: &[&Gpu], page: &mut Page) {
     if gpus.is_empty() {
         return;

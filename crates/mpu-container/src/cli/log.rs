@@ -9,15 +9,12 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::SystemTime;
 
-/// What the program calls itself.
 pub const NAME: &str = "nvidia-container-cli";
 
-/// Where is written what is done; nowhere unless asked for.
 #[derive(Debug)]
 pub struct Log(Option<File>);
 
 impl Log {
-    /// Opens the file for appending. Several of these programs may write into it.
     pub fn open(path: Option<&Path>) -> io::Result<Log> {
         // A pipe that nobody reads is an error, not something to wait for.
         let no_wait = libc::O_NONBLOCK | libc::O_NOCTTY;

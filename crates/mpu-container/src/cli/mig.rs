@@ -1,9 +1,6 @@
 //! MIG's capability files, for containers that configure or watch their GPUs' MIG devices.
 //!
-//! Owns which GPUs `--mig-config` and `--mig-monitor` mean, and the names of the files. Who may ask is the hook's
-//! business.
-//!
-//! Outside truth: NVIDIA, "Multi-Instance GPU User Guide", device nodes and capabilities; libnvidia-container,
+//! Source: NVIDIA, "Multi-Instance GPU User Guide", device nodes and capabilities; libnvidia-container,
 //! `src/cli/common.c`.
 
 use crate::driver::{Driver, Gpu, Selection};
@@ -13,10 +10,8 @@ use thiserror::Error;
 /// The directory in which access to MIG is handed out, below `/`.
 pub const CAPABILITIES: &str = "proc/driver/nvidia/capabilities";
 
-/// Why MIG cannot be given.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum NotAll {
-    /// Single devices were named.
     #[error("{0}: only 'all' devices are currently supported")]
     Word(String),
     /// Somebody who has parts of a GPU cannot rule the whole of it.
@@ -44,7 +39,6 @@ pub fn gpus<'a>(
     Ok(selection.gpus.iter().copied().filter(|gpu| folder(driver, gpu).is_dir()).collect())
 }
 
-/// The directory of a GPU's MIG devices.
 fn folder(driver: &Driver, gpu: &Gpu) -> PathBuf {
     driver.root.facts.join(CAPABILITIES).join(name(gpu))
 }

@@ -1,9 +1,6 @@
 //! `nvidia-container-cli`: what the driver is, what is in it, and putting it into a container by hand or from a hook.
 //!
-//! Owns the program's commands and its error line: `nvidia-container-cli: WHAT: WHY`, on standard error, where WHAT is
-//! one of the words that NVIDIA's program says, so that whoever greps for them still finds them.
-//!
-//! Outside truth: libnvidia-container, `src/cli`: commands, options, output formats, error words.
+//! Source: libnvidia-container, `src/cli`: commands, options, output formats, error words.
 
 mod args;
 mod cgroup;
@@ -33,7 +30,6 @@ use std::path::Path;
 use std::process::ExitCode;
 use user::User;
 
-/// Its row in the table of programs.
 pub const PROGRAM: Program = Program {
     own: "cli",
     nvidia: &[NAME],
@@ -42,7 +38,6 @@ pub const PROGRAM: Program = Program {
     command: Some(Cli::command),
 };
 
-/// Runs the program. The first argument is the name it was called by.
 pub fn run(arguments: Vec<OsString>) -> ExitCode {
     // Help and errors name the program, not the way in which it was called.
     let words = std::iter::once(OsString::from(NAME)).chain(arguments.into_iter().skip(1));
@@ -71,7 +66,6 @@ fn open_log(path: Option<&Path>) -> Result<Log, CliError> {
     Log::open(path).map_err(|source| CliError::Log { path: path.unwrap_or(Path::new("")).into(), source })
 }
 
-/// The exit code; an error is told on standard error.
 fn ended(result: Result<(), CliError>) -> ExitCode {
     let Err(error) = result else { return ExitCode::SUCCESS };
     let mut text = format!("{NAME}: {}\n", chain(&error));
@@ -96,7 +90,6 @@ fn command(cli: &Cli, log: &Log) -> Result<(), CliError> {
     }
 }
 
-/// `configure`: all that is to be found out on the host first, and then the container.
 fn configure(global: &Global, arguments: &Configure, user: Option<User>, log: &Log) -> Result<(), CliError> {
     let driver = find(global, log)?;
     let selection = driver.select(&arguments.device).map_err(CliError::Device)?;

@@ -3,38 +3,31 @@
 //! Owns the way from a word to a user, and the change to that user and back. NVIDIA's program runs the driver's libraries
 //! as that user. Here only the GPUs' nodes are opened so: the user's rights to the nodes then count, and not root's.
 //!
-//! Outside truth: libnvidia-container, `nvidia-container-cli --help`; passwd(5), group(5).
+//! Source: libnvidia-container, `nvidia-container-cli --help`; passwd(5), group(5).
 
 use rustix::process::{Gid, Uid};
 use std::fs;
 use thiserror::Error;
 
-/// A user and a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct User {
     uid: Uid,
     gid: Gid,
 }
 
-/// Why nobody can be that user.
 #[derive(Debug, Error)]
 pub enum UserError {
-    /// The word.
     #[error("--user={word}: there is no {what} '{}' on this host", name.escape_debug())]
     Unknown {
-        /// What was typed.
         word: String,
         /// `user` or `group`.
         what: &'static str,
-        /// The part that names nobody.
         name: String,
     },
-    /// The change.
     #[error("--user: cannot become user {} and group {}", .0.uid.as_raw(), .0.gid.as_raw())]
     Become(User, #[source] std::io::Error),
 }
 
-/// The user that a word names: `UID`, `UID:GID`, or names for either. No word is whoever this process is.
 pub fn named(word: &str) -> Result<Option<User>, UserError> {
     match word {
         "" => Ok(None),

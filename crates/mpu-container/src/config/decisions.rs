@@ -1,6 +1,4 @@
 //! What can be decided, and what holds where nobody did.
-//!
-//! Owns the types and the defaults. Which key of the file is which field is `keys`'s.
 
 use mpu_seccomp::Notify;
 
@@ -11,7 +9,6 @@ use std::path::PathBuf;
 /// The administrator's decisions, with the defaults filled in. A path or text that is empty in the file is none.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
-    /// No image's requirements are looked at.
     pub disable_require: bool,
     /// Names of variables, separated by commas, that ask for devices before `NVIDIA_VISIBLE_DEVICES` does.
     pub swarm_resource: String,
@@ -19,7 +16,6 @@ pub struct Config {
     pub envvar_when_unprivileged: bool,
     /// Whether mounts below `/var/run/nvidia-container-devices` ask for devices.
     pub devices_as_volume_mounts: bool,
-    /// The capabilities that an image may ask for.
     pub supported_driver_capabilities: Capabilities,
     /// For `nvidia-container-cli`.
     pub cli: Cli,
@@ -35,28 +31,21 @@ pub struct Config {
     pub strict_requests: bool,
     /// Whether cgroups above a container's may be told to keep GPU memory.
     pub raise_memory_requests: bool,
-    /// What is not for everybody.
     pub features: Features,
 }
 
 /// `[nvidia-container-cli]`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cli {
-    /// The driver's root, where it is not `/`.
     pub root: Option<PathBuf>,
-    /// The program, where it is not our own.
     pub path: Option<PathBuf>,
     /// `NAME=value` for the program's environment.
     pub environment: Vec<String>,
-    /// The program's log.
     pub debug: Option<PathBuf>,
     /// The linker's cache that lists the driver's libraries, where it is not the usual one.
     pub ldcache: Option<PathBuf>,
-    /// Load the driver's modules and make its nodes.
     pub load_kmods: bool,
-    /// Do not use pivot_root.
     pub no_pivot: bool,
-    /// Leave the device cgroup alone.
     pub no_cgroups: bool,
     /// `user[:group]` to ask the driver as.
     pub user: String,
@@ -67,9 +56,7 @@ pub struct Cli {
 /// `[nvidia-container-runtime]`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Runtime {
-    /// The wrapper's log.
     pub debug: Option<PathBuf>,
-    /// What goes into it.
     pub log_level: LogLevel,
     /// The low-level runtimes to look for, by name or path; the first that is there is used.
     pub runtimes: Vec<String>,
@@ -87,7 +74,6 @@ pub struct Runtime {
     pub cdi_annotation_prefixes: Vec<String>,
     /// Mode `jit-cdi`: feature flags of the generator.
     pub jit_cdi_feature_flags: Vec<String>,
-    /// Mode `jit-cdi`: hooks to leave out.
     pub jit_cdi_disable_hooks: Vec<String>,
     /// Mode `legacy`: how CUDA's compatibility libraries are found; none for a word that no release knows.
     pub cuda_compat_mode: Option<CompatMode>,
@@ -107,15 +93,12 @@ pub struct Hook {
 pub struct Features {
     /// CUDA's compatibility libraries of the container may hide the driver's.
     pub allow_cuda_compat_libs_from_container: bool,
-    /// `ldconfig` may be the container's.
     pub allow_ldconfig_from_container: bool,
     /// Accepted and without effect: unknown fields of a spec are always kept.
     pub allow_unknown_oci_spec_fields: bool,
-    /// Leave out the hook for CUDA's compatibility libraries.
     pub disable_cuda_compat_lib_hook: bool,
     /// Do not make IMEX channels that do not exist.
     pub disable_imex_channel_creation: bool,
-    /// Requests for IMEX channels are ignored.
     pub ignore_imex_channel_requests: bool,
     /// Do not give the container's process the groups of the device nodes.
     pub no_additional_gids_for_device_nodes: bool,

@@ -1,57 +1,29 @@
 //! Changes to config.toml that leave the rest of the file as it is, comments included.
 //!
-//! Owns the words of `nvidia-ctk config --set KEY[=VALUE]`. Guarantees: the text can be read again and means what was
-//! asked for.
-//!
-//! Outside truth: NVIDIA Container Toolkit 1.20, `cmd/nvidia-ctk/config`.
+//! Source: NVIDIA Container Toolkit 1.20, `cmd/nvidia-ctk/config`.
 
 use super::keys::{self, Key, Place};
 use super::Config;
 use toml_edit::{Array, DocumentMut, Item, Table, Value};
 
-/// Why a change is not made.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum EditError {
-    /// There is no such key.
     #[error("invalid --set option {set}: invalid config option: undefined field: {key:?}")]
-    UnknownKey {
-        /// What was asked for.
-        set: String,
-        /// The key.
-        key: String,
-    },
-    /// The value is not of the key's kind.
+    UnknownKey { set: String, key: String },
     #[error("invalid --set option {set}: invalid format: {what}")]
-    Value {
-        /// What was asked for.
-        set: String,
-        /// What is wrong with it.
-        what: String,
-    },
-    /// The text is no configuration, before the change or because of it.
+    Value { set: String, what: String },
     #[error("line {line}: {what}")]
-    Malformed {
-        /// The line, from 1.
-        line: usize,
-        /// What is wrong there.
-        what: String,
-    },
+    Malformed { line: usize, what: String },
 }
 
 /// The text with the changes, each `KEY=VALUE`, `KEY` for `KEY=true`, or `features.KEY=nil` for no such line; several in
 /// one word are separated by commas. Elements of a list are separated by `separator` or, if there is none, by commas. Of
 /// several changes to one key the last counts.
-///
-/// # Errors
-/// If a change cannot be made, or the text is no configuration.
 pub fn set(text: &str, sets: &[String], separator: &str) -> Result<String, EditError> {
     set_each(text, &sets.iter().flat_map(|set| several(set)).collect::<Vec<_>>(), separator)
 }
 
 /// The same of changes that are one each: commas have no meaning but between a list's elements.
-///
-/// # Errors
-/// If a change cannot be made, or the text is no configuration.
 pub fn set_each(text: &str, sets: &[String], separator: &str) -> Result<String, EditError> {
     let check = |text: &str| match Config::parse(text, Config::default()) {
         Ok(_) => Ok(()),

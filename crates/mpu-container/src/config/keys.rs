@@ -1,10 +1,6 @@
 //! The keys of config.toml: one row each.
 //!
-//! Owns their names, what they are for, what they are by default, and where their values go. The page that is printed by
-//! `nvidia-ctk config default`, the reading, the checks of `--set` and docs/container/config.md all come from or are
-//! held to this table.
-//!
-//! Outside truth: NVIDIA Container Toolkit 1.20, `api/config/v1`: the keys, and which are written as comments.
+//! Source: NVIDIA Container Toolkit 1.20, `api/config/v1`: the keys, and which are written as comments.
 
 use mpu_seccomp::NotifyPolicy;
 
@@ -18,33 +14,24 @@ use std::path::PathBuf;
 pub enum Place {
     /// `true` or `false`.
     Switch(fn(&mut Config) -> &mut bool),
-    /// Any text.
     Text(fn(&mut Config) -> &mut String),
     /// A path; empty is none.
     Path(fn(&mut Config) -> &mut Option<PathBuf>),
     /// A text of a certain form; what is wrong with another is the error.
     Word(fn(&mut Config, &str) -> Result<(), String>),
-    /// A list of texts.
     Texts(fn(&mut Config) -> &mut Vec<String>),
-    /// A list of paths.
     Paths(fn(&mut Config) -> &mut Vec<PathBuf>),
 }
 
-/// One key.
 pub struct Key {
-    /// Its name, with its tables'.
     pub name: &'static str,
-    /// Its default, as TOML.
     pub default: &'static str,
     /// What the shipped file shows behind a `#` in place of the default: a value that somebody could want.
     pub example: Option<&'static str>,
-    /// What it is for: one line.
     pub about: &'static str,
-    /// Where its value goes.
     pub place: Place,
 }
 
-/// The row of a key.
 pub fn find(name: &str) -> Option<&'static Key> {
     KEYS.iter().find(|key| key.name == name)
 }
@@ -82,7 +69,6 @@ const fn shown(
     Key { name, default, example: Some(example), about, place }
 }
 
-/// Every key, in the order of the file: a table's keys stand together.
 #[rustfmt::skip]
 pub const KEYS: &[Key] = &[
     shown("accept-nvidia-visible-devices-as-volume-mounts", "false", "false", Place::Switch(|c| &mut c.devices_as_volume_mounts),

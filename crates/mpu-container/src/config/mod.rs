@@ -1,13 +1,10 @@
 //! `/etc/nvidia-container-runtime/config.toml`: what the administrator decided.
 //!
-//! Owns where the file is, its defaults, and its errors, which name the line. Its keys are one table ([`keys`]); changing
-//! the file is [`edit`]'s. What a key does is for those who read it.
-//!
 //! Guarantees: no file is the defaults; a file that names only some keys has the defaults for the others; a key that we
 //! do not know is no error (NVIDIA adds some with every release) but a [`Note`]; a value that cannot be used is an
 //! error before anything is done with the rest.
 //!
-//! Outside truth: NVIDIA Container Toolkit 1.20, `api/config/v1` (keys, defaults, which file).
+//! Source: NVIDIA Container Toolkit 1.20, `api/config/v1` (keys, defaults, which file).
 
 mod decisions;
 pub mod edit;
@@ -29,16 +26,12 @@ pub const LONGEST: u64 = 1 << 20;
 /// Something in the file that has no effect. For the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Note {
-    /// The line, from 1.
     pub line: usize,
-    /// What about it.
     pub what: String,
 }
 
-/// A configuration, and where it is from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Loaded {
-    /// What was decided.
     pub config: Config,
     /// The file; none if there is none.
     pub path: Option<PathBuf>,
@@ -46,31 +39,16 @@ pub struct Loaded {
     pub notes: Vec<Note>,
 }
 
-/// Why a file is not used.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// It is there and cannot be read, or must be there and is not.
     #[error("cannot read {}", path.display())]
-    Unreadable {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// It is not what it must be.
+    Unreadable { path: PathBuf, source: io::Error },
     #[error("{}, line {line}: {what}", path.display())]
-    Malformed {
-        /// The file.
-        path: PathBuf,
-        /// The line, from 1.
-        line: usize,
-        /// What is wrong there.
-        what: String,
-    },
+    Malformed { path: PathBuf, line: usize, what: String },
 }
 
 impl ConfigError {
-    /// What to do about it.
     pub fn fix(&self) -> &'static str {
         match self {
             ConfigError::Unreadable { .. } => "check that the file is there and that root may read it",
@@ -98,18 +76,10 @@ pub fn path(variable: impl Fn(&str) -> Option<OsString>) -> (PathBuf, bool) {
 }
 
 impl Config {
-    /// This host's configuration: that of the file that [`path`] names, or the host's defaults if it has none.
-    ///
-    /// # Errors
-    /// If there is a file that cannot be used.
     pub fn load() -> Result<Loaded, ConfigError> {
         Config::at_or_default(&path(|name| std::env::var_os(name)).0)
     }
 
-    /// The configuration in a file; the host's defaults if the file is not there.
-    ///
-    /// # Errors
-    /// If there is a file that cannot be used.
     pub fn at_or_default(path: &Path) -> Result<Loaded, ConfigError> {
         match Config::at(path) {
             Err(ConfigError::Unreadable { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
@@ -120,9 +90,6 @@ impl Config {
     }
 
     /// The configuration in a file that must be there.
-    ///
-    /// # Errors
-    /// If it is not there, cannot be read, or is malformed.
     pub fn at(path: &Path) -> Result<Loaded, ConfigError> {
         let text = read(path)?;
         let (config, notes) = Config::parse(&text, Config::of_host(Path::new("/")))
@@ -141,10 +108,6 @@ impl Config {
         config
     }
 
-    /// The configuration in a text, over defaults; else the line that is wrong, and how.
-    ///
-    /// # Errors
-    /// If the text is no TOML, or a known key has a value that it cannot have.
     pub fn parse(text: &str, defaults: Config) -> Result<(Config, Vec<Note>), (usize, String)> {
         let document = toml_edit::Document::parse(text).map_err(|error| {
             let at = error.span().map_or(text.len(), |span| span.start);
@@ -185,7 +148,6 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// Takes every key of a table whose own name is `prefix`.
     fn table(&mut self, table: &dyn TableLike, prefix: &str) -> Result<(), (usize, String)> {
         for (word, item) in table.iter() {
             let name = if prefix.is_empty() { word.to_string() } else { format!("{prefix}.{word}") };

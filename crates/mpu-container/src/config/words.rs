@@ -1,8 +1,5 @@
 //! The words that some keys choose from.
-//!
-//! Owns the words, nothing else.
 
-/// How a GPU gets into a container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
     /// As the request and the host suggest.
@@ -11,14 +8,12 @@ pub enum Mode {
     Legacy,
     /// By lists of files (Tegra).
     Csv,
-    /// By CDI files of the host.
     Cdi,
     /// By CDI edits that are made when they are needed.
     JitCdi,
 }
 
 impl Mode {
-    /// Every mode, and its word.
     pub const ALL: [(&'static str, Mode); 5] = [
         ("auto", Mode::Auto),
         ("legacy", Mode::Legacy),
@@ -27,7 +22,6 @@ impl Mode {
         ("jit-cdi", Mode::JitCdi),
     ];
 
-    /// The word for it.
     pub fn word(self) -> &'static str {
         word(&Mode::ALL, self)
     }
@@ -42,12 +36,10 @@ pub enum CompatMode {
     Mount,
     /// A hook of the runtime does it.
     Hook,
-    /// They are not.
     Disabled,
 }
 
 impl CompatMode {
-    /// Every one, and its word.
     pub const ALL: [(&'static str, CompatMode); 4] = [
         ("ldconfig", CompatMode::Ldconfig),
         ("mount", CompatMode::Mount),
@@ -55,7 +47,6 @@ impl CompatMode {
         ("disabled", CompatMode::Disabled),
     ];
 
-    /// The word for it.
     pub fn word(self) -> &'static str {
         word(&CompatMode::ALL, self)
     }
@@ -64,13 +55,9 @@ impl CompatMode {
 /// What goes into a log: this and what is worse.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LogLevel {
-    /// Why a program gave up.
     Error,
-    /// What was left undone.
     Warning,
-    /// What was done.
     Info,
-    /// And why.
     Debug,
 }
 
@@ -87,12 +74,10 @@ impl LogLevel {
         ("panic", LogLevel::Error),
     ];
 
-    /// The word for it.
     pub fn word(self) -> &'static str {
         word(&LogLevel::ALL, self)
     }
 
-    /// The level that a word names, in any case; `info` for a word that names none.
     pub fn of_word(text: &str) -> LogLevel {
         let found = LogLevel::ALL.into_iter().find(|(word, _)| word.eq_ignore_ascii_case(text));
         found.map_or(LogLevel::Info, |(_, level)| level)

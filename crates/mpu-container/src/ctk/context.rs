@@ -20,7 +20,6 @@ pub(super) struct Context {
 }
 
 impl Context {
-    /// Tells people what has been done or passed over.
     pub(super) fn note(&self, text: impl std::fmt::Display) {
         if !self.quiet {
             crate::output::say(format!("nvidia-ctk: {text}"));

@@ -190,7 +190,6 @@ fn given(path: &Option<PathBuf>) -> Option<&Path> {
     path.as_deref().filter(|path| !path.as_os_str().is_empty())
 }
 
-/// The hooks' program: as asked for, a bare name looked for in `PATH`; else this executable.
 fn hook_program(asked: Option<&Path>) -> Result<PathBuf, Failure> {
     let Some(asked) = asked else {
         return Ok(crate::executable::path()?);

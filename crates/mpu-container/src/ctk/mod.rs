@@ -1,11 +1,8 @@
 //! The program `nvidia-ctk`: what administrators and packages call.
 //!
-//! Owns its command line. Each verb is a module, and does nothing but translate words: CDI is `cdi`'s, the configuration
-//! `config`'s, engines are `engines`'.
-//!
 //! Results go to standard output, everything else to standard error. Exit codes: 0 done, 1 not done, 2 not understood.
 //!
-//! Outside truth: `nvidia-ctk --help` of NVIDIA Container Toolkit 1.20.
+//! Source: `nvidia-ctk --help` of NVIDIA Container Toolkit 1.20.
 
 mod cdi;
 mod config;
@@ -29,7 +26,6 @@ pub use nodes::NodeError;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-/// The program's row.
 pub const PROGRAM: Program = Program {
     own: "ctk",
     nvidia: &["nvidia-ctk"],
@@ -38,7 +34,6 @@ pub const PROGRAM: Program = Program {
     command: Some(Ctk::command),
 };
 
-/// `mpu-container cdi` is `nvidia-ctk cdi`.
 pub const CDI: Program = Program {
     own: "cdi",
     nvidia: &[],
@@ -131,7 +126,6 @@ fn main(arguments: Vec<OsString>) -> ExitCode {
     }
 }
 
-/// Makes the driver's control nodes where they are missing.
 pub fn make_control_nodes(root: &DriverRoot, told: &mut dyn FnMut(String)) -> Result<(), NodeError> {
     nodes::make_control(root, false, told)
 }

@@ -3,7 +3,7 @@
 //! Owns which nodes are there before any program of NVIDIA's has made them: containers cannot be given a node that is
 //! not. A node that is there is left alone.
 //!
-//! Outside truth: NVIDIA's driver README, "device nodes"; `nvidia-modprobe`, which makes them with mode 0666.
+//! Source: NVIDIA's driver README, "device nodes"; `nvidia-modprobe`, which makes them with mode 0666.
 
 use crate::capability::Capabilities;
 use crate::driver::{Driver, DriverRoot, Node, Selection};
@@ -22,44 +22,20 @@ const CONTROL: [&str; 4] = ["/dev/nvidiactl", "/dev/nvidia-modeset", "/dev/nvidi
 /// The minor of nvidia-modeset.
 const MODESET: u32 = 254;
 
-/// Why nodes could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum NodeError {
-    /// The kernel has no number for it.
     #[error("there is no number for {0}: its kernel module is not loaded; --load-kernel-modules loads it")]
     NoNumber(&'static str),
-    /// Something else has its place.
     #[error("{} is there and is no character device: remove it", .0.display())]
     Taken(PathBuf),
-    /// The system refuses.
     #[error("cannot make {}", path.display())]
-    Io {
-        /// The node.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// modprobe could not be started.
+    Io { path: PathBuf, source: io::Error },
     #[error("cannot run {program}")]
-    Start {
-        /// The program.
-        program: String,
-        /// Why.
-        source: io::Error,
-    },
-    /// modprobe failed; it has said why itself.
+    Start { program: String, source: io::Error },
     #[error("cannot load {module}: {program} failed ({status})")]
-    Modprobe {
-        /// The module.
-        module: &'static str,
-        /// The program.
-        program: String,
-        /// How it ended.
-        status: std::process::ExitStatus,
-    },
+    Modprobe { module: &'static str, program: String, status: std::process::ExitStatus },
 }
 
-/// Loads the driver's modules with the modprobe of a root.
 pub(super) fn load_modules(root: &Path, dry: bool, told: &mut dyn FnMut(String)) -> Result<(), NodeError> {
     for module in MODULES {
         let mut words = vec!["/sbin/modprobe".to_string(), module.to_string()];
@@ -106,7 +82,6 @@ pub(super) fn make_control(root: &DriverRoot, dry: bool, told: &mut dyn FnMut(St
     Ok(())
 }
 
-/// The nodes that belong to no GPU and whose modules are loaded.
 pub(super) fn control(root: &DriverRoot) -> Vec<Node> {
     // Which GPUs there are does not matter, nor does the release.
     let driver = Driver { root: root.clone(), version: String::new(), gpus: Vec::new() };

@@ -9,13 +9,11 @@ use std::path::Path;
 
 const VERSION: &str = "580.159.04";
 
-/// The exit code.
 fn ctk(words: &[&str]) -> u8 {
     let code = main([&["nvidia-ctk", "--quiet"], words].concat().iter().map(OsString::from).collect());
     (0..=2).find(|number| code == ExitCode::from(*number)).expect("0, 1 or 2")
 }
 
-/// A host with one GPU.
 fn host() -> Host {
     let host = Host::with_driver(VERSION);
     host.gpu("0000:1b:00.0", 0, "GPU-aaaaaaaa-0000-0000-0000-000000000000");

@@ -1,6 +1,4 @@
 //! The driver itself, asked about one GPU through its own device nodes.
-//!
-//! Owns where those nodes are. What is asked, and how, is `mpu-rm`'s.
 
 use super::{Driver, Gpu};
 use mpu_rm::{Client, Nodes, RmError};
@@ -31,7 +29,6 @@ impl Nodes for OfGpu {
 }
 
 impl Driver {
-    /// A client on a GPU; none if the driver does not answer, or its release has no number. Starts a GPU that is not started.
     pub(super) fn client(&self, gpu: &Gpu) -> Option<Client> {
         let nodes = OfGpu { dev: self.root.devices.join("dev"), minor: gpu.minor };
         Client::of_gpu(&nodes, self.version.parse().ok()?, &gpu.uuid)

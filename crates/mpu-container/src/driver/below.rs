@@ -1,8 +1,4 @@
 //! Finds files below the driver's root.
-//!
-//! Owns how a path is followed there: the root of a driver container holds absolute links, which mean the container's
-//! own files. The kernel follows them (`openat2`, `RESOLVE_IN_ROOT`), so that no link leads out. Refuses to know what is
-//! looked for.
 
 use rustix::fs::{Mode, OFlags, ResolveFlags, CWD};
 use rustix::io::Errno;
@@ -11,7 +7,6 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-/// A file or directory.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct File {
     /// Where it is on the host, as a path that we can open: the driver's root and what follows, links resolved below
@@ -22,7 +17,6 @@ pub struct File {
     pub container: PathBuf,
 }
 
-/// The root of a driver, open.
 pub(super) struct Below {
     root: PathBuf,
     folder: OwnedFd,

@@ -1,26 +1,20 @@
 //! Limits of GPU memory in the files of a cgroup: the kernel's controller `dmem`.
 //!
-//! Owns `dmem.max` and `dmem.min` of a container's cgroup, and the sums in `dmem.min` of those above it, where they may be
-//! raised. A value there that is not the one we wrote last is the administrator's: it is neither raised nor lowered.
-//!
-//! Outside truth: Linux, `Documentation/admin-guide/cgroup-v2.rst`, "DMEM"; `kernel/cgroup/dmem.c` and
+//! Source: Linux, `Documentation/admin-guide/cgroup-v2.rst`, "DMEM"; `kernel/cgroup/dmem.c` and
 //! `include/linux/page_counter.h` (the largest value, and that it shows as `max`).
 
 use super::limit::{LimitError, MemoryLimits};
-use rustix::fs::FlockOperation;
-use rustix::io::Errno;
+use mpu_os::lock::LockError;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Where is kept what we wrote last above containers' cgroups.
 pub(super) const RECORDS: &str = "/run/mpu-container/dmem";
 /// How long other starts are waited for: each takes a few writes.
 const PATIENCE: Duration = Duration::from_secs(10);
-const PAUSE: Duration = Duration::from_millis(5);
 /// From here on the kernel may show a value as `max`: the limit of its counters, with the largest pages that there are.
 const ENDLESS: u64 = i64::MAX as u64 / (64 << 10);
 
@@ -72,15 +66,10 @@ fn lock(records: &Path, patience: Duration) -> Result<File, LimitError> {
     let unusable = |source| LimitError::File { path: records.to_path_buf(), source };
     fs::DirBuilder::new().recursive(true).mode(0o700).create(records).map_err(unusable)?;
     let folder = File::open(records).map_err(unusable)?;
-    let late = Instant::now() + patience;
-    loop {
-        match rustix::fs::flock(&folder, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => return Ok(folder),
-            Err(Errno::WOULDBLOCK) if Instant::now() < late => thread::sleep(PAUSE),
-            Err(Errno::WOULDBLOCK) => return Err(LimitError::Busy(records.to_path_buf())),
-            Err(Errno::INTR) => {}
-            Err(error) => return Err(unusable(error.into())),
-        }
+    match mpu_os::lock::hold(&folder, records, patience, |_| {}) {
+        Ok(()) => Ok(folder),
+        Err(LockError::Io(error)) => Err(unusable(error)),
+        Err(LockError::Held(_)) => Err(LimitError::Busy(records.to_path_buf())),
     }
 }
 
@@ -151,7 +140,6 @@ fn kept_by_children(region: &str, folder: &Path, capacity: Option<u64>) -> Resul
     Ok(sum)
 }
 
-/// Writes a value of a region, and proves that it holds.
 fn set(path: &Path, region: &str, value: u64) -> Result<(), LimitError> {
     write(path, region, value)?;
     let held = read(path, region).map_err(|source| LimitError::File { path: path.to_path_buf(), source })?;
@@ -170,12 +158,10 @@ fn write(path: &Path, region: &str, value: u64) -> Result<(), LimitError> {
     written.map_err(|source| LimitError::File { path: path.to_path_buf(), source })
 }
 
-/// Whether what the kernel shows is what was written.
 fn holds(shown: Option<u64>, written: u64) -> bool {
     shown == Some(written) || shown == Some(MemoryLimits::NONE) && written >= ENDLESS
 }
 
-/// The value of a region in a file of lines of a name and a number or `max`.
 fn read(path: &Path, region: &str) -> io::Result<Option<u64>> {
     let text = fs::read_to_string(path)?;
     let line = text.lines().find_map(|line| line.strip_prefix(region)?.strip_prefix(' '));

@@ -1,9 +1,6 @@
 //! What a shared library says of itself: its name, and who can load it.
 //!
-//! Owns the few fields that are read. The file is read in small pieces, as libraries of the driver are up to hundreds of
-//! megabytes long, and none of it is run.
-//!
-//! Outside truth: System V ABI, "Dynamic Section".
+//! Source: System V ABI, "Dynamic Section".
 
 use super::ldcache::Abi;
 use object::read::elf::{Dyn, FileHeader, ProgramHeader};
@@ -13,11 +10,9 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-/// A shared library's own words.
 pub(super) struct Shared {
     /// `DT_SONAME`.
     pub(super) soname: Option<String>,
-    /// Who can load it.
     pub(super) abi: Abi,
 }
 
@@ -27,7 +22,6 @@ pub(super) fn is(path: &Path) -> bool {
     File::open(path).and_then(|mut file| file.read_exact(&mut magic)).is_ok() && magic == elf::ELFMAG
 }
 
-/// Reads a file; none when it is no shared library that we could make sense of.
 pub(super) fn read(path: &Path) -> Option<Shared> {
     let file = ReadCache::new(File::open(path).ok()?);
     match file.read_bytes_at(0, 5).ok()? {

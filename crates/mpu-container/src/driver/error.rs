@@ -3,44 +3,22 @@
 use std::io;
 use std::path::PathBuf;
 
-/// Why the driver cannot be described.
 #[derive(Debug, thiserror::Error)]
 pub enum DriverError {
-    /// No kernel module, or its `/proc` files are hidden.
     #[error(
         "the nvidia driver is not loaded: there is no {}; load it (modprobe nvidia), and see that /proc is the host's",
         path.display()
     )]
-    NotLoaded {
-        /// The file that is missing.
-        path: PathBuf,
-    },
-    /// A file of the driver cannot be read.
+    NotLoaded { path: PathBuf },
     #[error("cannot read {}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
+    Read { path: PathBuf, source: io::Error },
     /// A file of the driver does not say what it says in every known release.
     #[error("{} does not name {missing}; this driver's release is not supported", path.display())]
-    Unreadable {
-        /// The file.
-        path: PathBuf,
-        /// What was looked for.
-        missing: &'static str,
-    },
-    /// The kernel module has no libraries on the disk.
+    Unreadable { path: PathBuf, missing: &'static str },
     #[error(
         "there is no library of driver release {version} below {}: the libraries are not installed, or are another \
          release's than the kernel module; install them, or reload the module",
         root.display()
     )]
-    NoLibraries {
-        /// Where they were looked for.
-        root: PathBuf,
-        /// The module's release.
-        version: String,
-    },
+    NoLibraries { root: PathBuf, version: String },
 }

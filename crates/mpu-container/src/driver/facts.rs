@@ -1,15 +1,12 @@
 //! What requirements are held against: brand, architecture, CUDA.
 //!
-//! Owns the three tables. Refuses to know the language of requirements (`require`).
-//!
-//! Outside truth: NVIDIA's CUDA release notes, "CUDA toolkit and corresponding driver versions", and "CUDA Version" in
+//! Source: NVIDIA's CUDA release notes, "CUDA toolkit and corresponding driver versions", and "CUDA Version" in
 //! nvidia-smi; `ctrl2080mc.h` of the open kernel modules for chips, the CUDA programming guide for their compute
 //! capability; the words for brands as NVIDIA's CUDA images write them.
 
 use super::{Driver, Gpu};
 use mpu_rm::Client;
 
-/// One GPU's facts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Facts {
     /// The brand in NVIDIA's word: `Tesla`, `GeForce`, `Nvidia` …; `Unknown` where the model's name does not say.
@@ -90,7 +87,6 @@ const CUDA: &[(u32, (u32, u32))] = &[
 ];
 
 impl Driver {
-    /// A GPU's facts. Opens the GPU's node, which starts a GPU that is not started.
     pub fn facts(&self, gpu: &Gpu) -> Facts {
         let client = self.client(gpu);
         Facts {

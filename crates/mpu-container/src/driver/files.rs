@@ -1,8 +1,4 @@
 //! The files of a driver, by capability.
-//!
-//! Owns the search. A file is named twice: where it is on the host (below the driver's root) and where it belongs in a
-//! container. What is looked for is `tables`' business. What is not on the disk is left out without a word: drivers
-//! differ, and so do their packages.
 
 use super::below::Below;
 pub use super::below::File;
@@ -13,20 +9,17 @@ use crate::capability::{Capabilities, Capability};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// What a set of capabilities brings.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Files {
     /// Shared libraries, 64-bit ones first.
     pub libraries: Vec<Library>,
     /// Programs: `nvidia-smi` …
     pub programs: Vec<File>,
-    /// The GPUs' own software.
     pub firmware: Vec<File>,
     /// Sockets and pipes of the driver's daemons; only those that are there.
     pub sockets: Vec<File>,
     /// Other files: Vulkan's and EGL's descriptions, OptiX's data, X's configuration.
     pub data: Vec<File>,
-    /// Links that a container needs besides.
     pub links: Vec<Link>,
 }
 
@@ -49,27 +42,22 @@ impl Files {
     }
 }
 
-/// A shared library.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Library {
     /// The file, as `…/libcuda.so.580.159.04`.
     pub file: File,
     /// Its `DT_SONAME`, as `libcuda.so.1`.
     pub soname: String,
-    /// Whether it is for 32-bit programs.
     pub compat32: bool,
 }
 
-/// A symbolic link in the container.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Link {
-    /// Where the link is.
     pub path: PathBuf,
     /// What it points to: a file's name, or an absolute path in the container.
     pub target: PathBuf,
 }
 
-/// Where the linker's list is below a root.
 const CACHE: &str = "etc/ld.so.cache";
 
 impl Driver {
@@ -128,7 +116,6 @@ impl Driver {
     }
 }
 
-/// One search.
 struct Search<'a> {
     below: Below,
     version: &'a str,
@@ -231,7 +218,6 @@ impl Search<'_> {
         }
     }
 
-    /// The rows' files that are there, each in the first folder that has it, in a container below another folder.
     fn rows(&self, rows: &[FileRow], folders: &[&str], container: &str) -> Vec<File> {
         let wanted = rows.iter().filter(|row| self.any(row.with));
         let find = |row: &FileRow| {

@@ -1,53 +1,36 @@
 //! Reads `ld.so.cache`, the dynamic linker's list of the shared libraries of a system.
 //!
-//! Owns the format. Refuses to know which libraries matter and where the paths in it lead. The bytes may be anybody's:
-//! whatever they are, the answer is a list or an error; an entry whose strings lie outside the file is passed over, as
-//! the dynamic linker does.
-//!
-//! Outside truth: glibc, `sysdeps/generic/dl-cache.h` (the format) and `ldconfig.h` (the flags).
+//! Source: glibc, `sysdeps/generic/dl-cache.h` (the format) and `ldconfig.h` (the flags).
 
 /// How much of a file is looked at: more than a hundred times what a full desktop system has.
 pub const MOST_BYTES: u64 = 16 << 20;
 
-/// Which programs can load a library.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Abi {
-    /// x86, 64 bits.
     X86_64,
-    /// x86, 32 bits.
     X86,
-    /// ARM, 64 bits.
     Aarch64,
-    /// ARM, 32 bits.
     Arm,
-    /// Any other.
     Other,
 }
 
-/// One line of the cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry<'a> {
     /// The name that programs ask for, as `libcuda.so.1`.
     pub name: &'a str,
     /// The file, by an absolute path.
     pub path: &'a str,
-    /// Who can load it.
     pub abi: Abi,
 }
 
-/// Why the bytes are no cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum CacheError {
-    /// Neither of the two beginnings.
     #[error("it does not begin as a glibc cache does; run ldconfig to write it anew")]
     NotACache,
-    /// Only the format that glibc stopped reading in 2.2 (2000).
     #[error("it holds only the format of before glibc 2.2; run ldconfig to write it anew")]
     OldOnly,
-    /// Written on a machine with the other order of bytes.
     #[error("it was written on a machine with the other byte order; run ldconfig to write it anew")]
     OtherEndian,
-    /// Ends before its list does.
     #[error("it ends before its list of libraries does; run ldconfig to write it anew")]
     Truncated,
 }
@@ -119,7 +102,6 @@ fn string(new: &[u8], at: u32) -> Option<&str> {
     std::str::from_utf8(&rest[..end]).ok()
 }
 
-/// Writes a cache; the tests' opposite of [`entries`].
 #[cfg(test)]
 pub(crate) fn written(entries: &[(&str, &str, u32)], old_entries: Option<u32>) -> Vec<u8> {
     let mut strings = Vec::new();

@@ -1,6 +1,4 @@
 //! What a limit of GPU memory is, and why one does not hold.
-//!
-//! Owns the words alone. How a limit is set is `memory`'s business and `dmem`'s.
 
 use mpu_rm::RmError;
 use std::io;
@@ -23,58 +21,31 @@ impl MemoryLimits {
 /// What becomes of the cgroups above one that keeps memory safe. It is only safe as far as they keep as much.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Above {
-    /// They stay as the administrator has them.
     Stay,
     /// They keep what those in them keep, unless the administrator has said how much they keep.
     Raise,
 }
 
-/// Why a limit does not hold.
 #[derive(Debug, thiserror::Error)]
 pub enum LimitError {
-    /// MIG divides memory in its own way.
     #[error("GPU {0} is divided by MIG: the memory of a MIG device is what its profile says and cannot be limited")]
     Mig(String),
-    /// The driver does not answer.
     #[error("the driver does not answer for GPU {0}: its device nodes are missing or may not be opened")]
     Silent(String),
-    /// The driver is too old.
     #[error("driver {0} cannot limit GPU memory: releases from 615 on can")]
     Release(String),
-    /// The driver counts nothing.
     #[error("the driver does not count memory: RmMemacctMode=0 is set, or the kernel has neither cgroup controller dmem nor misc")]
     Off,
-    /// The cgroup is not one whose memory is counted.
     #[error("the cgroup {} has no controller {controller}: add +{controller} to cgroup.subtree_control of every cgroup above it", cgroup.display())]
-    Controller {
-        /// The cgroup.
-        cgroup: PathBuf,
-        /// The controller.
-        controller: &'static str,
-    },
-    /// A file of a cgroup cannot be read or written.
+    Controller { cgroup: PathBuf, controller: &'static str },
     #[error("cannot use {}", path.display())]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// Another container's start does not come to its end.
+    File { path: PathBuf, source: io::Error },
     #[error("another container's start has held {} for too long: find it with `fuser -v {}`", .0.display(), .0.display())]
     Busy(PathBuf),
-    /// More than there is.
     #[error("{asked} bytes are asked for, and the GPU has {capacity}")]
-    TooMuch {
-        /// The limit or request.
-        asked: u64,
-        /// The GPU's memory.
-        capacity: u64,
-    },
-    /// The driver refuses.
+    TooMuch { asked: u64, capacity: u64 },
     #[error("the driver refuses the limit")]
     Refused(#[source] RmError),
-    /// What was set is not what holds.
     #[error("the driver accepted the limit and enforces another one")]
     NotHeld,
 }

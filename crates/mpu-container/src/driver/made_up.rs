@@ -7,16 +7,13 @@ use super::DriverRoot;
 use std::fs;
 use std::path::Path;
 
-/// A folder that looks like a host.
 pub(crate) struct Host(tempfile::TempDir);
 
 impl Host {
-    /// An empty one.
     pub(crate) fn empty() -> Host {
         Host(tempfile::tempdir().expect("a folder"))
     }
 
-    /// One with the driver loaded and no GPU.
     pub(crate) fn with_driver(version: &str) -> Host {
         let host = Host::empty();
         let banner = format!("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {version}  Release Build\n");
@@ -29,7 +26,6 @@ impl Host {
         host
     }
 
-    /// Adds a GPU.
     pub(crate) fn gpu(&self, address: &str, minor: u32, uuid: &str) {
         let text = format!(
             "Model: \t\t NVIDIA H200\nIRQ:   \t\t 42\nGPU UUID: \t {uuid}\nBus Location: \t {address}\n\
@@ -38,19 +34,16 @@ impl Host {
         self.write(&format!("proc/driver/nvidia/gpus/{address}/information"), &text);
     }
 
-    /// Writes a file, and the folders on the way to it.
     pub(crate) fn write(&self, path: &str, text: &str) {
         let path = self.path().join(path);
         fs::create_dir_all(path.parent().expect("a parent")).expect("folders");
         fs::write(path, text).expect("a file");
     }
 
-    /// Where it is.
     pub(crate) fn path(&self) -> &Path {
         self.0.path()
     }
 
-    /// As a driver's root: files, nodes and facts.
     pub(crate) fn root(&self) -> DriverRoot {
         let path = self.path().to_path_buf();
         DriverRoot { files: path.clone(), devices: path.clone(), facts: path }

@@ -1,14 +1,11 @@
 //! Limits of the GPU memory that a cgroup may use.
 //!
-//! Owns the two ways in which drivers from release 615 on hold such limits, and the proof that one holds: what was set
-//! is read back. A driver, kernel or cgroup that cannot hold a limit is an error, never a container without one.
-//!
 //! | the driver counts | a limit is |
 //! |---|---|
 //! | by the kernel's controller `dmem` (Linux 6.14) | in the cgroup's own files, `dmem.max` and `dmem.min` |
 //! | by itself, in the cgroups of the controller `misc` | in the driver, asked by a control |
 //!
-//! Outside truth: NVIDIA, "MPS v3 Memory Partitioning" (what limits mean, sums in ancestors); open kernel modules 615:
+//! Source: NVIDIA, "MPS v3 Memory Partitioning" (what limits mean, sums in ancestors); open kernel modules 615:
 //! `ctrl0000unix.h`, `memacct.c`, `os.c` (the region's name), `os-interface.c` (which cgroup of a process counts);
 //! Linux, `Documentation/admin-guide/cgroup-v2.rst`, "DMEM".
 
@@ -21,7 +18,6 @@ use std::os::fd::AsFd;
 use std::path::Path;
 
 impl Driver {
-    /// Sets the limits of a cgroup, named by its directory, on one GPU.
     pub fn limit_memory(&self, gpu: &Gpu, cgroup: &Path, limits: MemoryLimits, above: Above) -> Result<(), LimitError> {
         if gpu.mig_enabled {
             return Err(LimitError::Mig(gpu.uuid.clone()));

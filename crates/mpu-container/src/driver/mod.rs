@@ -1,9 +1,6 @@
 //! The NVIDIA driver of this host, as a container needs to know it.
 //!
-//! Owns the facts: release, GPUs, MIG devices, device nodes, the files of each capability. Changes nothing, and loads
-//! no library of the driver: facts come from `/proc/driver/nvidia`, from the files, and from the resource manager (`mpu-rm`).
-//!
-//! Outside truth: NVIDIA's driver README, chapters "The /proc/driver/nvidia file system" and "Installed components".
+//! Source: NVIDIA's driver README, chapters "The /proc/driver/nvidia file system" and "Installed components".
 
 mod asked;
 mod below;
@@ -35,10 +32,8 @@ pub use parts::{DriverRoot, Gpu, Mig, Selection};
 pub use proc::field;
 pub use select::UnknownDevice;
 
-/// A driver and its GPUs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Driver {
-    /// Where it lies.
     pub root: DriverRoot,
     /// The kernel module's release, as in `580.159.04`.
     pub version: String,

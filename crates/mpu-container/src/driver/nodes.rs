@@ -1,9 +1,6 @@
 //! The device nodes that a container needs.
 //!
-//! Owns which node comes with which device and capability, and its numbers: from the node itself, or, where that is not
-//! there (yet), from the kernel's list of majors. A node whose module is not loaded is left out.
-//!
-//! Outside truth: NVIDIA's driver README ("/dev/nvidia*"); `nv-caps.c` for the capability files; Linux,
+//! Source: NVIDIA's driver README ("/dev/nvidia*"); `nv-caps.c` for the capability files; Linux,
 //! `Documentation/admin-guide/devices.txt`.
 
 use super::parts::{Gpu, Mig, Selection};
@@ -14,16 +11,12 @@ use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// A device node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Node {
     /// Where it is on the host, or belongs there: it may not have been made yet.
     pub host: PathBuf,
-    /// Where it belongs in a container.
     pub container: PathBuf,
-    /// The driver's number.
     pub major: u32,
-    /// The device's.
     pub minor: u32,
 }
 
@@ -44,13 +37,11 @@ const NVIDIA: u32 = 195;
 /// How a node's major is known when the node is not there.
 #[derive(Clone, Copy)]
 enum Major {
-    /// It never changes.
     Fixed(u32),
     /// It has a name in `/proc/devices`.
     Listed(&'static str),
 }
 
-/// A node that belongs to no single GPU.
 struct Common {
     path: &'static str,
     major: Major,
@@ -143,7 +134,6 @@ impl Driver {
     }
 }
 
-/// The number of the character device at a path.
 fn number_of(path: &Path) -> Option<(u32, u32)> {
     let node = fs::metadata(path).ok().filter(|node| node.file_type().is_char_device())?;
     Some((rustix::fs::major(node.rdev()), rustix::fs::minor(node.rdev())))
@@ -158,7 +148,6 @@ impl Mig {
     }
 }
 
-/// The kernel's list of majors.
 struct Majors(String);
 
 impl Majors {

@@ -2,7 +2,6 @@
 
 use std::path::{Path, PathBuf};
 
-/// Where a driver lies.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DriverRoot {
     /// The directory below which its libraries and programs lie: `/`, or where a driver container keeps them.
@@ -14,7 +13,6 @@ pub struct DriverRoot {
 }
 
 impl DriverRoot {
-    /// The host's own.
     pub fn host() -> DriverRoot {
         DriverRoot { files: "/".into(), devices: "/".into(), facts: "/".into() }
     }
@@ -32,7 +30,6 @@ impl DriverRoot {
     }
 }
 
-/// One GPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Gpu {
     /// NVML's number: its place among the GPUs by PCI address.
@@ -48,7 +45,6 @@ pub struct Gpu {
     pub model: String,
     /// Whether the GPU is divided: then it is asked for by its MIG devices, not as a whole.
     pub mig_enabled: bool,
-    /// Its MIG devices.
     pub mig: Vec<Mig>,
 }
 
@@ -59,9 +55,7 @@ pub struct Mig {
     pub index: u32,
     /// `MIG-` and a UUID; empty where the driver did not tell it.
     pub uuid: String,
-    /// The GPU instance's number.
     pub gpu_instance: u32,
-    /// The compute instance's number.
     pub compute_instance: u32,
 }
 
@@ -71,7 +65,6 @@ pub struct Selection<'a> {
     /// The GPUs that the container needs a node of, in the order of the words: those asked for, and those that a MIG
     /// device asked for is a part of.
     pub gpus: Vec<&'a Gpu>,
-    /// The MIG devices asked for, each with its GPU.
     pub migs: Vec<(&'a Gpu, &'a Mig)>,
 }
 

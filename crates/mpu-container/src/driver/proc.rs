@@ -1,9 +1,6 @@
 //! What `/proc/driver/nvidia` says: the release, the GPUs, the MIG instances.
 //!
-//! Owns the reading of those files. Every text is taken as it may come: a field that is not there is an error or a
-//! default, never a panic.
-//!
-//! Outside truth: NVIDIA's open kernel modules, `nv-procfs.c` (`version`, `gpus/*/information`) and `nv-caps.c`
+//! Source: NVIDIA's open kernel modules, `nv-procfs.c` (`version`, `gpus/*/information`) and `nv-caps.c`
 //! (`capabilities`).
 
 use super::error::DriverError;
@@ -14,7 +11,6 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// The release of the kernel module.
 pub(super) fn version(root: &DriverRoot) -> Result<String, DriverError> {
     let path = root.facts.join("proc/driver/nvidia/version");
     let text = match fs::read_to_string(&path) {
@@ -36,7 +32,6 @@ fn release_in(banner: &str) -> Option<&str> {
     })
 }
 
-/// The GPUs, in order.
 pub(super) fn gpus(root: &DriverRoot) -> Result<Vec<Gpu>, DriverError> {
     let folder = root.facts.join("proc/driver/nvidia/gpus");
     let mut found = Vec::new();
@@ -85,11 +80,9 @@ pub(super) fn gpus(root: &DriverRoot) -> Result<Vec<Gpu>, DriverError> {
 /// How far a GPU can be used from here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Use {
-    /// It has no node.
     NoNode,
     /// The device cgroup of this process forbids its node: Slurm gave the GPU to another job.
     Forbidden,
-    /// Nothing is in the way.
     Free,
 }
 
@@ -124,12 +117,10 @@ fn mig(root: &DriverRoot, minor: u32) -> Result<Vec<Mig>, DriverError> {
         .collect())
 }
 
-/// The value of a `Name: value` line.
 pub fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     text.lines().find_map(|line| line.strip_prefix(name)?.trim_start().strip_prefix(':')).map(str::trim)
 }
 
-/// What is in a folder, by name; a folder that is not there is empty.
 fn children(folder: &Path) -> Result<Vec<(String, PathBuf)>, DriverError> {
     let failed = |source| DriverError::Read { path: folder.to_path_buf(), source };
     let entries = match fs::read_dir(folder) {
@@ -145,13 +136,11 @@ fn children(folder: &Path) -> Result<Vec<(String, PathBuf)>, DriverError> {
     Ok(found)
 }
 
-/// What in a folder is a word and a number.
 fn numbered(folder: &Path, word: &str) -> Result<Vec<(u32, PathBuf)>, DriverError> {
     let number = |(name, path): (String, PathBuf)| Some((name.strip_prefix(word)?.parse().ok()?, path));
     Ok(children(folder)?.into_iter().filter_map(number).collect())
 }
 
-/// A PCI address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Place {
     domain: u32,

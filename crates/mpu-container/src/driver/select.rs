@@ -1,19 +1,15 @@
 //! Which GPUs and MIG devices a list of words asks for.
 //!
-//! Owns the words. Refuses to know who may ask (`request`) and what comes with a device (`nodes`).
-//!
-//! Outside truth: NVIDIA Container Toolkit, "Specialized Configurations", GPU enumeration; the words, and that case does
+//! Source: NVIDIA Container Toolkit, "Specialized Configurations", GPU enumeration; the words, and that case does
 //! not matter in them, as libnvidia-container takes them.
 
 use super::parts::{Gpu, Mig, Selection};
 use super::proc::Place;
 use super::Driver;
 
-/// A word that names no device of this host.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{word}: unknown device")]
 pub struct UnknownDevice {
-    /// The word.
     pub word: String,
 }
 
@@ -76,7 +72,6 @@ fn has_prefix(word: &str, prefix: &str) -> bool {
     word.get(..prefix.len()).is_some_and(|start| start.eq_ignore_ascii_case(prefix))
 }
 
-/// A decimal number without a sign.
 fn number(word: &str) -> Option<u32> {
     word.bytes().all(|byte| byte.is_ascii_digit()).then(|| word.parse().ok()).flatten()
 }

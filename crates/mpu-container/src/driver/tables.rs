@@ -1,8 +1,6 @@
 //! Which files a driver is made of, and which capability brings each.
 //!
-//! Owns the tables, and nothing else: a new driver's file is a row. `docs/container/driver-files.md` is made from them.
-//!
-//! Outside truth: NVIDIA's driver README, "Installed components", 390 to 580; for what belongs to which capability,
+//! Source: NVIDIA's driver README, "Installed components", 390 to 580; for what belongs to which capability,
 //! NVIDIA's container CLI, whose `list` prints it. Where a library is used by another capability's libraries, too, it
 //! comes with both (the compiler with graphics, the allocator with GBM).
 
@@ -12,15 +10,11 @@ use crate::capability::Capability::{self, Compute, Display, Graphics, Ngx, Utili
 pub struct LibraryRow {
     /// As in `libcuda`.
     pub stem: &'static str,
-    /// Any of these brings it.
     pub with: &'static [Capability],
-    /// What its file's name ends in.
     pub suffix: Suffix,
-    /// What it is.
     pub about: &'static str,
 }
 
-/// The end of a library's file name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Suffix {
     /// The driver's release, which tells it from those of other drivers on the disk.
@@ -89,9 +83,7 @@ pub const LIBRARIES: &[LibraryRow] = &[
 pub struct FileRow {
     /// Its path below one of the folders. `VERSION` stands for the driver's release.
     pub name: &'static str,
-    /// Any of these brings it.
     pub with: &'static [Capability],
-    /// What it is.
     pub about: &'static str,
 }
 
@@ -112,7 +104,6 @@ pub const PROGRAMS: &[FileRow] = &[
     file("nvidia-xconfig", &[Display, Graphics], "writes X's configuration"),
 ];
 
-/// Sockets and pipes of the driver's daemons.
 pub const SOCKETS: &[FileRow] = &[
     file("run/nvidia-persistenced/socket", &[Utility], "nvidia-persistenced's"),
     file("run/nvidia-fabricmanager/socket", &[Utility], "nv-fabricmanager's"),
@@ -150,11 +141,9 @@ pub const XORG: &[FileRow] = &[
     file("libglxserver_nvidia.so.VERSION", &[Display, Graphics], "X's GLX"),
 ];
 
-/// A link beside a library.
 pub struct LinkRow {
     /// The library whose folder it belongs to, by its stem.
     pub library: &'static str,
-    /// Any of these brings it.
     pub with: &'static [Capability],
     /// The link, below that folder.
     pub link: &'static str,
@@ -162,7 +151,6 @@ pub struct LinkRow {
     pub target: &'static str,
 }
 
-/// Links that no ldconfig makes.
 pub const LINKS: &[LinkRow] = &[
     LinkRow { library: "libcuda", with: &[Compute], link: "libcuda.so", target: "libcuda.so.1" },
     LinkRow {
@@ -197,14 +185,12 @@ pub const LINKS: &[LinkRow] = &[
     },
 ];
 
-/// Where programs are.
 pub const PROGRAM_FOLDERS: &[&str] =
     &["usr/local/sbin", "usr/local/bin", "usr/sbin", "usr/bin", "sbin", "bin", "usr/local/nvidia/bin"];
 
 /// Where Debian keeps programs that its alternatives link to. One that no link leads to belongs into `usr/bin`.
 pub const DEBIANS_PROGRAM_FOLDER: &str = "usr/lib/nvidia/current";
 
-/// Where descriptions and data are.
 pub const DATA_FOLDERS: &[&str] = &["etc", "usr/local/share", "usr/share"];
 
 /// Where libraries are when the linker's cache does not tell, 64-bit ones first.

@@ -92,12 +92,10 @@ pub(crate) fn path() -> impl TypedValueParser<Value = PathBuf> {
     OsStringValueParser::new().map(PathBuf::from)
 }
 
-/// What was said, if it was something.
 fn said(path: &Option<PathBuf>) -> Option<&Path> {
     path.as_deref().filter(|path| !path.as_os_str().is_empty())
 }
 
-/// A switch's word, as Go's programs take it.
 fn switch(word: &str) -> Result<bool, String> {
     truth(word).ok_or_else(|| "true or false".into())
 }
@@ -239,7 +237,6 @@ impl Configure {
         Ok(wish)
     }
 
-    /// What the engine itself says of its runtimes, if it is to be asked.
     fn pattern(&self) -> Result<Option<Force>, EngineError> {
         let asks = matches!(self.runtime, Engine::Containerd | Engine::Crio);
         if !asks && (self.config_source == Source::Command || said(&self.executable_path).is_some()) {

@@ -63,7 +63,6 @@ fn first(table: &Table) -> Option<(isize, &Decor)> {
     own.into_iter().chain(inner).min_by_key(|(place, _)| *place)
 }
 
-/// The places of the headings within a table.
 fn headings(table: &Table, all: &mut Vec<isize>) {
     for inner in table.iter().filter_map(|(_, item)| item.as_table()) {
         all.extend(inner.position().filter(|_| !inner.is_implicit()));

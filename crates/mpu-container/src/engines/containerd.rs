@@ -2,13 +2,12 @@
 //!
 //! The runtime gets the options of the default one (such as `SystemdCgroup`), since it stands in for it.
 //!
-//! Outside truth: containerd's `docs/cri/config.md` (1.7 and 2.0) for the plugin's names and keys.
+//! Source: containerd's `docs/cri/config.md` (1.7 and 2.0) for the plugin's names and keys.
 
 use super::tables::{self, complete, edit, find, forget, lay, prune, remove, set, table, text, within};
 use super::wish::{Malformed, Runtime, Says, Wish};
 use toml_edit::{value, Array, DocumentMut, Item, RawString, Table, Value};
 
-/// Where a version keeps the plugin that runs containers.
 pub(super) fn plugin(version: i64) -> Result<&'static str, Malformed> {
     match version {
         1 => Ok("cri"),
@@ -26,14 +25,12 @@ pub(super) fn version(of: &str, otherwise: i64, fresh: i64) -> Result<i64, Malfo
     Ok(said.unwrap_or(if root.is_empty() { fresh } else { otherwise }))
 }
 
-/// The files that a file imports, as it names them.
 pub(super) fn imports(of: &str) -> Result<Vec<String>, Malformed> {
     let root: DocumentMut = of.parse()?;
     let named = root.get("imports").and_then(Item::as_array).into_iter().flatten();
     Ok(named.filter_map(Value::as_str).map(str::to_string).collect())
 }
 
-/// The plugin's section of a file, if it has one.
 pub(super) fn section(of: &str, version: i64) -> Result<Option<Table>, Malformed> {
     let root: DocumentMut = of.parse()?;
     Ok(find(&root, &["plugins", plugin(version)?]).map(tables::bare))
@@ -109,7 +106,6 @@ pub(super) fn plain_runc(name: &str, keys: &Table) -> bool {
     name == "runc" && keys.len() == 1 && text(keys, &[], "runtime_type").as_deref() == Some("io.containerd.runc.v2")
 }
 
-/// The text without this runtime as the default one.
 pub(super) fn not_default(of: &str, name: &str, version: i64) -> Result<String, Malformed> {
     edit(of, |root| {
         forget(root, &["plugins", plugin(version)?, "containerd"], "default_runtime_name", name);
@@ -138,7 +134,6 @@ pub(super) fn without(of: &str, name: &str, version: i64) -> Result<Option<Strin
 
 /// What stands at the beginning of a first file that was not there before.
 const MADE: &str = "# Made by nvidia-ctk, which removes this file once nothing else is in it.\n";
-/// What stands at the beginning of a copy.
 const COPY: &str =
     "# Written by nvidia-ctk. containerd before 2.1 takes the whole section from the last file that has it:\n\
                     # this is a copy of config.toml's, with the runtime. Run nvidia-ctk again after changes there.\n";
@@ -151,7 +146,6 @@ pub(super) fn bare(text: &str) -> bool {
     root.is_ok_and(|root| root.iter().all(|(key, _)| key == "version")) && !has_comments(text)
 }
 
-/// The text of which but the version is left.
 pub(super) fn emptied(of: &str) -> Result<String, Malformed> {
     edit(of, |root| {
         root.retain(|key, _| key == "version");
@@ -159,7 +153,6 @@ pub(super) fn emptied(of: &str) -> Result<String, Malformed> {
     })
 }
 
-/// Whether a file is one that we made.
 pub(super) fn made(text: &str) -> bool {
     text.starts_with(MADE.trim_end())
 }
@@ -191,7 +184,6 @@ pub(super) fn drop_in(version: i64, section: &Table) -> Result<String, Malformed
     .map(|text| if section.is_empty() { text } else { format!("{COPY}{text}") })
 }
 
-/// The text with one import more, and a line above that says whose it is.
 pub(super) fn importing(of: &str, pattern: &str, version: i64) -> Result<String, Malformed> {
     edit(of, |root| {
         if root.is_empty() {
@@ -236,7 +228,6 @@ pub(super) fn not_importing(of: &str, gone: impl Fn(&str, bool) -> bool) -> Resu
     })
 }
 
-/// Lets a pod's annotations reach the wrapper.
 fn annotations(runtime: &mut Table, wanted: &[String]) {
     let mut all = runtime.get("container_annotations").and_then(Item::as_array).cloned().unwrap_or_default();
     let there = all.len();

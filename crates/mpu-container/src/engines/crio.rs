@@ -4,7 +4,7 @@
 //! is another runtime: nothing is left of what an earlier file said of it. So a runtime brings all of its keys. It gets
 //! those of the default one (`allowed_annotations`, `monitor_path`, `monitor_cgroup`, …), since it stands in for it.
 //!
-//! Outside truth: `crio.conf(5)`, `crio.conf.d(5)`; CRI-O 1.34, `pkg/config`.
+//! Source: `crio.conf(5)`, `crio.conf.d(5)`; CRI-O 1.34, `pkg/config`.
 
 use super::tables::{bare, cleared, complete, edit, forget, prune, remove, set, table, text, within};
 use super::wish::{Malformed, Runtime, Says, Wish};
@@ -50,7 +50,6 @@ pub(super) fn with(of: &str, wish: &Wish, pattern: &Table) -> Result<String, Mal
     })
 }
 
-/// The text without this runtime as the default one.
 pub(super) fn not_default(of: &str, name: &str) -> Result<String, Malformed> {
     edit(of, |root| {
         forget(root, &RUNTIME, "default_runtime", name);

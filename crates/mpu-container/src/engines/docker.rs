@@ -1,6 +1,6 @@
 //! Docker's `daemon.json`.
 //!
-//! Outside truth: Docker's reference of `dockerd`, "Daemon configuration file": `runtimes`, `default-runtime`,
+//! Source: Docker's reference of `dockerd`, "Daemon configuration file": `runtimes`, `default-runtime`,
 //! `features.cdi`.
 
 use super::tables::lines_as;
@@ -43,7 +43,7 @@ pub(super) fn with(text: &str, wish: &Wish) -> Result<String, Malformed> {
     Ok(if root == before { text.to_string() } else { print(&root, text) })
 }
 
-/// What says of a runtime what a path says, too. Outside truth: moby's `setupRuntimes`.
+/// What says of a runtime what a path says, too. Source: moby's `setupRuntimes`.
 const OF_A_KIND: [&str; 2] = ["runtimeType", "options"];
 
 /// Whether Docker keeps a name for a runtime of its own, and starts with no other of that name.

@@ -1,15 +1,13 @@
 //! The files of an engine's configuration, in the order in which the engine lays one over the other.
 //!
-//! Owns which files those are: containerd's imports, CRI-O's and Podman's directories. What is planned and not written yet
-//! is read as if it were there, so that a change can be judged before it is made. Refuses to know what the files say.
-//!
 //! In a container, paths within files are the host's: [`Paths`] says where such a path is here.
 //!
-//! Outside truth: containerd 1.6 to 2.3, `LoadConfig` and `resolveImports` (imports come after the file that names them,
+//! Source: containerd 1.6 to 2.3, `LoadConfig` and `resolveImports` (imports come after the file that names them,
 //! theirs after all of those); CRI-O 1.34, `UpdateFromPath`; `containers.conf(5)`.
 
 use super::containerd;
-use super::{pattern, Engine, EngineError, Malformed};
+use super::{Engine, EngineError, Malformed};
+use crate::glob;
 use crate::text_file;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ffi::OsString;
@@ -23,7 +21,6 @@ pub(super) const LIMIT: u64 = 4 << 20;
 /// What files will hold; none for one that will not be there.
 pub type Pending = BTreeMap<PathBuf, Option<String>>;
 
-/// Where the host's paths are.
 #[derive(Debug, Clone, Default)]
 pub struct Paths {
     /// The host's root; `/` if empty.
@@ -33,14 +30,12 @@ pub struct Paths {
 }
 
 impl Paths {
-    /// Where a path of the host is here.
     fn here(&self, path: &Path) -> PathBuf {
         let moved = self.folders.iter().find_map(|(host, here)| Some(here.join(path.strip_prefix(host).ok()?)));
         let below = || Path::new("/").join(&self.root).join(path.strip_prefix("/").unwrap_or(path));
         moved.unwrap_or_else(below)
     }
 
-    /// What the host calls a path that is ours.
     pub fn host(&self, path: &Path) -> PathBuf {
         let moved = self.folders.iter().find_map(|(host, here)| Some(host.join(path.strip_prefix(here).ok()?)));
         let below = || Some(Path::new("/").join(path.strip_prefix(&self.root).ok()?));
@@ -48,34 +43,25 @@ impl Paths {
     }
 }
 
-/// An engine's configuration.
 #[derive(Debug, Clone)]
 pub struct Files {
-    /// Whose it is.
     pub engine: Engine,
-    /// The file that the engine starts with.
     pub top: PathBuf,
     /// The file that was asked for to hold the runtime.
     pub drop_in: Option<PathBuf>,
     /// Whether containerd merges sections key by key, as it does from 2.1 on.
     pub merges: bool,
-    /// Where the host's paths are.
     pub paths: Paths,
 }
 
-/// One file.
 #[derive(Debug, Clone)]
 pub struct Layer {
-    /// Where it is.
     pub path: PathBuf,
-    /// What is in it.
     pub text: String,
-    /// containerd's version of it.
     pub version: i64,
 }
 
 impl Files {
-    /// Those of an engine of this host, where its packages have them.
     pub fn of(engine: Engine) -> Files {
         Files { engine, top: engine.top().into(), drop_in: None, merges: false, paths: Paths::default() }
     }
@@ -162,7 +148,6 @@ impl Files {
     }
 }
 
-/// What a file holds or will hold; none if it is not there.
 pub fn read(path: &Path, pending: &Pending) -> Result<Option<String>, EngineError> {
     if let Some(planned) = pending.get(path) {
         return Ok(planned.clone());
@@ -196,7 +181,6 @@ fn names(folder: &Path, pending: &Pending) -> Result<BTreeSet<OsString>, EngineE
     Ok(all)
 }
 
-/// All files below a directory, in the order of their names.
 fn walk(folder: &Path, pending: &Pending, all: &mut Vec<PathBuf>) -> Result<(), EngineError> {
     for name in names(folder, pending)? {
         let path = folder.join(name);
@@ -242,13 +226,13 @@ fn expand(import: &Path, pending: &Pending) -> Result<Option<Vec<PathBuf>>, Engi
             found.iter_mut().for_each(|path| path.push(&*part));
             continue;
         }
-        if pattern::matches(&part, "").is_none() {
+        if glob::matches(&part, "").is_none() {
             return Ok(None);
         }
         let mut matching = Vec::new();
         for path in found {
             let names = names(&path, pending)?.into_iter();
-            let fits = |name: &OsString| pattern::matches(&part, &name.to_string_lossy()) == Some(true);
+            let fits = |name: &OsString| glob::matches(&part, &name.to_string_lossy()) == Some(true);
             matching.extend(names.filter(fits).map(|name| path.join(name)));
         }
         found = matching;

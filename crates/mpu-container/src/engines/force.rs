@@ -1,7 +1,7 @@
 //! What is in force: the runtimes that an engine knows once it has read all of its files.
 //!
-//! Owns how what one file says gives way to another's. Outside truth: `mergeConfig` of containerd (before 2.1 a plugin's
-//! whole section counts, and is the last file's that has one), and `files`.
+//! Source: `mergeConfig` of containerd (before 2.1 a plugin's whole section counts, and is the last file's that
+//! has one), and `files`.
 
 use super::files::{Files, Layer};
 use super::tables::lay;
@@ -12,19 +12,14 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use toml_edit::{Item, Table};
 
-/// What is in force, and which file says so.
 #[derive(Debug, Default)]
 pub struct Force {
-    /// The runtime of containers that name none.
     pub default: Option<(String, PathBuf)>,
-    /// Every runtime.
     pub runtimes: BTreeMap<String, (Runtime, PathBuf)>,
-    /// Whether CDI files are read.
     pub cdi: Option<bool>,
 }
 
 impl Force {
-    /// Reads it off the files.
     pub fn of(files: &Files, layers: &[Layer]) -> Result<Force, EngineError> {
         let mut all = Force::default();
         for layer in layers {
@@ -75,19 +70,17 @@ impl Force {
     /// Docker's reload leaves the runtimes alone where the file names none any more, and so the default one. Whether CDI
     /// files are read, it asks at its start only.
     ///
-    /// Outside truth: moby's `reloadPlatform`, and `RegisterCDIDriver` in its daemon's start.
+    /// Source: moby's `reloadPlatform`, and `RegisterCDIDriver` in its daemon's start.
     fn is_taken_by_a_reload(&self, before: &Force) -> bool {
         let still_named = !self.runtimes.is_empty() || before.runtimes.is_empty();
         let still_default = self.default.is_some() || before.default.is_none();
         still_named && still_default && self.cdi == before.cdi
     }
 
-    /// The program that a runtime is.
     pub fn program(&self, name: &str) -> Option<&str> {
         self.runtimes.get(name)?.0.program.as_deref()
     }
 
-    /// Whether this is the default runtime.
     pub fn is_default(&self, name: &str) -> bool {
         self.default.as_ref().is_some_and(|(default, _)| default == name)
     }
@@ -105,7 +98,6 @@ impl Force {
         self.low().next().map(|runtime| runtime.keys.clone()).unwrap_or_default()
     }
 
-    /// The programs that ours can hand on to.
     pub fn low_programs(&self) -> Vec<String> {
         let mut all: Vec<String> = Vec::new();
         for program in self.low().filter_map(|runtime| runtime.program.clone()).filter(|program| !program.is_empty()) {
@@ -116,7 +108,6 @@ impl Force {
         all
     }
 
-    /// What a person is told of a runtime.
     pub fn tell<'a>(&'a self, name: &'a str) -> impl fmt::Display + 'a {
         Told { force: self, name }
     }

@@ -16,7 +16,6 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// The program's row.
 pub const PROGRAM: Program = Program {
     own: "leave",
     nvidia: &[],

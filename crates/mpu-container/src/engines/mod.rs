@@ -14,7 +14,6 @@ pub mod files;
 pub mod force;
 pub mod leave;
 mod oci_hook;
-mod pattern;
 pub mod plan;
 mod podman;
 pub mod source;
@@ -55,7 +54,6 @@ impl Engine {
         }
     }
 
-    /// Its word on a command line.
     pub fn word(self) -> &'static str {
         match self {
             Engine::Docker => "docker",
@@ -96,7 +94,6 @@ impl Engine {
         new.map_err(malformed(layer))
     }
 
-    /// The text without the runtime; none when nothing else is in it.
     fn without(self, layer: &Layer, name: &str) -> Result<Option<String>, EngineError> {
         let left = match self {
             Engine::Docker => docker::without(&layer.text, name).map(Some),
@@ -108,84 +105,37 @@ impl Engine {
     }
 }
 
-/// What comes of a file.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Change {
-    /// It is right as it is.
     None,
-    /// It gets this text.
     Write(String),
-    /// Nothing would be left in it.
     Delete,
 }
 
-/// Why an engine's configuration is not changed.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
-    /// A file that the engine reads later says something else.
     #[error("nothing was changed: {} would overrule it, where {what}; change or remove that first", by.display())]
-    Overruled {
-        /// What it says.
-        what: String,
-        /// The file.
-        by: PathBuf,
-    },
-    /// Somebody else has changed the files at the same time.
+    Overruled { what: String, by: PathBuf },
     #[error("the files were written, but something else is in force now: {told}")]
-    NotInForce {
-        /// What is in force.
-        told: String,
-    },
-    /// A command that should print the engine's configuration did not.
+    NotInForce { told: String },
     #[error(
         "{command} does not print the engine's configuration: {reason}; --config-source=file reads the files instead"
     )]
-    Command {
-        /// The command.
-        command: String,
-        /// What went wrong.
-        reason: String,
-    },
-    /// What was asked for has no meaning there.
+    Command { command: String, reason: String },
     #[error("{0}")]
     Asked(String),
-    /// It cannot be read.
     #[error("cannot read {}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// It cannot be written.
+    Read { path: PathBuf, source: io::Error },
     #[error("cannot write {}", path.display())]
-    Write {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
+    Write { path: PathBuf, source: io::Error },
     /// It cannot be written, and what was changed before it cannot be taken back.
     #[error("cannot write {}, and not all that was done before could be taken back: {kept}", path.display())]
-    Half {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-        /// What was not.
-        kept: String,
-    },
-    /// Somebody else changes the engine's files.
+    Half { path: PathBuf, source: io::Error, kept: String },
     #[error(transparent)]
     Locked(#[from] LockError),
     /// What is in it cannot be understood, so that changing it could lose something.
     #[error("{} is left as it is: {reason}", path.display())]
-    Malformed {
-        /// The file.
-        path: PathBuf,
-        /// Where and why.
-        reason: Malformed,
-    },
+    Malformed { path: PathBuf, reason: Malformed },
 }
 
 fn malformed(layer: &Layer) -> impl FnOnce(Malformed) -> EngineError + '_ {

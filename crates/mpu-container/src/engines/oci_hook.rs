@@ -1,15 +1,13 @@
 //! A hook file: how Podman and CRI-O were told of the prestart hook before they knew CDI. Deprecated by all; kept for
 //! those who configure by it.
 //!
-//! Outside truth: `oci-hooks(5)`, schema 1.0.0.
+//! Source: `oci-hooks(5)`, schema 1.0.0.
 
 use serde_json::json;
 use std::path::Path;
 
-/// The folders that the hook finds programs in.
 const PATH: [&str; 6] = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
 
-/// The file that starts this program before every container.
 pub fn hook(program: &Path) -> String {
     let folder = program.parent().and_then(Path::to_str).filter(|folder| !PATH.contains(folder));
     let path = PATH.into_iter().chain(folder).collect::<Vec<_>>().join(":");

@@ -16,16 +16,13 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use toml_edit::{DocumentMut, Item, Table};
 
-/// What is to be done.
 #[derive(Debug)]
 pub struct Plan {
     /// Each file that changes, in the order in which that is best done.
     pub changes: Vec<(PathBuf, Change)>,
-    /// What is in force once it is done.
     pub force: Force,
 }
 
-/// The plan that makes runtimes known. `pattern` has the keys that they get, if not those of the engine's own.
 pub fn adding(files: &Files, wishes: &[Wish], pattern: Option<&Force>) -> Result<Plan, EngineError> {
     if let Some(kept) = wishes.iter().find(|wish| files.engine == Engine::Docker && docker::is_kept(&wish.name)) {
         return Err(EngineError::Asked(format!(
@@ -63,7 +60,6 @@ pub fn adding(files: &Files, wishes: &[Wish], pattern: Option<&Force>) -> Result
     Ok(Plan { changes: changes(files, pending)?, force })
 }
 
-/// The plan that takes runtimes out again, of every file.
 pub fn removing(files: &Files, names: &[&str]) -> Result<Plan, EngineError> {
     removing_from(files, names, true, |_| true)
 }
@@ -83,7 +79,6 @@ pub fn before(files: &Files, names: &[&str], cdi: bool) -> Result<String, Engine
     docker::before(&text, names, cdi).map_err(|reason| EngineError::Malformed { path: files.top.clone(), reason })
 }
 
-/// The plan after which Docker's file says what it said before.
 pub fn restoring(files: &Files, names: &[&str], before: &str) -> Result<Plan, EngineError> {
     let mut pending = Pending::new();
     if let Some(text) = read(&files.top, &pending)? {
@@ -152,7 +147,6 @@ fn unimport(files: &Files, layers: &[Layer], pending: &mut Pending) -> Result<()
     Ok(())
 }
 
-/// The plan after which a runtime is not the default one. It stays known.
 pub fn undefaulting(files: &Files, name: &str) -> Result<Plan, EngineError> {
     let mut pending = Pending::new();
     not_default(files, name, &mut pending)?;
@@ -163,10 +157,6 @@ pub fn undefaulting(files: &Files, name: &str) -> Result<Plan, EngineError> {
 impl Plan {
     /// Carries it out: each file is replaced as a whole, with its owner and mode, and all of them or none. Then they are
     /// read again.
-    ///
-    /// # Errors
-    /// If a file cannot be written; or if what is in force afterwards is not what was planned, since somebody else has
-    /// changed the files meanwhile.
     pub fn carry_out(&self, files: &Files, names: &[&str]) -> Result<Force, EngineError> {
         let mut done = Vec::new();
         for (path, change) in &self.changes {
@@ -196,10 +186,8 @@ impl Plan {
     }
 }
 
-/// How a change is taken back.
 enum Undo {
     Nothing,
-    /// There was no file.
     Unmake,
     Rewrite(String),
     PutBack(text_file::Removed),
@@ -232,7 +220,6 @@ fn take_back(path: &Path, undo: Undo) -> Result<(), String> {
     }
 }
 
-/// The file that gets a runtime.
 fn target(files: &Files, wish: &Wish, pending: &mut Pending) -> Result<Layer, EngineError> {
     let layers = files.layers(pending)?;
     if files.engine == Engine::Containerd {
@@ -295,7 +282,6 @@ fn copied(files: &Files, layers: &[Layer], own: &Path, old: Option<&str>, versio
     Ok(copy)
 }
 
-/// The section that counts: the last one.
 fn section<'a>(layers: impl Iterator<Item = &'a Layer>) -> Result<Table, EngineError> {
     let mut all = Table::new();
     for layer in layers {
@@ -322,7 +308,6 @@ fn not_default(files: &Files, name: &str, pending: &mut Pending) -> Result<(), E
     Ok(())
 }
 
-/// Whether what was asked for will hold.
 fn judge(force: &Force, wish: &Wish) -> Result<(), EngineError> {
     let program = force.program(&wish.name);
     if program != Some(wish.path.as_str()) {

@@ -1,6 +1,6 @@
 //! Podman's files: merged key by key.
 //!
-//! Outside truth: `containers.conf(5)`, `[engine.runtimes]`.
+//! Source: `containers.conf(5)`, `[engine.runtimes]`.
 
 use super::tables::{cleared, edit, find, forget, prune, remove, set, table, text};
 use super::wish::{Malformed, Runtime, Says, Wish};
@@ -32,7 +32,6 @@ pub(super) fn with(of: &str, wish: &Wish) -> Result<String, Malformed> {
     })
 }
 
-/// The text without this runtime as the default one.
 pub(super) fn not_default(of: &str, name: &str) -> Result<String, Malformed> {
     edit(of, |root| {
         forget(root, &ENGINE, "runtime", name);

@@ -1,25 +1,18 @@
 //! What an engine itself says that it has read: the options of its runtimes, in whichever file they are.
 //!
-//! Owns the commands that print it. Outside truth: `containerd config dump`; `crio status config`, and `crio-status config`
-//! before CRI-O 1.31.
+//! Source: `containerd config dump`; `crio status config`, and `crio-status config` before CRI-O 1.31.
 
-use super::files::{Files, Layer};
+use super::files::{Files, Layer, LIMIT};
 use super::force::Force;
 use super::{Engine, EngineError};
-use rustix::fs::{memfd_create, MemfdFlags};
-use std::fs::File;
-use std::io::{self, Read, Seek};
+use mpu_os::child;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How long an engine may take to print its configuration.
 const LONGEST: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 20 });
-/// How soon is seen that it has.
-const STEP: Duration = Duration::from_millis(5);
 
-/// Asks the engine. `program` is another than the one on `PATH`; both are looked for below `root`.
 pub fn ask(engine: Engine, root: &Path, program: Option<&Path>) -> Result<Force, EngineError> {
     let named = |name: &str| program.map_or_else(|| name.into(), |program| program.display().to_string());
     let commands: &[(String, &[&str])] = match engine {
@@ -42,7 +35,6 @@ pub fn ask(engine: Engine, root: &Path, program: Option<&Path>) -> Result<Force,
     Err(failed.unwrap_or_else(|| EngineError::Asked("there is no such command".into())))
 }
 
-/// containerd's release; none if it does not say.
 pub fn containerd_release(root: &Path, program: Option<&Path>) -> Option<(u32, u32)> {
     let program = program.map_or_else(|| "containerd".into(), |program| program.display().to_string());
     // "containerd github.com/containerd/containerd 1.6.20~ds1 1.6.20~ds1-1+deb12u3"
@@ -71,32 +63,14 @@ fn printed(root: &Path, program: &str, words: &[&str]) -> Result<String, String>
             command
         }
     };
-    let told = |error: io::Error| error.to_string();
-    // Into memory, which holds all that it says while it is waited for; the toolkit's container may have no /tmp.
-    let file = || memfd_create("said", MemfdFlags::CLOEXEC).map(File::from).map_err(|error| error.to_string());
-    let (mut out, mut err) = (file()?, file()?);
     command.args(words).stdin(Stdio::null());
-    command.stdout(out.try_clone().map_err(told)?).stderr(err.try_clone().map_err(told)?);
-    let mut child = command.spawn().map_err(told)?;
-    let until = Instant::now() + LONGEST;
-    let status = loop {
-        match child.try_wait().map_err(told)? {
-            Some(status) => break status,
-            None if Instant::now() < until => sleep(STEP),
-            None => {
-                let _ = child.kill();
-                let _ = child.wait();
-                return Err(format!("it has not ended in {} seconds", LONGEST.as_secs()));
-            }
+    let output = child::run(&mut command, LONGEST, LIMIT).map_err(|error| error.to_string())?;
+    let text = |bytes| String::from_utf8(bytes).map_err(|error| error.to_string());
+    match output.status {
+        None => Err(format!("it has not ended in {} seconds, or prints without end", LONGEST.as_secs())),
+        Some(status) if status.success() => text(output.stdout),
+        Some(status) => {
+            Err(format!("{status} {}", text(output.stderr).unwrap_or_default().lines().next().unwrap_or_default()))
         }
-    };
-    let text = |file: &mut File| {
-        let mut text = String::new();
-        file.rewind()?;
-        file.read_to_string(&mut text).map(|_| text)
-    };
-    match status.success() {
-        true => text(&mut out).map_err(told),
-        false => Err(format!("{status} {}", text(&mut err).unwrap_or_default().lines().next().unwrap_or_default())),
     }
 }

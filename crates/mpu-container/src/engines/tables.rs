@@ -30,7 +30,6 @@ pub(super) fn cleared(text: String) -> Option<String> {
     (!empty).then_some(text)
 }
 
-/// The table at a path, made where it is missing.
 pub(super) fn table<'a>(root: &'a mut Table, path: &[&str]) -> Result<&'a mut Table, Malformed> {
     let mut at = root;
     for (depth, key) in path.iter().enumerate() {
@@ -55,12 +54,10 @@ pub(super) fn find<'a>(root: &'a Table, path: &[&str]) -> Option<&'a dyn TableLi
     path.iter().try_fold(root as &dyn TableLike, |at, key| at.get(key)?.as_table_like())
 }
 
-/// The string at a path.
 pub(super) fn text(root: &Table, path: &[&str], key: &str) -> Option<String> {
     find(root, path)?.get(key)?.as_str().map(str::to_string)
 }
 
-/// The tables within the one at a path, by their names.
 pub(super) fn within<'a>(root: &'a Table, path: &[&str]) -> impl Iterator<Item = (&'a str, &'a dyn TableLike)> {
     let entries = find(root, path).into_iter().flat_map(|table| table.iter());
     entries.filter_map(|(name, item)| Some((name, item.as_table_like()?)))
@@ -95,7 +92,6 @@ fn plain(value: &Value) -> Value {
     }
 }
 
-/// Puts the keys of one table over those of another, tables within likewise.
 pub(super) fn lay(over: &Table, under: &mut Table) {
     for (key, item) in over {
         match (item.as_table(), under.get_mut(key).and_then(Item::as_table_mut)) {
@@ -105,7 +101,6 @@ pub(super) fn lay(over: &Table, under: &mut Table) {
     }
 }
 
-/// Puts keys in where there are none, tables within likewise.
 pub(super) fn complete(table: &mut Table, with: &Table) {
     for (key, item) in with {
         match (table.get_mut(key), item.as_table()) {
@@ -165,7 +160,6 @@ pub(super) fn remove(root: &mut DocumentMut, path: &[&str], key: &str) {
     }
 }
 
-/// Takes a key out if it has this value, and the heading above it if that was there for the key's sake.
 pub(super) fn forget(root: &mut DocumentMut, path: &[&str], key: &str, text: &str) {
     if self::text(root, path, key).as_deref() != Some(text) {
         return;

@@ -31,7 +31,6 @@ fn all() -> Wish {
     Wish { default: Some(true), cdi: true, ..wish() }
 }
 
-/// An engine's files in a folder that is the host's root.
 struct Place {
     dir: tempfile::TempDir,
     files: Files,
@@ -79,7 +78,6 @@ impl Place {
         Force::of(&self.files, &self.files.layers(&Pending::new()).expect("read")).expect("understood")
     }
 
-    /// Every file with its text.
     fn tree(&self) -> Vec<(PathBuf, String)> {
         fn walk(folder: &Path, all: &mut Vec<(PathBuf, String)>) {
             for entry in fs::read_dir(folder).expect("read").flatten() {

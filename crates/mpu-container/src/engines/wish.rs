@@ -2,27 +2,21 @@
 
 use toml_edit::Table;
 
-/// What an engine shall know.
 #[derive(Debug, Clone)]
 pub struct Wish {
-    /// What users call the runtime: `nvidia`.
     pub name: String,
-    /// The program.
     pub path: String,
     /// Whether containers that name no runtime get this one; none leaves that as it is.
     pub default: Option<bool>,
-    /// Whether the engine shall read CDI files.
     pub cdi: bool,
     /// The version that a containerd configuration gets which is not there yet.
     pub containerd_version: i64,
     /// The kind of runtime that containerd takes it for.
     pub runtime_type: String,
-    /// The annotations of a pod that containerd hands on to it.
     pub annotations: Vec<String>,
 }
 
 impl Wish {
-    /// A runtime that is known, and nothing else.
     pub fn new(name: &str, path: &str) -> Wish {
         Wish {
             name: name.into(),
@@ -36,47 +30,34 @@ impl Wish {
     }
 }
 
-/// What one file says of runtimes.
 #[derive(Debug, Default)]
 pub struct Says {
     /// Whether it may do away with all that files before it say.
     pub section: bool,
-    /// The default runtime.
     pub default: Option<String>,
-    /// Each runtime with what is said of it.
     pub runtimes: Vec<(String, Runtime)>,
-    /// Whether CDI files are read.
     pub cdi: Option<bool>,
 }
 
-/// What is said of a runtime.
 #[derive(Debug, Clone, Default)]
 pub struct Runtime {
-    /// Its program.
     pub program: Option<String>,
-    /// Every key.
     pub keys: Table,
 }
 
-/// What is wrong with a configuration's text.
 #[derive(Debug, thiserror::Error)]
 pub enum Malformed {
-    /// Not JSON.
     #[error("not JSON: {0}")]
     Json(#[from] serde_json::Error),
-    /// Not TOML.
     #[error("not TOML: {0}")]
     Toml(#[from] toml_edit::TomlError),
-    /// A key has another kind of value than the engine's documentation says.
     #[error("{0} is no table")]
     NoTable(String),
-    /// An import that is no pattern of Go's.
     #[error("the import {0:?} has a bracket or a backslash too few or too many")]
     Pattern(String),
     /// A key that a file has more than once, of which only the last one would be kept.
     #[error("the key '{0}' is there twice; an engine takes the last one, so remove the other one")]
     Twice(String),
-    /// A version of containerd's configuration that we do not know.
     #[error("containerd's configuration version {0} is not known (1, 2 and 3 are)")]
     Version(i64),
 }

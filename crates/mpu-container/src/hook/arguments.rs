@@ -1,7 +1,6 @@
 //! The container CLI's arguments for a container.
 //!
-//! Owns their order, which scripts and logs of users know. Outside truth: NVIDIA Container Toolkit 1.20,
-//! `cmd/nvidia-container-runtime-hook/main.go`.
+//! Source: NVIDIA Container Toolkit 1.20, `cmd/nvidia-container-runtime-hook/main.go`.
 
 use crate::config::{CompatMode, Config};
 use crate::request::Request;
@@ -9,7 +8,6 @@ use rustix::process::Pid;
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
-/// The arguments, without the program's name.
 pub fn of(
     config: &Config,
     ldconfig: Option<String>,

@@ -1,29 +1,22 @@
 //! The hook's flags, as Go's package `flag` reads them: one dash or two, before the command only.
 //!
-//! Owns the grammar, so that engines' and scripts' ways of calling NVIDIA's hook work. Outside truth: the package's
-//! documentation, "Command line flag syntax".
+//! Source: the package's documentation, "Command line flag syntax".
 
 use crate::config::edit::truth;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
-/// What the hook is told.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Flags {
-    /// The configuration to read.
     pub config: Option<OsString>,
-    /// Say what is done.
     pub debug: bool,
-    /// Only say what this is.
     pub version: bool,
-    /// Only say how it is used.
     pub help: bool,
     /// The first word that is no flag. What follows it has no meaning.
     pub command: Option<OsString>,
 }
 
 impl Flags {
-    /// Reads arguments (without the program's name); else what is wrong with them.
     pub fn parse(arguments: &[OsString]) -> Result<Flags, String> {
         let mut flags = Flags::default();
         let mut arguments = arguments.iter();

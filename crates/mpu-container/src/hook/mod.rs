@@ -4,7 +4,7 @@
 //! becoming the CLI, whose exit code and words are then the hook's. A container that asks for nothing is left alone,
 //! whatever else its specification says.
 //!
-//! Outside truth: OCI runtime specification, `runtime.md` (state, hooks); NVIDIA Container Toolkit 1.20,
+//! Source: OCI runtime specification, `runtime.md` (state, hooks); NVIDIA Container Toolkit 1.20,
 //! `cmd/nvidia-container-runtime-hook`.
 
 mod arguments;
@@ -27,7 +27,6 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-/// Its row in the table of programs.
 pub const PROGRAM: Program = Program {
     own: "hook",
     nvidia: &[NAME, "nvidia-container-toolkit"],
@@ -64,28 +63,20 @@ Exit codes: 0 done, or nothing to do; 1 refused or failed; 2 a mistake in the
 arguments; any other is the container CLI's.
 ";
 
-/// Why a container does not start.
 #[derive(Debug, thiserror::Error)]
 pub enum HookError {
-    /// The administrator's file cannot be used.
     #[error("error getting hook config")]
     Config(#[source] ConfigError),
-    /// The state is not one.
     #[error("could not decode container state")]
     State(#[source] state::StateError),
-    /// The bundle's config.json cannot be read.
     #[error("could not open OCI spec")]
     Open(#[source] SpecError),
-    /// It is not what it must be.
     #[error("could not decode OCI spec")]
     Decode(#[source] SpecError),
-    /// It lacks something that every container has.
     #[error("{0} is empty in OCI spec")]
     Lacks(&'static str),
-    /// The container may not have what it asks for.
     #[error(transparent)]
     Request(#[from] RequestError),
-    /// The mode has no hook.
     #[error(
         "invoking the NVIDIA Container Runtime Hook directly (e.g. specifying the docker --gpus flag) is not supported. \
          Please use the NVIDIA Container Runtime (e.g. specify the --runtime=nvidia flag) instead: {0}"
@@ -94,18 +85,11 @@ pub enum HookError {
     /// The container asks for a limit of GPU memory that cannot be had.
     #[error("the container asks for a limit of GPU memory, which would not hold")]
     Limits(#[from] LimitsError),
-    /// The container CLI does not start.
     #[error("exec failed: {}", program.display())]
-    Exec {
-        /// The program.
-        program: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
+    Exec { program: PathBuf, source: io::Error },
 }
 
 impl HookError {
-    /// What to do about it.
     fn fix(&self) -> &'static str {
         match self {
             HookError::Config(error) => error.fix(),
@@ -228,7 +212,6 @@ fn load(named: Option<&OsStr>) -> Result<Loaded, ConfigError> {
     }
 }
 
-/// That the mode is one with a hook.
 fn legacy(config: &Config, only_cdi_names: bool) -> Result<(), HookError> {
     match config.runtime.mode {
         _ if config.hook.skip_mode_detection => Ok(()),

@@ -1,7 +1,7 @@
 //! A container's state, as a hook is given it.
 //!
-//! Owns its fields and where its paths begin. Outside truth: OCI runtime specification, `runtime.md`, "State"; before
-//! it, Docker's runc of 17.03 wrote `bundlePath`.
+//! Source: OCI runtime specification, `runtime.md`, "State"; before it, Docker's runc of 17.03 wrote
+//! `bundlePath`.
 
 use rustix::process::Pid;
 use serde::Deserialize;
@@ -11,7 +11,6 @@ use std::path::{Component, Path, PathBuf};
 /// More than any state: it holds a few fields and the annotations.
 const LIMIT: u64 = 16 << 20;
 
-/// What we need of it.
 #[derive(Debug)]
 pub struct State {
     /// The container's first process, in our PID namespace.
@@ -20,27 +19,17 @@ pub struct State {
     pub bundle: PathBuf,
 }
 
-/// Why it is no state.
 #[derive(Debug, thiserror::Error)]
 pub enum StateError {
-    /// The standard input cannot be read.
     #[error("cannot read the standard input")]
     Read(#[source] io::Error),
-    /// There is nothing on it.
     #[error("there is nothing on the standard input")]
     Empty,
     /// It is no JSON, or a field is not what it must be.
     #[error(transparent)]
     Json(serde_json::Error),
-    /// The working directory, where a relative bundle would be, is gone.
     #[error("the bundle '{}' is relative, and there is no working directory", bundle.display())]
-    NoDirectory {
-        /// The bundle.
-        bundle: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// It has no process.
+    NoDirectory { bundle: PathBuf, source: io::Error },
     #[error("it has no pid")]
     NoProcess,
 }

@@ -3,7 +3,7 @@
 //! Owns the choice, and one file that puts their folder before all others in the loader's list; `update-ldcache` makes
 //! it known. The libraries are looked at, never loaded.
 //!
-//! Outside truth: CUDA Compatibility, "Forward Compatibility"; the note `.note.cuda.fwd_compatibility`, a JSON text that
+//! Source: CUDA Compatibility, "Forward Compatibility"; the note `.note.cuda.fwd_compatibility`, a JSON text that
 //! newer libraries carry: the CUDA version, and the driver branches they work with.
 
 use super::{HookError, Notes};
@@ -40,7 +40,6 @@ pub struct Wanted {
 }
 
 impl Wanted {
-    /// Whether nothing is known of the host.
     pub fn is_empty(&self) -> bool {
         self.host_driver_version.is_empty() && self.host_cuda_version.is_empty()
     }
@@ -49,7 +48,6 @@ impl Wanted {
 /// The numbers of a version; none when it is not one.
 type Version = Vec<u32>;
 
-/// What a library says of itself.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Note {
     cuda: String,
@@ -134,12 +132,10 @@ fn is_better(image: &Version, note: Option<&Note>, wanted: &Wanted) -> bool {
     }
 }
 
-/// Reads numbers between dots, one at least.
 fn version(text: &str) -> Option<Version> {
     text.split('.').map(|part| part.parse().ok().filter(|_| !part.starts_with('+'))).collect()
 }
 
-/// A library's note; none when it has none that could be read.
 pub fn note<'a, R: ReadRef<'a>>(file: R) -> Option<Note> {
     let header = FileHeader64::<Endianness>::parse(file).ok()?;
     let endian = header.endian().ok()?;

@@ -4,7 +4,7 @@
 //! does) counts too many. A GPU is the container's if the container has its node, whoever put that there. What is hidden
 //! is no secret: a container with the right to unmount sees it again.
 //!
-//! Outside truth: NVIDIA's open kernel modules, `nv-procfs.c` (`gpus/ADDRESS/information`); libnvidia-container,
+//! Source: NVIDIA's open kernel modules, `nv-procfs.c` (`gpus/ADDRESS/information`); libnvidia-container,
 //! `src/nvc_mount.c`, which shows the chosen GPUs' folders only. NVIDIA's CDI files (Container Toolkit 1.20) hide nothing.
 
 use super::nodes::minors;

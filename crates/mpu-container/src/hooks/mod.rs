@@ -7,7 +7,7 @@
 //!
 //! Each hook can be run again, and then changes nothing.
 //!
-//! Outside truth: NVIDIA Container Toolkit, `cmd/nvidia-cdi-hook`; OCI runtime specification, "POSIX-platform Hooks".
+//! Source: NVIDIA Container Toolkit, `cmd/nvidia-cdi-hook`; OCI runtime specification, "POSIX-platform Hooks".
 
 pub mod compat;
 mod gpus;
@@ -41,7 +41,6 @@ use turns::Roots;
 
 pub use turns::{BETWEEN, IN_TURN};
 
-/// The program's row.
 pub const PROGRAM: Program = Program {
     own: "cdi-hook",
     nvidia: &["nvidia-cdi-hook"],
@@ -128,51 +127,26 @@ enum Hook {
     Unknown(Vec<OsString>),
 }
 
-/// Why a hook failed.
 #[derive(Debug, thiserror::Error)]
 pub enum HookError {
-    /// The container's state.
     #[error(transparent)]
     State(#[from] state::StateError),
-    /// A file of the container.
     #[error(transparent)]
     Beneath(#[from] BeneathError),
-    /// ldconfig.
     #[error(transparent)]
     Ldconfig(#[from] LdconfigError),
-    /// The container's configuration.
     #[error(transparent)]
     Spec(#[from] SpecError),
-    /// What the container asks for.
     #[error(transparent)]
     Request(#[from] RequestError),
-    /// A limit that does not hold.
     #[error("the container asks for a limit of GPU memory, which would not hold")]
     Limits(#[from] LimitsError),
-    /// The container's root is the host's.
     #[error("the container's root {} is the host's root directory; a hook changes containers only", path.display())]
-    Host {
-        /// The path.
-        path: PathBuf,
-    },
-    /// An argument.
+    Host { path: PathBuf },
     #[error("{what} {value:?} is not {wanted}")]
-    Argument {
-        /// What it is for.
-        what: &'static str,
-        /// What was given.
-        value: String,
-        /// What is wanted.
-        wanted: &'static str,
-    },
-    /// A part of the host.
+    Argument { what: &'static str, value: String, wanted: &'static str },
     #[error("cannot {act}")]
-    System {
-        /// What was tried.
-        act: &'static str,
-        /// What the kernel said.
-        source: io::Error,
-    },
+    System { act: &'static str, source: io::Error },
 }
 
 /// Where notes go: a runtime shows a hook's standard error when it fails.
@@ -227,7 +201,6 @@ fn parse_all(arguments: Vec<OsString>) -> Result<Vec<Args>, ExitCode> {
     turns::split(arguments).into_iter().map(|hook| parse(hook, is_alone)).collect()
 }
 
-/// One hook's arguments; or what this program ends with.
 fn parse(arguments: Vec<OsString>, is_alone: bool) -> Result<Args, ExitCode> {
     match Args::try_parse_from(&arguments) {
         Ok(args) => Ok(args),

@@ -4,7 +4,6 @@ use super::{HookError, Notes};
 use crate::beneath::Root;
 use std::path::Path;
 
-/// Reads a mode of octal digits.
 pub fn parse(text: &str) -> Result<u32, HookError> {
     let digits = text.trim();
     let mode = u32::from_str_radix(digits, 8).ok().filter(|mode| *mode <= 0o7777 && !digits.starts_with('+'));

@@ -4,7 +4,7 @@
 //! NVML and nvidia-smi make and remove `/dev/nvidia…` as they see fit, unless `ModifyDeviceFiles` is 0. In a container
 //! that would undo what the runtime has given it.
 //!
-//! Outside truth: NVIDIA's README, "Notes on device files"; `/proc/driver/nvidia/params`.
+//! Source: NVIDIA's README, "Notes on device files"; `/proc/driver/nvidia/params`.
 
 use super::{HookError, Notes};
 use crate::beneath::host::out_of_sight;

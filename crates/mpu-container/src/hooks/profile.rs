@@ -3,7 +3,7 @@
 //! Owns one file, a profile of the driver's own kind that applies to every program. Its setting is a mask: bit N is the
 //! GPU with the node `/dev/nvidiaN`.
 //!
-//! Outside truth: NVIDIA's README, "Application Profiles"; the setting and the file's name as NVIDIA's hook writes them.
+//! Source: NVIDIA's README, "Application Profiles"; the setting and the file's name as NVIDIA's hook writes them.
 
 use super::nodes::minors;
 use super::{HookError, Notes};
@@ -13,7 +13,6 @@ use std::path::Path;
 const FOLDER: &str = "/etc/nvidia/nvidia-application-profiles-rc.d";
 const FILE: &str = "/etc/nvidia/nvidia-application-profiles-rc.d/10-container.conf";
 
-/// Writes the profile for the device nodes that the container has. Without any, nothing is written.
 pub fn update(root: &Root, notes: Notes) -> Result<(), HookError> {
     let mut mask = 0_u64;
     for minor in minors(root)? {

@@ -1,51 +1,29 @@
 //! Where a container's root is, told by its state.
 //!
-//! Outside truth: OCI runtime specification, "State" (`bundle`) and "Root" (`root.path`, relative to the bundle); crun
+//! Source: OCI runtime specification, "State" (`bundle`) and "Root" (`root.path`, relative to the bundle); crun
 //! tells the root in the state, and its bundle can be unreadable for the hook.
 
+use mpu_os::file::{open_regular as open_regular_file, Links};
 use rustix::fs::{AtFlags, StatxAttributes, StatxFlags, CWD};
 use rustix::process::Pid;
 use serde::Deserialize;
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 /// The largest state or configuration that is read. Engines' configurations have some hundred kilobytes.
 const LARGEST: u64 = 64 << 20;
 
-/// Why the root is not known.
 #[derive(Debug, thiserror::Error)]
 pub enum StateError {
-    /// A file cannot be read.
     #[error("cannot read {what}")]
-    Read {
-        /// The file, or standard input.
-        what: String,
-        /// What the kernel said.
-        source: io::Error,
-    },
-    /// It is not what it should be.
+    Read { what: String, source: io::Error },
     #[error("{what} is not a container's {wanted}")]
-    Parse {
-        /// The file, or standard input.
-        what: String,
-        /// What was looked for.
-        wanted: &'static str,
-        /// Where it differs.
-        source: serde_json::Error,
-    },
-    /// Neither says where the root is.
+    Parse { what: String, wanted: &'static str, source: serde_json::Error },
     #[error("{what} names no {field}")]
-    Missing {
-        /// The file, or standard input.
-        what: String,
-        /// What is missing.
-        field: &'static str,
-    },
+    Missing { what: String, field: &'static str },
 }
 
-/// What is read of a container's state.
 #[derive(Debug, Default, PartialEq, Eq, Deserialize)]
 pub struct State {
     #[serde(default)]
@@ -101,7 +79,6 @@ fn read(spec: &Path) -> Result<(State, String), StateError> {
     Ok((state, name))
 }
 
-/// The root of such a container.
 pub fn root(spec: &Path) -> Result<PathBuf, StateError> {
     let (state, name) = read(spec)?;
     if !state.root.as_os_str().is_empty() {
@@ -143,11 +120,8 @@ fn open(path: &Path) -> Result<impl Read, StateError> {
 /// The bundle's file: unlike a state, which a caller may hand over by a pipe, it is a file, and nobody waits for another thing.
 fn open_regular(path: &Path) -> Result<impl Read, StateError> {
     let failed = |source| StateError::Read { what: path.display().to_string(), source };
-    let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path).map_err(failed)?;
-    match file.metadata().map_err(failed)?.is_file() {
-        true => Ok(io::BufReader::new(file).take(LARGEST)),
-        false => Err(failed(io::Error::other("it is not a regular file"))),
-    }
+    let file = open_regular_file(path, Links::Followed).map_err(failed)?;
+    Ok(io::BufReader::new(file).take(LARGEST))
 }
 
 fn first<T: for<'a> Deserialize<'a>>(stream: impl Read) -> Result<T, serde_json::Error> {

@@ -4,7 +4,6 @@ use super::{HookError, Notes};
 use crate::beneath::Root;
 use std::path::PathBuf;
 
-/// What links are wanted.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Links(Vec<(PathBuf, PathBuf)>);
 

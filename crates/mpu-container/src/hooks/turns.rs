@@ -32,7 +32,6 @@ pub(super) fn split(arguments: Vec<OsString>) -> Vec<Vec<OsString>> {
 pub(super) struct Roots(RefCell<BTreeMap<OsString, Rc<Root>>>);
 
 impl Roots {
-    /// The root of the container that a state is of.
     pub(super) fn of(&self, spec: &OsStr) -> Result<Rc<Root>, HookError> {
         let spec = if spec == "-" { OsStr::new("") } else { spec };
         if let Some(root) = self.0.borrow().get(spec) {

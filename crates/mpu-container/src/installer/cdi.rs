@@ -1,6 +1,4 @@
 //! The CDI file for management containers: every node of the driver as one device.
-//!
-//! Owns where it goes. What is in it is `crate::cdi`'s; paths are moved from where the driver is here to where the host has it.
 
 use super::error::InstallError;
 use super::flags::Options;
@@ -12,13 +10,11 @@ use crate::ctk::make_control_nodes;
 use crate::driver::DriverRoot;
 use std::path::{Path, PathBuf};
 
-/// What the file's device is, if it is a name.
 pub fn kind(options: &Options) -> Result<Kind, InstallError> {
     let (vendor, class) = options.text("cdi-kind").split_once('/').unwrap_or((options.text("cdi-kind"), ""));
     Kind::new(vendor, class).map_err(|error| InstallError::Asked(format!("--cdi-kind: {error}")))
 }
 
-/// Makes the control nodes and the file.
 pub fn write(folder: &Path, options: &Options, told: &dyn Fn(String)) -> Result<(), InstallError> {
     let or = |flag: &str, other: &str| match options.text(flag) {
         "" => PathBuf::from(options.text(other)),
@@ -51,7 +47,6 @@ pub fn write(folder: &Path, options: &Options, told: &dyn Fn(String)) -> Result<
     Ok(())
 }
 
-/// Whether control nodes are to be made.
 pub fn nodes(options: &Options) -> Result<bool, InstallError> {
     let words = options.list("create-device-nodes");
     if let Some(other) = words.iter().find(|word| !matches!(word.as_str(), "control" | "none")) {

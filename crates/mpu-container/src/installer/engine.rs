@@ -1,6 +1,4 @@
 //! The engine's files: the runtimes put in, and taken out again.
-//!
-//! Owns what a flag means for them. The changes are `crate::engines`'.
 
 use super::error::InstallError;
 use super::flags::Options;
@@ -20,7 +18,6 @@ use std::path::{Path, PathBuf};
 /// What Docker's file said before, beside the programs' configuration.
 const BEFORE: &str = ".config/nvidia-container-runtime/before.json";
 
-/// An engine of a host.
 pub struct Host {
     files: Files,
     root: PathBuf,
@@ -32,7 +29,6 @@ pub struct Host {
 }
 
 impl Host {
-    /// The one that is asked for.
     pub fn of(options: &Options) -> Result<Host, InstallError> {
         let word = options.text("runtime");
         let engine = Engine::from_str(word, false).ok().filter(|engine| *engine != Engine::Podman);
@@ -109,7 +105,6 @@ impl Host {
         Force::of(files, &files.layers(&Default::default())?)
     }
 
-    /// Makes the runtimes known. `folder` is where their programs are.
     pub fn set_up(
         &self,
         folder: &Path,

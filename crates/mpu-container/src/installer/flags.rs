@@ -3,7 +3,7 @@
 //! Owns its flags and the variables that stand for them: the GPU Operator says everything by variables, some by several
 //! names. A flag that is given wins over a variable. Refuses to know what comes of a flag.
 //!
-//! Outside truth: `nvidia-ctk-installer --help` of NVIDIA Container Toolkit 1.20; `controllers/object_controls.go` of the GPU
+//! Source: `nvidia-ctk-installer --help` of NVIDIA Container Toolkit 1.20; `controllers/object_controls.go` of the GPU
 //! Operator 26.7 for the variables that it sets.
 
 use crate::config::edit::truth;
@@ -14,20 +14,15 @@ use std::ffi::OsString;
 /// Stands for what the engine's packages have.
 const BY_RUNTIME: &str = "RUNTIME_SPECIFIC_DEFAULT";
 
-/// What a flag takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    /// Nothing, or true or false.
     Switch,
-    /// A text.
     Text(&'static str),
-    /// Words, separated by commas.
     List(&'static str),
     /// Whatever: it has no effect here.
     PassedOver,
 }
 
-/// One flag.
 struct Flag {
     name: &'static str,
     aliases: &'static [&'static str],
@@ -136,7 +131,6 @@ const EXAMPLES: &str = "Examples:
 At SIGTERM, SIGINT, SIGQUIT or SIGHUP the engine's files are put back, the engine reads them, and the program ends.
 The programs stay, for containers that run.";
 
-/// The command line.
 pub fn command() -> Command {
     let flags = FLAGS.iter().map(|flag| {
         let variables: Vec<String> = flag.variables.iter().map(|name| format!("{name}=")).collect();
@@ -173,7 +167,6 @@ pub fn command() -> Command {
         .after_help(EXAMPLES)
 }
 
-/// Whether a call says anything: by a word, or by a variable.
 pub fn says(words: &[OsString], variable: impl Fn(&str) -> Option<OsString>) -> bool {
     let mut variables = FLAGS.iter().flat_map(|flag| flag.variables);
     words.len() > 1 || variables.any(|name| variable(name).is_some_and(|value| !value.is_empty()))
@@ -182,12 +175,10 @@ pub fn says(words: &[OsString], variable: impl Fn(&str) -> Option<OsString>) -> 
 /// The folder that a toolkit container has the host's root at, if nothing else is said.
 pub const HOST: &str = "/host";
 
-/// What was asked for.
 #[derive(Debug)]
 pub struct Options(ArgMatches);
 
 impl Options {
-    /// Reads the words of a command line, its name first, and the variables.
     pub fn read(words: Vec<OsString>, variable: impl Fn(&str) -> Option<OsString>) -> Result<Options, clap::Error> {
         let set = |name: &&str| variable(name).filter(|value| !value.is_empty());
         let mut all: Vec<OsString> = words.first().cloned().into_iter().collect();
@@ -207,7 +198,6 @@ impl Options {
         Ok(Options(command().try_get_matches_from(all)?))
     }
 
-    /// A text; empty if nothing is said.
     pub fn text(&self, flag: &str) -> &str {
         match self.0.get_one::<String>(flag).map_or("", String::as_str) {
             BY_RUNTIME => "",
@@ -215,22 +205,18 @@ impl Options {
         }
     }
 
-    /// Whether it is on.
     pub fn on(&self, flag: &str) -> bool {
         self.0.get_one(flag).copied().unwrap_or(false)
     }
 
-    /// The words of a list.
     pub fn list(&self, flag: &str) -> Vec<String> {
         self.text(flag).split(',').map(|word| word.trim().to_string()).filter(|word| !word.is_empty()).collect()
     }
 
-    /// Whether it was said, by a flag or a variable.
     pub fn given(&self, flag: &str) -> bool {
         self.0.value_source(flag) == Some(ValueSource::CommandLine)
     }
 
-    /// What was said and has no effect.
     pub fn passed_over(&self) -> Vec<&'static str> {
         let passed = FLAGS.iter().filter(|flag| flag.kind == PassedOver).map(|flag| flag.name);
         passed.filter(|name| self.given(name)).collect()

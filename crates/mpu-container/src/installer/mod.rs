@@ -1,9 +1,6 @@
 //! The program `nvidia-ctk-installer`: what the GPU Operator's toolkit container runs.
 //!
-//! Owns the order: one instance at a time, the programs on the host, the engine told of them, and all undone for the engine
-//! when it is told to end. Each step is a module. Refuses to know what is in an engine's files (`crate::engines`).
-//!
-//! Outside truth: `cmd/nvidia-ctk-installer` of NVIDIA Container Toolkit 1.20; `assets/state-container-toolkit` of the GPU
+//! Source: `cmd/nvidia-ctk-installer` of NVIDIA Container Toolkit 1.20; `assets/state-container-toolkit` of the GPU
 //! Operator.
 
 mod cdi;

@@ -15,7 +15,6 @@ use std::io;
 use std::os::unix::fs::{symlink, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// The executable's name.
 const OWN: &str = "mpu-container";
 const LINKS: [&str; 5] = [
     "nvidia-ctk",
@@ -24,11 +23,9 @@ const LINKS: [&str; 5] = [
     "nvidia-container-runtime-hook",
     "nvidia-container-toolkit",
 ];
-/// The runtimes, by the mode that each name chooses.
 pub const RUNTIMES: [&str; 3] =
     ["nvidia-container-runtime", "nvidia-container-runtime.cdi", "nvidia-container-runtime.legacy"];
 
-/// Installs everything. `low` are the runtimes behind ours, the first of which starts containers without a driver.
 pub fn install(folder: &Path, options: &Options, low: &[String], told: &dyn Fn(String)) -> Result<(), InstallError> {
     let at = |path: &Path| {
         let path = path.to_path_buf();
@@ -109,7 +106,6 @@ fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }
 
-/// config.toml, as the flags have it.
 fn config_text(
     folder: &Path,
     options: &Options,

@@ -3,7 +3,7 @@
 //! Owns how: by systemd, or by a signal to whoever answers at the engine's socket. Docker reads `daemon.json` again at
 //! SIGHUP. containerd ends at it, and whoever keeps it up (systemd, k3s) starts it again, which is waited for.
 //!
-//! Outside truth: NVIDIA Container Toolkit 1.20, `cmd/nvidia-ctk-installer/container`; `unix(7)`, `SCM_CREDENTIALS`.
+//! Source: NVIDIA Container Toolkit 1.20, `cmd/nvidia-ctk-installer/container`; `unix(7)`, `SCM_CREDENTIALS`.
 
 use super::sys;
 use crate::engines::Engine;
@@ -20,7 +20,6 @@ use std::time::{Duration, Instant};
 
 /// How often an engine is asked who it is, as it may be about to start.
 const ATTEMPTS: u32 = 6;
-/// And how long between.
 const PAUSE: Duration = Duration::from_secs(5);
 /// How long an engine may take to answer.
 const ANSWER: Duration = Duration::from_secs(5);
@@ -32,7 +31,6 @@ const STEP: Duration = Duration::from_millis(200);
 /// How an engine is had to read its files again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
-    /// It is not.
     None,
     /// SIGHUP.
     Signal,
@@ -58,44 +56,18 @@ impl Mode {
 /// Why an engine does not read its files again.
 #[derive(Debug, thiserror::Error)]
 pub enum RestartError {
-    /// There is no such way.
     #[error("--restart-mode={0} is not supported; use signal, systemd or none")]
     Unknown(String),
-    /// Nobody to be signalled.
     #[error("cannot find the engine's process at {}: {source}; name its socket with --socket, or use --restart-mode=systemd", socket.display())]
-    Silent {
-        /// The socket.
-        socket: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// The signal cannot be sent.
+    Silent { socket: PathBuf, source: io::Error },
     #[error("process {} cannot be signalled", pid.as_raw_nonzero())]
-    Signal {
-        /// Whose.
-        pid: Pid,
-        /// Why.
-        source: io::Error,
-    },
-    /// It ended and did not come back.
+    Signal { pid: Pid, source: io::Error },
     #[error("the engine ended as it was told to, and nobody has started it again: {} is silent", .0.display())]
     Gone(PathBuf),
-    /// systemctl could not be started.
     #[error("cannot run {command}")]
-    Start {
-        /// The command.
-        command: String,
-        /// Why.
-        source: io::Error,
-    },
-    /// systemctl failed; it has said why itself.
+    Start { command: String, source: io::Error },
     #[error("{command} failed ({status})")]
-    Systemctl {
-        /// The command.
-        command: String,
-        /// How it ended.
-        status: ExitStatus,
-    },
+    Systemctl { command: String, status: ExitStatus },
 }
 
 /// Does it. `root` is where the host's root is; once `ended` says so, nothing is waited for.

@@ -2,13 +2,13 @@
 //!
 //! Reads text, and matches names. Which files there are is told from outside.
 //!
-//! Outside truth: ldconfig(8) and the reader in glibc's `elf/ldconfig.c`: a line is a folder, or `include` and patterns;
+//! Source: ldconfig(8) and the reader in glibc's `elf/ldconfig.c`: a line is a folder, or `include` and patterns;
 //! `#` starts a comment; `folder=TYPE` names a library's kind, which has no meaning any more; `hwcap` lines are skipped.
 
-/// One line that says something.
+use crate::glob;
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Line<'a> {
-    /// A folder with libraries.
     Folder(&'a str),
     /// A pattern of files to read besides; not absolute when it is meant beside the file.
     Include(&'a str),
@@ -42,26 +42,11 @@ pub fn fits(pattern: &[u8], name: &[u8]) -> bool {
     if name.first() == Some(&b'.') && pattern.first() != Some(&b'.') {
         return false;
     }
-    // The usual walk with one place to return to: linear for a pattern with one star, never worse than the product.
-    let (mut p, mut n, mut star) = (0, 0, None);
-    while let Some(byte) = name.get(n) {
-        match pattern.get(p) {
-            Some(b'*') => {
-                star = Some((p, n));
-                p += 1;
-            }
-            Some(b'[') => return false,
-            Some(wanted) if *wanted == b'?' || wanted == byte => (p, n) = (p + 1, n + 1),
-            _ => match star {
-                Some((at, from)) => {
-                    star = Some((at, from + 1));
-                    (p, n) = (at + 1, from + 1);
-                }
-                None => return false,
-            },
-        }
+    if pattern.contains(&b'[') {
+        return false;
     }
-    pattern.iter().skip(p).all(|byte| *byte == b'*')
+    let text = String::from_utf8_lossy;
+    glob::matches(&text(pattern).replace('\\', "\\\\"), &text(name)) == Some(true)
 }
 
 #[cfg(test)]

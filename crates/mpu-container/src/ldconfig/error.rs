@@ -5,70 +5,28 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Why the cache is not up to date.
 #[derive(Debug, thiserror::Error)]
 pub enum LdconfigError {
-    /// A file of the container.
     #[error(transparent)]
     Beneath(#[from] BeneathError),
-    /// The root that was named is this process's own.
     #[error("{} is the host's root directory; ldconfig is only run for a container", path.display())]
-    Host {
-        /// The path.
-        path: PathBuf,
-    },
-    /// The image's configuration leads to more than can be followed.
+    Host { path: PathBuf },
     #[error("/etc/ld.so.conf in the container leads to more than {most} {what}: make it smaller in the image")]
-    Endless {
-        /// The limit.
-        most: usize,
-        /// Of what.
-        what: &'static str,
-    },
-    /// A folder that cannot stand in a line of a file.
+    Endless { most: usize, what: &'static str },
     #[error("the folder {folder:?} is not an absolute path on one line")]
-    Folder {
-        /// The folder.
-        folder: String,
-    },
-    /// The program cannot be read.
+    Folder { folder: String },
     #[error("cannot read the host's ldconfig {}", path.display())]
-    Program {
-        /// Its path.
-        path: PathBuf,
-        /// What the kernel said.
-        source: io::Error,
-    },
-    /// The program would bring code of the container into play.
+    Program { path: PathBuf, source: io::Error },
     #[error(
         "{} is not a statically linked program, and would run the container's loader; name one that is \
          (on Ubuntu /sbin/ldconfig.real)",
         path.display()
     )]
-    Dynamic {
-        /// Its path.
-        path: PathBuf,
-    },
-    /// The host refused what the isolation needs.
+    Dynamic { path: PathBuf },
     #[error("cannot isolate ldconfig: {step}")]
-    Jail {
-        /// What was tried.
-        step: &'static str,
-        /// What the kernel said.
-        source: io::Error,
-    },
-    /// It took too long.
+    Jail { step: &'static str, source: io::Error },
     #[error("ldconfig was stopped after {} s", after.as_secs())]
-    Slow {
-        /// The limit.
-        after: Duration,
-    },
-    /// It failed.
+    Slow { after: Duration },
     #[error("ldconfig ended with {status}: {said}")]
-    Failed {
-        /// How it ended.
-        status: String,
-        /// The last line that it printed.
-        said: String,
-    },
+    Failed { status: String, said: String },
 }

@@ -86,7 +86,6 @@ const HERE: &[i64] = &[
 #[cfg(not(target_arch = "x86_64"))]
 const HERE: &[i64] = &[];
 
-/// The filter, ready for the kernel.
 pub fn program() -> Result<BpfProgram, seccompiler::BackendError> {
     let allowed: BTreeMap<i64, Vec<_>> = EVERYWHERE.iter().chain(HERE).map(|number| (*number, Vec::new())).collect();
     let machine: TargetArch = std::env::consts::ARCH.try_into()?;

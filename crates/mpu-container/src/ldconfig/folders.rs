@@ -7,7 +7,6 @@ use rustix::fs::FileType;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-/// The file that ldconfig starts from.
 pub const CONF: &str = "/etc/ld.so.conf";
 const CONF_FOLDER: &str = "/etc/ld.so.conf.d";
 /// Asked-for folders: before the distribution's own, after those of CUDA's compatibility libraries (`00-compat-…`).

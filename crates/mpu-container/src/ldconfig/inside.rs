@@ -39,9 +39,7 @@ pub(super) struct Jail<'a> {
     arguments: Vec<CString>,
     /// Whether the host's root is let go of by `pivot_root`.
     pivot: bool,
-    /// What the program prints.
     pub(super) said: OwnedFd,
-    /// The step that failed, and its error.
     pub(super) report: OwnedFd,
 }
 

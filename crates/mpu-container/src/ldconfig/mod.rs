@@ -30,7 +30,6 @@ use std::time::Duration;
 /// its limit besides.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The cache of the loader.
 const CACHE: &str = "/etc/ld.so.cache";
 
 /// Makes libraries in `folders` (absolute paths in the container) known to the container's loader, by the host's

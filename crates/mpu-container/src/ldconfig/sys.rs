@@ -7,7 +7,6 @@ use std::ffi::{c_char, CString};
 use std::io;
 use std::ptr;
 
-/// The most arguments that a program gets.
 const ARGUMENTS: usize = 256;
 
 /// Becomes the program behind a descriptor, with no environment. Returns why that failed.

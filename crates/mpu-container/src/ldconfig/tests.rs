@@ -84,7 +84,6 @@ fn snapshot(top: &Path) -> BTreeMap<String, String> {
     found
 }
 
-/// Whether ldconfig can be isolated here.
 fn able() -> bool {
     let able = rustix::process::geteuid().is_root() && Path::new(LDCONFIG).exists();
     if !able {

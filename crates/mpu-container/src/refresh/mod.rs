@@ -1,8 +1,5 @@
 //! The program `refresh`: keeps this host's CDI file true.
 //!
-//! Owns when the file is written and when it goes: a file that names a device which is no longer there breaks every
-//! container that asks for GPUs, also those of engines that would do without. What is in it is `cdi`'s.
-//!
 //! There is no event for all that can change it: a driver comes and goes, MIG devices are made, libraries are replaced. So
 //! a few files of `/proc` and `/sys` are looked at every two seconds, which takes the driver nothing and pins it not.
 
@@ -24,7 +21,6 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// The program's row.
 pub const PROGRAM: Program = Program {
     own: "refresh",
     nvidia: &[],
@@ -63,36 +59,23 @@ struct Args {
     remove: bool,
 }
 
-/// Why the file is not as it should be.
 #[derive(Debug, thiserror::Error)]
 pub enum RefreshError {
-    /// Another tool's file is there.
     #[error("{} was written by another tool: disable that (nvidia-cdi-refresh?) and remove the file", .0.display())]
     Foreign(PathBuf),
-    /// The file cannot be read or removed.
     #[error("cannot change {}: {source}", path.display())]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// The file cannot be written.
+    Io { path: PathBuf, source: io::Error },
     #[error(transparent)]
     Write(#[from] file::WriteError),
-    /// The driver's GPUs cannot be described.
     #[error(transparent)]
     Generate(#[from] GenerateError),
 }
 
-/// What was done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Done {
     /// The file is as it was.
     Nothing,
-    /// The file was written.
     Written,
-    /// The file was removed.
     Removed,
 }
 
@@ -125,7 +108,6 @@ fn main(arguments: Vec<OsString>) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Makes the file say what is so now.
 pub fn once(root: &DriverRoot, output: &Path) -> Result<Done, RefreshError> {
     let old = ours(output)?;
     let text = match describe(root) {
@@ -154,7 +136,6 @@ fn describe(root: &DriverRoot) -> Result<String, GenerateError> {
     Ok(file::text(&generate(root, &request)?, Format::Yaml))
 }
 
-/// Removes the file if it is ours.
 pub fn remove(output: &Path) -> Result<Done, RefreshError> {
     match ours(output) {
         Ok(None) | Err(RefreshError::Foreign(_)) => Ok(Done::Nothing),
@@ -166,7 +147,6 @@ pub fn remove(output: &Path) -> Result<Done, RefreshError> {
     }
 }
 
-/// The file's text; none when there is no file.
 fn ours(output: &Path) -> Result<Option<String>, RefreshError> {
     use std::io::Read;
     let at = |source| RefreshError::Io { path: output.to_path_buf(), source };

@@ -19,7 +19,6 @@ const FILES: [&str; 2] = ["etc/ld.so.cache", "usr/bin/nvidia-smi"];
 /// No host has as many entries: a listing ends there.
 const MOST: usize = 4096;
 
-/// Follows every change until the process is ended.
 pub(super) fn forever(root: &DriverRoot, output: &Path, every: Duration) -> ! {
     let mut last = None;
     let mut said = String::new();

@@ -1,8 +1,8 @@
 //! Who asks for devices, and how: annotations before mounts before the environment.
 //!
-//! Owns the order and the gates. Outside truth: NVIDIA Container Toolkit 1.20, `internal/config/image/cuda_image.go`.
-//! Where it keeps what is plainly an accident of its code (a name twice leaves an empty one behind; a neighbour of the
-//! mounts' directory counts as within it; spaces and empty names in annotations are devices), we do not.
+//! Source: NVIDIA Container Toolkit 1.20, `internal/config/image/cuda_image.go`. Where it keeps what is plainly
+//! an accident of its code (a name twice leaves an empty one behind; a neighbour of the mounts' directory counts as
+//! within it; spaces and empty names in annotations are devices), we do not.
 
 use super::container::Container;
 use super::{Annotations, RequestError, Source, ALL_CHANNELS, MOUNTS};
@@ -14,7 +14,6 @@ use std::path::{Component, Path};
 /// The variable by which images ask.
 const DEVICES: &str = "NVIDIA_VISIBLE_DEVICES";
 
-/// The devices that a container asks for and may have, none if it asks for none.
 pub fn devices(
     container: &Container<'_>,
     config: &Config,
@@ -46,7 +45,6 @@ pub fn devices(
     permitted(container, config, &names, devices, notes).map(|devices| (devices, Source::Environment))
 }
 
-/// The IMEX channels that a container asks for and may have.
 pub fn imex(container: &Container<'_>, config: &Config, notes: &mut Vec<String>) -> Result<Vec<String>, RequestError> {
     let number = |word: String| match imex_channel(&word) {
         Some(number) => Ok(number.to_string()),
@@ -177,7 +175,6 @@ fn clean(path: &str) -> Option<String> {
     Some(format!("/{}", names.join("/")))
 }
 
-/// Each word once, where it first stood.
 fn once(words: Vec<String>) -> Vec<String> {
     let mut seen = std::collections::HashSet::with_capacity(words.len());
     words.into_iter().filter(|word| seen.insert(word.clone())).collect()

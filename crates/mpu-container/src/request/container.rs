@@ -1,28 +1,22 @@
 //! The parts of an OCI specification that asking needs.
 //!
-//! Owns their places and shapes, the old ones included. Refuses to know what a variable means.
-//!
-//! Outside truth: OCI runtime specification 1.3, `config.md` and `config-linux.md`; for the old shape of capabilities,
+//! Source: OCI runtime specification 1.3, `config.md` and `config-linux.md`; for the old shape of capabilities,
 //! its release candidates 1 to 4, whose `process.capabilities` is the list itself. `null` is the same as no field, as for
 //! the runtimes, which are written in Go.
 
 use super::error::RequestError;
 use serde_json::{Map, Value};
 
-/// What a specification says of a container.
 pub struct Container<'a> {
     /// The variables, each once: the last of a name counts, as for NVIDIA's toolkit and runc.
     variables: Vec<(&'a str, &'a str)>,
-    /// The mounts: source and destination.
     pub mounts: Vec<(&'a str, &'a str)>,
-    /// The annotations, by name.
     pub annotations: Vec<(&'a str, &'a str)>,
     /// Whether `CAP_SYS_ADMIN` is in the bounding set, whoever the user is.
     pub privileged: bool,
 }
 
 impl<'a> Container<'a> {
-    /// Reads it, and notes what is passed over.
     pub fn read(spec: &'a Value) -> Result<(Container<'a>, Vec<String>), RequestError> {
         let spec = Some(object(spec, "the specification")?);
         let process = field(spec, "process", object)?;
@@ -61,12 +55,10 @@ impl<'a> Container<'a> {
         Ok((Container { variables: once, mounts, annotations, privileged }, notes))
     }
 
-    /// A variable's value.
     pub fn variable(&self, name: &str) -> Option<&'a str> {
         self.variables.iter().find(|(other, _)| *other == name).map(|(_, value)| *value)
     }
 
-    /// All variables, in order.
     pub fn variables(&self) -> &[(&'a str, &'a str)] {
         &self.variables
     }

@@ -2,45 +2,22 @@
 
 use crate::driver::LAST_IMEX_CHANNEL;
 
-/// Why a container that asks is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RequestError {
-    /// The specification is not as OCI says.
     #[error("could not decode OCI spec: {place} is not {wanted}")]
-    Shape {
-        /// The field.
-        place: String,
-        /// What it must be.
-        wanted: &'static str,
-    },
-    /// It wants parts of the driver that it cannot have.
+    Shape { place: String, wanted: &'static str },
     #[error("unsupported capabilities found in '{asked}' (allowed '{allowed}')")]
-    Capabilities {
-        /// What it wants.
-        asked: String,
-        /// What of that there is.
-        allowed: String,
-    },
-    /// It wants what only privileged containers can have.
+    Capabilities { asked: String, allowed: String },
     #[error("cannot set {what} in non privileged container")]
     Unprivileged {
         /// The variable, without `NVIDIA_`.
         what: &'static str,
     },
-    /// It names what no IMEX channel can be called.
     #[error("NVIDIA_IMEX_CHANNELS or a mount asks for {0:?}, which is no IMEX channel: their numbers are 0 to {LAST_IMEX_CHANNEL}")]
     Imex(String),
     /// A limit of GPU memory is no number, or the two do not go together.
     #[error("{name}={value:?} is no limit of GPU memory: {why}")]
-    Memory {
-        /// The variable.
-        name: &'static str,
-        /// Its value.
-        value: String,
-        /// What is wrong with it.
-        why: &'static str,
-    },
-    /// An old image's version, which is its condition, cannot be read.
+    Memory { name: &'static str, value: String, why: &'static str },
     #[error(
         "failed to get requirements failed to get version: invalid CUDA version {0}: it does not begin with a number"
     )]
@@ -48,7 +25,6 @@ pub enum RequestError {
 }
 
 impl RequestError {
-    /// What to do about it.
     pub fn fix(&self) -> &'static str {
         match self {
             RequestError::Shape { .. } => {

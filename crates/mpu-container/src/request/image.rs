@@ -1,6 +1,4 @@
 //! What an image says of itself: the parts of the driver that it needs, and the conditions under which it works.
-//!
-//! Owns the variables for it. Refuses to know what a condition means (`require`).
 
 use super::container::Container;
 use super::error::RequestError;
@@ -13,7 +11,6 @@ pub fn is_old(container: &Container<'_>) -> bool {
     given("CUDA_VERSION") && !given("NVIDIA_REQUIRE_CUDA")
 }
 
-/// The parts of the driver that the container gets.
 pub fn capabilities(container: &Container<'_>, config: &Config) -> Result<Capabilities, RequestError> {
     let supported = config.supported_driver_capabilities;
     let asked = match container.variable("NVIDIA_DRIVER_CAPABILITIES") {
@@ -41,7 +38,6 @@ pub fn whole_driver(asked: Capabilities, config: &Config) -> Capabilities {
     config.supported_driver_capabilities.iter().filter(wanted).fold(Capabilities::NONE, Capabilities::with)
 }
 
-/// The conditions under which the image works; none if nobody is to look at them.
 pub fn requirements(container: &Container<'_>, config: &Config) -> Result<Vec<String>, RequestError> {
     let off = container.variable("NVIDIA_DISABLE_REQUIRE").and_then(edit::truth).unwrap_or(false);
     if config.disable_require || off {

@@ -1,9 +1,6 @@
 //! How much GPU memory a container may use, as its environment says.
 //!
-//! Owns the two variables: whole numbers of MiB; one stands for the other where only one is set, but a request alone is
-//! no limit. An empty value is refused like any other that is no number: who sets a limit must get it.
-//!
-//! Outside truth: NVIDIA Container Toolkit 1.20.1, `apply-cuda-memory-limits`.
+//! Source: NVIDIA Container Toolkit 1.20.1, `apply-cuda-memory-limits`.
 
 use super::container::Container;
 use super::error::RequestError;
@@ -15,9 +12,6 @@ const LIMIT: &str = "NVIDIA_GPU_MEMORY_LIMIT";
 const MIB: u64 = 1 << 20;
 
 /// The limits that a specification's environment asks for; none if it asks for none.
-///
-/// # Errors
-/// If a value is no number of MiB, or the request is larger than the limit, or the specification is broken there.
 pub fn memory_limits(spec: &Value) -> Result<Option<MemoryLimits>, RequestError> {
     // A container that asks for none is not refused for the rest of what it says.
     let env = spec.pointer("/process/env").and_then(Value::as_array).into_iter().flatten();

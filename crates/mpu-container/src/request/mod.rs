@@ -1,13 +1,9 @@
 //! What a container asks for, and whether it may.
 //!
-//! Owns the ways of asking (annotations, mounts, environment), their order, the gates before them, and the words that
-//! refuse. Refuses to know which devices there are (`driver::select`), whether conditions hold (`require`) and how
-//! devices reach the container.
-//!
 //! The specification is the engine's, but its environment is the image's and the user's: nothing in it is taken for a
 //! path of the host, and whatever it holds leads to a request, to none, or to an error that names the place.
 //!
-//! Outside truth: NVIDIA Container Toolkit 1.20, `internal/config/image` and `cmd/nvidia-container-runtime-hook`; for
+//! Source: NVIDIA Container Toolkit 1.20, `internal/config/image` and `cmd/nvidia-container-runtime-hook`; for
 //! users, its documentation, "Specialized Configurations".
 
 mod ask;
@@ -26,13 +22,11 @@ use crate::driver::MemoryLimits;
 use container::Container;
 use serde_json::Value;
 
-/// What a container asks for and may have.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request {
     /// The words that name devices, each once: `all`; `none` for a driver without devices; or indices, UUIDs, PCI
     /// addresses, qualified CDI names. Never empty, and no word of it is.
     pub devices: Vec<String>,
-    /// The parts of the driver.
     pub capabilities: Capabilities,
     /// Conditions (`require`), all of which must hold; in the order of the environment.
     pub requirements: Vec<String>,
@@ -44,35 +38,25 @@ pub struct Request {
     pub imex: Vec<String>,
     /// Other sets of devices, in the order of [`Extra::ALL`].
     pub extras: Vec<Extra>,
-    /// How much memory of its GPUs it may use.
     pub memory: Option<MemoryLimits>,
-    /// How the devices were asked for.
     pub source: Source,
     /// Whether it has `CAP_SYS_ADMIN`.
     pub privileged: bool,
 }
 
-/// How devices were asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Source {
-    /// By CDI annotations.
     Annotations,
     /// By mounts below [`MOUNTS`].
     Mounts,
-    /// By variables.
     Environment,
 }
 
-/// A set of devices that comes with a word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Extra {
-    /// GPUDirect Storage.
     Gds,
-    /// Mellanox' network.
     Mofed,
-    /// GDRCopy.
     Gdrcopy,
-    /// The NVSwitches.
     Nvswitch,
 }
 
@@ -131,13 +115,10 @@ impl Terms {
 /// Whether annotations are a way of asking: in mode `cdi`, and while `auto` looks whether that is the mode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Annotations {
-    /// They are.
     Read,
-    /// They are not.
     Skip,
 }
 
-/// What became of the asking.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Answer {
     /// The request; none if the container is none of ours.
@@ -155,9 +136,6 @@ impl Request {
 
 /// Reads what a container asks for, in a mode of the runtime: annotations ask in mode `cdi`, and in `auto` if all that they
 /// say is CDI names. In any other mode they are the engine's own business.
-///
-/// # Errors
-/// As [`of`].
 pub fn in_mode(spec: &Value, config: &Config, mode: Mode) -> Result<Answer, RequestError> {
     let terms = if mode == Mode::Legacy || config.strict_requests { Terms::Strict } else { Terms::Loose };
     match mode {
@@ -172,11 +150,6 @@ pub fn in_mode(spec: &Value, config: &Config, mode: Mode) -> Result<Answer, Requ
     }
 }
 
-/// Reads what a container asks for from its OCI specification.
-///
-/// # Errors
-/// If it may not have what it asks for, or the specification is broken where the asking is. Containers that ask for no
-/// device are never refused for the rest of what they say.
 pub fn of(spec: &Value, config: &Config, annotations: Annotations, terms: Terms) -> Result<Answer, RequestError> {
     let mut answer = answer(spec, config, annotations, terms)?;
     if let Some(more) = answer.notes.len().checked_sub(MOST_NOTES).filter(|more| *more > 0) {

@@ -4,15 +4,11 @@
 //! cuda>=12.4 brand=tesla,driver>=470,driver<471
 //! ```
 //!
-//! Owns the grammar, what a condition means, and the words in which one is refused. A space is "or", a comma "and"; the
-//! facts are `cuda`, `driver`, `arch` (versions) and `brand` (a word); `=` and `!=` are for all, `<` `<=` `>` `>=` for
-//! versions. Refuses to know where the facts come from, and which images have conditions (`request`).
-//!
 //! Guarantees: any text leads to yes, no, or an error that points at its place. A fact that the host does not know
 //! fulfils every condition. As in libnvidia-container, a mistake in an alternative matters only when it is come to: an
 //! image that runs today goes on running.
 //!
-//! Outside truth: libnvidia-container, `src/cli/dsl.c` and `configure.c`; for users, NVIDIA's "Specialized
+//! Source: libnvidia-container, `src/cli/dsl.c` and `configure.c`; for users, NVIDIA's "Specialized
 //! Configurations", constraints.
 
 mod version;
@@ -21,44 +17,33 @@ use std::cmp::Ordering;
 use std::fmt;
 pub use version::Version;
 
-/// What a host's driver, and one of its GPUs, are. What is none is not known.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Known {
-    /// The newest CUDA that the driver runs.
     pub cuda: Option<Version>,
-    /// The driver's release.
     pub driver: Option<Version>,
-    /// The GPU's compute capability.
     pub arch: Option<Version>,
     /// The GPU's brand, as in `Tesla`.
     pub brand: Option<String>,
 }
 
-/// Why a container does not run here.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RequireError {
-    /// No alternative holds.
     #[error("unsatisfied condition: {condition}{}", advice(condition))]
     Unsatisfied {
         /// The first alternative, which is the one that people know.
         condition: String,
-        /// What the host has instead, as `cuda=12.2`.
         found: String,
     },
-    /// It is no condition.
     #[error("invalid expression: {why}, at column {column} of '{text}'")]
     Malformed {
-        /// The whole text.
         text: String,
         /// Where, in characters, from 1.
         column: usize,
-        /// What is wrong there.
         why: &'static str,
     },
 }
 
 impl RequireError {
-    /// What to do about it.
     pub fn fix(&self) -> String {
         match self {
             RequireError::Unsatisfied { found, .. } => format!(
@@ -77,10 +62,6 @@ fn advice(condition: &str) -> &'static str {
     }
 }
 
-/// Checks that a requirement holds for what is known.
-///
-/// # Errors
-/// If no alternative holds, or a part that has to be looked at is no condition.
 pub fn check(text: &str, known: &Known) -> Result<(), RequireError> {
     let mut holds = true;
     for alternative in parts(text, 0, ' ') {
@@ -108,10 +89,6 @@ pub fn check(text: &str, known: &Known) -> Result<(), RequireError> {
     Err(RequireError::Unsatisfied { condition, found: known.to_string() })
 }
 
-/// Checks every requirement for every GPU; without a GPU, what can be said of the driver alone.
-///
-/// # Errors
-/// As [`check`], for the first that fails.
 pub fn check_all(requirements: &[String], driver: &Known, gpus: &[Known]) -> Result<(), RequireError> {
     let known = if gpus.is_empty() { std::slice::from_ref(driver) } else { gpus };
     known.iter().try_for_each(|known| requirements.iter().try_for_each(|text| check(text, known)))
@@ -178,9 +155,7 @@ impl Operator {
 struct Condition<'a> {
     fact: &'a str,
     operator: Operator,
-    /// Where the operator begins.
     operator_at: usize,
-    /// Where the value begins.
     value_at: usize,
     value: &'a str,
 }

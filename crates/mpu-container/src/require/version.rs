@@ -1,6 +1,4 @@
 //! Versions as conditions compare them.
-//!
-//! Owns their order: number by number, a missing one being 0, of any length and size.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -10,7 +8,6 @@ use std::fmt;
 pub struct Version(String);
 
 impl Version {
-    /// The version that a text is, if it is one: digits and dots, a digit first.
     pub fn parse(text: &str) -> Option<Version> {
         let sound =
             text.starts_with(|c: char| c.is_ascii_digit()) && text.bytes().all(|b| b.is_ascii_digit() || b == b'.');

@@ -1,9 +1,6 @@
 //! What an engine asks of its OCI runtime, as far as it concerns us: is a container to be created, and from which bundle.
 //!
-//! Owns the reading of the arguments. They are handed on as they came; nothing is refused here, because every runtime has
-//! its own. Refuses to know what the commands do.
-//!
-//! Outside truth: the OCI runtime command line interface 1.1.0; `runc --help`, `crun --help`. The bundle's flag has the
+//! Source: the OCI runtime command line interface 1.1.0; `runc --help`, `crun --help`. The bundle's flag has the
 //! forms `-b`, `-bundle` and `--bundle`, with a space or `=`.
 
 use std::ffi::{OsStr, OsString};
@@ -38,25 +35,17 @@ const COMMANDS: &[&str] = &[
 const WITH_VALUE: &[&str] =
     &["b", "bundle", "cgroup-manager", "criu", "log", "log-format", "log-level", "root", "rootless"];
 
-/// The arguments of a runtime, as far as they concern us.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Command {
-    /// Whether a container is to be created.
     pub(super) creates: bool,
-    /// The bundle's directory, if one is named.
     pub(super) bundle: Option<PathBuf>,
-    /// Whether the version is asked for.
     pub(super) version: bool,
-    /// Whether the engine wants to hear everything.
     pub(super) debug: bool,
-    /// Where the engine looks for our last words.
     pub(super) log: Option<PathBuf>,
-    /// Whether it wants them as JSON.
     pub(super) json: bool,
 }
 
 impl Command {
-    /// Reads arguments, the program's name first.
     pub(super) fn read(arguments: &[OsString]) -> Command {
         let mut command = Command::default();
         let mut rest = arguments.iter().skip(1);

@@ -4,7 +4,7 @@
 //! standard error often goes nowhere. Standard output is the runtime's alone. No container fails because a record cannot
 //! be written.
 //!
-//! Outside truth: runc's `--log` and `--log-format`: lines of `time`, `level` and `msg`, as text or as JSON.
+//! Source: runc's `--log` and `--log-format`: lines of `time`, `level` and `msg`, as text or as JSON.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -18,7 +18,6 @@ use super::command::Command;
 use crate::chain::printable;
 use crate::config::{LogLevel, Runtime};
 
-/// Where records go.
 pub(super) struct Log {
     own: Option<File>,
     most: LogLevel,
@@ -39,22 +38,18 @@ impl Log {
         self.own = config.debug.as_deref().filter(|_| !command.version).and_then(open);
     }
 
-    /// What was done.
     pub(super) fn info(&mut self, message: &str) {
         self.record(LogLevel::Info, "info", message);
     }
 
-    /// And why.
     pub(super) fn debug(&mut self, message: &str) {
         self.record(LogLevel::Debug, "debug", message);
     }
 
-    /// What was asked for and is not done.
     pub(super) fn warning(&mut self, message: &str) {
         self.record(LogLevel::Warning, "warning", message);
     }
 
-    /// Why there will be no container.
     pub(super) fn error(&mut self, message: &str) {
         self.record(LogLevel::Error, "error", message);
     }

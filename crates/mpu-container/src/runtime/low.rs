@@ -1,8 +1,6 @@
 //! The runtime that does the work: finding it, and becoming it.
 //!
-//! Owns the search. Refuses to know one runtime from another.
-//!
-//! Outside truth: NVIDIA Container Toolkit, `[nvidia-container-runtime] runtimes`: the first of the list that is there; a
+//! Source: NVIDIA Container Toolkit, `[nvidia-container-runtime] runtimes`: the first of the list that is there; a
 //! name is looked for on PATH, a path is taken as it is.
 
 use std::ffi::{OsStr, OsString};
@@ -18,29 +16,18 @@ use thiserror::Error;
 /// Where a program is looked for when there is no PATH, as it can be for an engine's children.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// Why no runtime can be run.
 #[derive(Debug, Error)]
 pub enum LowError {
-    /// The list is empty.
     #[error("no OCI runtime is named in the configuration: nvidia-container-runtime.runtimes is empty")]
     NoneNamed,
-    /// None of the list is there.
     #[error("none of these OCI runtimes was found: {named} (searched {searched})")]
-    NotFound {
-        /// What was looked for.
-        named: String,
-        /// Where.
-        searched: String,
-    },
-    /// All that is there is this program.
+    NotFound { named: String, searched: String },
     #[error("the OCI runtime {} is this program itself: nvidia-container-runtime.runtimes must name a runtime such as runc", .0.display())]
     Ourselves(PathBuf),
-    /// It cannot be run.
     #[error("cannot run the OCI runtime {}", .0.display())]
     Exec(PathBuf, #[source] io::Error),
 }
 
-/// Finds the first runtime of a list that is there and is not this program.
 pub(super) fn find(named: &[String], path: Option<&OsStr>) -> Result<PathBuf, LowError> {
     if named.is_empty() {
         return Err(LowError::NoneNamed);

@@ -1,12 +1,6 @@
 //! The program `nvidia-container-runtime`: what an engine calls where it would call runc.
 //!
-//! Owns the decision what is done to a container's specification before the real runtime sees it. Only `create` is looked
-//! at; everything else, and every container that neither asks for a GPU nor holds one, goes to the real runtime as it came:
-//! same arguments, same process, same streams, nothing written to standard output. When something is wrong, nothing has
-//! been changed. Refuses to know who may ask for what (`request`), what a GPU needs (`cdi`, `driver`), how a specification
-//! is edited (`spec`) and whether an engine of MPU's is told of the container's calls (`mpu_seccomp`).
-//!
-//! Outside truth: NVIDIA Container Toolkit 1.20, "nvidia-container-runtime"; its modes are in [`mode`].
+//! Source: NVIDIA Container Toolkit 1.20, "nvidia-container-runtime"; its modes are in [`mode`].
 
 mod command;
 mod log;
@@ -35,7 +29,6 @@ use log::Log;
 pub use low::LowError;
 pub use mode::ModeError;
 
-/// The program's row.
 pub const PROGRAM: Program = Program {
     own: "runtime",
     nvidia: &["nvidia-container-runtime", "nvidia-container-runtime.cdi", "nvidia-container-runtime.legacy"],
@@ -64,25 +57,19 @@ runtime follows and how a GPU gets in is in config.toml: `nvidia-ctk config` pri
 Called as nvidia-container-runtime.cdi or nvidia-container-runtime.legacy, the mode is that one.
 ";
 
-/// Why there will be no container.
 #[derive(Debug, Error)]
 pub enum RuntimeError {
-    /// The configuration cannot be used.
     #[error("the configuration cannot be used")]
     Config(#[from] ConfigError),
-    /// The real runtime is missing or cannot be run.
     #[error("there is no OCI runtime behind this wrapper")]
     Low(#[from] LowError),
-    /// The container's configuration cannot be read or written.
     #[error("the container's configuration is not usable")]
     Spec(#[from] SpecError),
-    /// The GPU cannot be given.
     #[error("the container cannot have the GPU that it asks for")]
     Mode(#[from] ModeError),
 }
 
 impl RuntimeError {
-    /// What a person can do about it.
     fn fix(&self) -> Option<String> {
         match self {
             RuntimeError::Config(error) => Some(error.fix().into()),

@@ -10,7 +10,7 @@
 //! Device nodes and their cgroup rules are part of the specification in every mode: what a hook alone allows is taken
 //! away again when systemd reloads and writes the rules that it knows. It knows a device by its link below `/dev/char`.
 //!
-//! Outside truth: NVIDIA Container Toolkit 1.20, "nvidia-container-runtime" modes. It chooses `legacy` when it finds no
+//! Source: NVIDIA Container Toolkit 1.20, "nvidia-container-runtime" modes. It chooses `legacy` when it finds no
 //! driver, and the container then fails in the hook; we say at once that there is no driver.
 
 use std::path::{Path, PathBuf};
@@ -41,54 +41,35 @@ const TEGRA: &str = "/etc/nv_tegra_release";
 /// NVIDIA's classes of CDI devices that bring nothing of the driver but nodes.
 const WITHOUT_DRIVER: [&str; 5] = ["gds", "gdrcopy", "imex-channel", "mofed", "nvswitch"];
 
-/// Why a container cannot have the GPU that it asks for. Nothing has been changed.
 #[derive(Debug, Error)]
 pub enum ModeError {
-    /// It may not, or asks in words that mean nothing.
     #[error(transparent)]
     Request(#[from] RequestError),
-    /// The driver cannot be described.
     #[error(transparent)]
     Driver(#[from] DriverError),
-    /// There is no such device.
     #[error(transparent)]
     Unknown(#[from] UnknownDevice),
-    /// The host does not meet a condition of the image.
     #[error(transparent)]
     Require(#[from] Box<RequireError>),
-    /// A name that is none.
     #[error(transparent)]
     Name(#[from] BadName),
-    /// No CDI file describes it.
     #[error(transparent)]
     Unresolvable(#[from] Box<Unresolvable>),
-    /// A CDI file names something that is not on the host.
     #[error("the host's CDI files are out of date: {} is not there", .0.display())]
     Stale(PathBuf),
-    /// Two ways of naming at once.
     #[error("devices of {ON_THE_SPOT} cannot be asked for together with other CDI devices: {0}")]
     Mixed(String),
-    /// A CDI file gives more than the container may have.
     #[error("{names}: the host's CDI files give the whole driver, and the container may have {allowed} alone")]
-    Whole {
-        /// What is asked for.
-        names: String,
-        /// What it may have.
-        allowed: Capabilities,
-    },
-    /// A limit of memory cannot hold.
+    Whole { names: String, allowed: Capabilities },
     #[error("the container asks for a limit of GPU memory, which would not hold: {0}")]
     Memory(&'static str),
-    /// Mode csv.
     #[error("mode csv, for Tegra systems, is not supported")]
     Csv,
-    /// The specification cannot take an edit.
     #[error(transparent)]
     Edit(#[from] EditError),
 }
 
 impl ModeError {
-    /// What a person can do about it.
     pub(super) fn fix(&self) -> Option<String> {
         let fix = match self {
             ModeError::Request(error) => error.fix(),
@@ -121,7 +102,6 @@ impl ModeError {
     }
 }
 
-/// How the devices of one request get in.
 #[derive(Debug, PartialEq, Eq)]
 enum Way {
     Files(Vec<QualifiedName>),
@@ -220,7 +200,6 @@ fn hold(held: Result<(), ModeError>, config: &Config, log: &mut Log) -> Result<(
     }
 }
 
-/// Edits from the driver as it is now.
 fn on_the_spot(
     words: &[String],
     request: &Request,
@@ -251,7 +230,6 @@ fn nodes_by_word(driver: &Driver, request: &Request) -> Vec<Node> {
     channels(driver, request).into_iter().chain(mig).collect()
 }
 
-/// The nodes of the IMEX channels that are asked for, whether or not the host has made them already.
 fn channels(driver: &Driver, request: &Request) -> Vec<Node> {
     match request.imex.iter().any(|channel| channel == request::ALL_CHANNELS) {
         true => extra::nodes(&driver.root, extra::Mode::Imex),

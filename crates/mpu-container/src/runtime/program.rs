@@ -7,12 +7,10 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// This executable.
 const OWN: &str = "/proc/self/exe";
 /// Directories in which the package puts its links, when the executable lies elsewhere.
 const LINKS: &[&str] = &["/usr/bin", "/usr/local/bin"];
 
-/// A program of ours by NVIDIA's name.
 pub(super) fn ours(name: &str) -> PathBuf {
     let own = crate::executable::path().unwrap_or_else(|_| OWN.into());
     let beside = own.parent().into_iter().chain(LINKS.iter().map(Path::new)).map(|dir| dir.join(name));

@@ -1,15 +1,11 @@
 //! Whether a CDI file names what is not on the host any more.
 //!
-//! Owns which of its words are files of the host: a node that is described in full needs none, and what is mounted need
-//! not be a file.
-//!
-//! Outside truth: CDI specification 1.0.0, `containerEdits`; OCI runtime specification, `config.md`, "Mounts".
+//! Source: CDI specification 1.0.0, `containerEdits`; OCI runtime specification, `config.md`, "Mounts".
 
 use std::path::{Path, PathBuf};
 
 use crate::edits::{ContainerEdits, DeviceNode, Mount};
 
-/// The first file that edits need and the host does not have.
 pub(super) fn missing(edits: &ContainerEdits) -> Option<PathBuf> {
     let nodes = edits.device_nodes.iter().filter(|node| !is_complete(node)).map(host_of);
     let mounts = edits.mounts.iter().filter(|mount| is_bind(mount)).map(|mount| mount.host_path.as_str());

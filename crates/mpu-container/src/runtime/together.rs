@@ -1,8 +1,5 @@
 //! Hooks of ours that stand one behind the other become one process: to start a process costs a runtime more than most of
 //! these hooks do.
-//!
-//! Owns which hooks may be put together: those of this very executable, which knows the word for it, and with nothing in
-//! between. Another make's program, and what an administrator's CDI file says besides, stays as it is.
 
 use super::program;
 use crate::cdi::HookName;
@@ -47,7 +44,6 @@ fn call(hook: &Hook) -> Option<(&[String], &[String])> {
     }
 }
 
-/// Whether it is a hook of a container's files, which work on the same root: the limits of memory start on the host.
 fn fits(hook: &Hook, words: &[String]) -> bool {
     let known = words.first().and_then(|word| HookName::of_word(word));
     known.is_some_and(|known| known != HookName::ApplyCudaMemoryLimits && known.point() == hook.hook_name)
@@ -67,7 +63,6 @@ mod tests {
         }
     }
 
-    /// This test's own executable stands for ours.
     fn ours() -> String {
         std::env::current_exe().unwrap().display().to_string()
     }

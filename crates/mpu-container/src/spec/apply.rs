@@ -1,6 +1,6 @@
 //! What each edit does to the tree.
 //!
-//! Outside truth: CDI 1.1.0, "OCI edits", and the order in which its own library makes them. One thing is left out on
+//! Source: CDI 1.1.0, "OCI edits", and the order in which its own library makes them. One thing is left out on
 //! purpose: that library's newest release adds `idmap` to mounts of containers with a user namespace; runtimes that are
 //! in use refuse it, and the driver's files need no mapping: they are read by everybody.
 
@@ -12,7 +12,6 @@ use crate::edits::{ContainerEdits, DeviceNode, Hook, Mount};
 
 const HOOKS: [&str; 6] = ["prestart", "createRuntime", "createContainer", "startContainer", "poststart", "poststop"];
 
-/// Makes edits.
 pub(super) fn apply(tree: &mut Value, edits: &ContainerEdits) -> Result<(), EditError> {
     for text in &edits.env {
         env(tree, text)?;

@@ -5,36 +5,19 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
-/// Why an edit cannot be made. The tree may hold part of the edits then and must not be stored.
 #[derive(Debug, Error)]
 pub enum EditError {
-    /// A part of the specification is not what OCI says it is.
     #[error("{at} of the container's config.json is not {expected}")]
     Malformed {
         /// Where, as in `process.env`.
         at: String,
-        /// What it should be.
         expected: &'static str,
     },
-    /// The edit itself says what CDI does not allow.
     #[error("{subject} is no valid edit: {why}")]
-    Invalid {
-        /// The edit, by its name or path.
-        subject: String,
-        /// What is wrong with it.
-        why: &'static str,
-    },
+    Invalid { subject: String, why: &'static str },
     /// The node on the host that a device is to be like cannot be looked at.
     #[error("cannot look at the device {}", .0.display())]
     Node(PathBuf, #[source] io::Error),
-    /// There is something else where a device should be on the host.
     #[error("{} is {found}, not {expected}", path.display())]
-    NotThatDevice {
-        /// Where.
-        path: PathBuf,
-        /// What is there.
-        found: &'static str,
-        /// What the edit asks for.
-        expected: String,
-    },
+    NotThatDevice { path: PathBuf, found: &'static str, expected: String },
 }

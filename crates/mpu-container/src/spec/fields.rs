@@ -41,7 +41,6 @@ pub(super) fn rename(value: &mut Value) {
     }
 }
 
-/// The name of the field that a key is.
 fn named(key: &str) -> &str {
     WITH_FIELDS.iter().chain(FIELDS).find(|name| name.eq_ignore_ascii_case(key)).map_or(key, |name| name)
 }

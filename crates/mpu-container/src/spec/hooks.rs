@@ -4,7 +4,6 @@ use std::path::Path;
 
 use serde_json::Value;
 
-/// Removes hooks by name; says whether there were any.
 pub(super) fn remove(tree: &mut Value, names: &[&str]) -> bool {
     let Some(Value::Array(hooks)) = tree.pointer_mut("/hooks/prestart") else { return false };
     let before = hooks.len();
@@ -12,7 +11,6 @@ pub(super) fn remove(tree: &mut Value, names: &[&str]) -> bool {
     hooks.len() != before
 }
 
-/// Whether there is a hook of that name.
 pub(super) fn has(tree: &Value, names: &[&str]) -> bool {
     let hooks = tree.pointer("/hooks/prestart").and_then(Value::as_array);
     hooks.is_some_and(|hooks| hooks.iter().any(|hook| is(hook, names)))

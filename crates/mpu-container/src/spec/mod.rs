@@ -1,10 +1,6 @@
 //! A bundle's `config.json`: read, edited as a tree, and put back whole.
 //!
-//! Owns the file. What this program does not know is kept: fields, their order, and numbers to the last digit, so that a
-//! runtime newer than we are loses nothing. Refuses to know what a container should get (`runtime`, `cdi`); what an edit
-//! does to the tree is `apply`'s business. The file is replaced by a rename or stays as it was, never in between.
-//!
-//! Outside truth: OCI runtime specification 1.2, `config.md`.
+//! Source: OCI runtime specification 1.2, `config.md`.
 
 mod apply;
 mod error;
@@ -31,7 +27,6 @@ pub use error::EditError;
 /// to a few megabytes.
 pub const LIMIT: u64 = 16 << 20;
 
-/// A bundle's specification.
 #[derive(Debug)]
 pub struct Spec {
     path: PathBuf,
@@ -49,30 +44,22 @@ struct Kept {
     gid: u32,
 }
 
-/// Why a specification could not be read or written. Whatever the reason, the file is what it was.
 #[derive(Debug, Error)]
 pub enum SpecError {
-    /// It cannot be opened or read.
     #[error("cannot read {}", .0.display())]
     Read(PathBuf, #[source] io::Error),
-    /// It is larger than [`LIMIT`].
     #[error("{} is larger than {} MiB, which no container's configuration is", .0.display(), LIMIT >> 20)]
     TooLarge(PathBuf),
-    /// It is no JSON.
     #[error("{} is not JSON", .0.display())]
     NotJson(PathBuf, #[source] serde_json::Error),
-    /// It is JSON that we cannot hold as it is.
     #[error("{} cannot be written again as it was", .0.display())]
     Lossy(PathBuf, #[source] serde_json::Error),
-    /// It is JSON, but no object.
     #[error("{} is not a JSON object", .0.display())]
     NotAnObject(PathBuf),
-    /// It cannot be replaced.
     #[error("cannot replace {}", .0.display())]
     Write(PathBuf, #[source] io::Error),
 }
 
-/// Makes edits in a tree, as CDI says. After an error it may hold a part of them.
 pub fn edit(tree: &mut Value, edits: &ContainerEdits) -> Result<(), EditError> {
     apply::apply(tree, edits)
 }
@@ -111,27 +98,22 @@ impl Spec {
         Ok(Spec { path, kept, tree, lossy })
     }
 
-    /// The specification.
     pub fn tree(&self) -> &Value {
         &self.tree
     }
 
-    /// The specification, for edits that CDI has no words for.
     pub fn tree_mut(&mut self) -> &mut Value {
         &mut self.tree
     }
 
-    /// Makes edits, as CDI says. After an error the tree may hold a part of them and must not be stored.
     pub fn apply(&mut self, edits: &ContainerEdits) -> Result<(), EditError> {
         edit(&mut self.tree, edits)
     }
 
-    /// Removes the prestart hooks that are called as one of these file names; says whether there were any.
     pub fn remove_prestart_hooks(&mut self, names: &[&str]) -> bool {
         hooks::remove(&mut self.tree, names)
     }
 
-    /// Whether a prestart hook is called as one of these file names.
     pub fn has_prestart_hook(&self, names: &[&str]) -> bool {
         hooks::has(&self.tree, names)
     }

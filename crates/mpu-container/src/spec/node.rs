@@ -1,6 +1,6 @@
 //! What a device edit leaves out, taken from the node on the host.
 //!
-//! Outside truth: CDI 1.1.0, "deviceNodes": type, numbers and mode that are missing are the host's. Links are not followed: a
+//! Source: CDI 1.1.0, "deviceNodes": type, numbers and mode that are missing are the host's. Links are not followed: a
 //! device is the node, and what a link leads to is nobody's promise.
 
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -9,13 +9,10 @@ use std::path::{Path, PathBuf};
 use super::error::EditError;
 use crate::edits::DeviceNode;
 
-/// Major and minor.
 type Numbers = (i64, i64);
 
-/// What the runtime needs to make a device.
 pub(super) struct Filled {
     pub(super) kind: String,
-    /// Pipes have none.
     pub(super) numbers: Option<Numbers>,
     pub(super) mode: Option<u32>,
 }
@@ -45,7 +42,6 @@ pub(super) fn fill(node: &DeviceNode) -> Result<Filled, EditError> {
     Ok(Filled { kind: kind.into(), numbers, mode })
 }
 
-/// A device on the host.
 struct Found {
     kind: &'static str,
     numbers: Option<Numbers>,

@@ -239,7 +239,6 @@ fn hooks_are_known_by_their_programs_name() {
     assert_eq!(spec.tree()["hooks"]["prestart"], json!([{"path":"/x/other"},{"path":7}]));
 }
 
-/// JSON of any shape.
 fn any_json() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
         Just(Value::Null),

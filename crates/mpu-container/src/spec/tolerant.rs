@@ -4,7 +4,7 @@
 //! deeper than a program's stack should be, more text behind the value. Owns how such a text is made readable: what cannot be held is replaced, so
 //! that what is left can be asked questions but never be written again.
 //!
-//! Outside truth: Go's `encoding/json`, by which runc reads: it replaces both kinds of letters by U+FFFD.
+//! Source: Go's `encoding/json`, by which runc reads: it replaces both kinds of letters by U+FFFD.
 
 use serde_json::Value;
 

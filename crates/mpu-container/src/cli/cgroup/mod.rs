@@ -1,9 +1,6 @@
 //! The container's device cgroup: lets it use its GPUs' nodes.
 //!
-//! Owns where a process's device cgroup is and how one is opened for some devices, wholly or not at all. Refuses to
-//! know which devices. Nothing is ever forbidden that was allowed before.
-//!
-//! Outside truth: Linux, `Documentation/admin-guide/cgroup-v1/devices.rst` and `cgroup-v2.rst`, cgroups(7) for
+//! Source: Linux, `Documentation/admin-guide/cgroup-v1/devices.rst` and `cgroup-v2.rst`, cgroups(7) for
 //! `/proc/PID/cgroup`, proc(5) for `mountinfo`.
 
 pub mod program;
@@ -17,47 +14,22 @@ use program::Numbers;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
-/// Why a device cgroup could not be opened.
 #[derive(Debug, Error)]
 pub enum CgroupError {
-    /// The process's files in proc cannot be read.
     #[error("cannot read {file} of the container's process")]
-    Process {
-        /// Which one.
-        file: &'static str,
-        /// Why.
-        source: std::io::Error,
-    },
-    /// It is in no device cgroup that we can see.
+    Process { file: &'static str, source: std::io::Error },
     #[error(transparent)]
     Nowhere(#[from] Nowhere),
-    /// A file of the cgroup.
     #[error("{}", path.display())]
-    File {
-        /// Which one.
-        path: PathBuf,
-        /// Why.
-        source: std::io::Error,
-    },
-    /// A device program could not be read, loaded or replaced.
+    File { path: PathBuf, source: std::io::Error },
     #[error("cannot {what} the device program of {}", cgroup.display())]
-    Program {
-        /// What was tried.
-        what: &'static str,
-        /// Whose program.
-        cgroup: PathBuf,
-        /// Why.
-        source: std::io::Error,
-    },
-    /// The kernel keeps the old program's instructions to itself.
+    Program { what: &'static str, cgroup: PathBuf, source: std::io::Error },
     #[error("the kernel does not show the device program of {} (net.core.bpf_jit_harden is 2?)", .0.display())]
     Hidden(PathBuf),
-    /// More devices than a program can name.
     #[error("{0} devices are more than a device program can name")]
     TooMany(usize),
 }
 
-/// A process's device cgroup.
 #[derive(Debug)]
 pub struct DeviceCgroup {
     place: Place,
@@ -73,7 +45,6 @@ impl DeviceCgroup {
         Ok(DeviceCgroup { place: cgroups::of(&cgroups, &mounts)? })
     }
 
-    /// Where it is.
     pub fn path(&self) -> &Path {
         match &self.place {
             Place::V1(path) | Place::V2(path) => path,

@@ -1,17 +1,11 @@
 //! Device programs: what a cgroup of version 2 asks before a device node is opened.
 //!
-//! Owns the instructions that let some character devices in and leave every other question to the program that was there
-//! before. Knows no system call.
-//!
-//! Outside truth: Linux, `include/uapi/linux/bpf.h` (`struct bpf_cgroup_dev_ctx`, `BPF_DEVCG_*`) and
+//! Source: Linux, `include/uapi/linux/bpf.h` (`struct bpf_cgroup_dev_ctx`, `BPF_DEVCG_*`) and
 //! `Documentation/bpf/standardization/instruction-set.rst`.
 
-/// A character device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Numbers {
-    /// Its driver's number.
     pub major: u32,
-    /// Its own number.
     pub minor: u32,
 }
 
@@ -82,7 +76,6 @@ fn word(code: u8, to: u8, from: u8, offset: i16, number: i32) -> u64 {
     u64::from_le_bytes([code, from << 4 | to, offset_0, offset_1, a, b, c, d])
 }
 
-/// The program that answers every question alike.
 #[cfg(test)]
 pub fn always(answer: i32) -> Vec<u64> {
     vec![word(MOVE_NUMBER, ANSWER, 0, 0, answer), word(EXIT, 0, 0, 0, 0)]

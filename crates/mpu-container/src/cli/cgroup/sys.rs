@@ -1,9 +1,6 @@
 //! The bpf system call, as far as device programs need it.
 //!
-//! Owns the argument's layouts and the unsafe calls. Refuses to know what a program says: instructions come and go as
-//! 64-bit words.
-//!
-//! Outside truth: Linux, `include/uapi/linux/bpf.h`, `union bpf_attr` and `struct bpf_prog_info`. Fields that later
+//! Source: Linux, `include/uapi/linux/bpf.h`, `union bpf_attr` and `struct bpf_prog_info`. Fields that later
 //! kernels append are left out: the kernel takes them as zero.
 #![allow(unsafe_code)]
 
@@ -107,7 +104,6 @@ pub fn attached(cgroup: BorrowedFd<'_>) -> Result<(Vec<u32>, u32), Errno> {
     Ok((ids, query.attach_flags))
 }
 
-/// A program by its id.
 pub fn by_id(id: u32) -> Result<OwnedFd, Errno> {
     let mut which = ById { id, next: 0, flags: 0 };
     // SAFETY: the argument holds no pointer.
@@ -116,7 +112,6 @@ pub fn by_id(id: u32) -> Result<OwnedFd, Errno> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// A program's instructions; empty where the kernel does not show them.
 pub fn instructions(program: BorrowedFd<'_>) -> Result<Vec<u64>, Errno> {
     let len = info(program, &mut [])?.xlated_len as usize;
     let mut words = vec![0u64; len / 8];
@@ -140,7 +135,6 @@ fn info(program: BorrowedFd<'_>, into: &mut [u64]) -> Result<Info, Errno> {
     Ok(info)
 }
 
-/// Loads a device program.
 pub fn load(instructions: &[u64]) -> Result<OwnedFd, Errno> {
     let mut load = Load {
         kind: TYPE_CGROUP_DEVICE,
@@ -172,7 +166,6 @@ pub fn replace(cgroup: BorrowedFd<'_>, old: BorrowedFd<'_>, new: BorrowedFd<'_>,
     attach(cgroup, new, flags, replace)
 }
 
-/// Attaches a program beside those that are there.
 #[cfg(test)]
 pub fn add(cgroup: BorrowedFd<'_>, program: BorrowedFd<'_>, flags: u32) -> Result<(), Errno> {
     attach(cgroup, program, flags, 0)

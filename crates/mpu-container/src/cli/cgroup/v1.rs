@@ -1,20 +1,18 @@
 //! Version 1: the `devices` controller's files.
 //!
-//! Outside truth: Linux, `Documentation/admin-guide/cgroup-v1/devices.rst`.
+//! Source: Linux, `Documentation/admin-guide/cgroup-v1/devices.rst`.
 
 use super::program::Numbers;
 use super::CgroupError;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// What was added to `devices.allow`.
 #[derive(Debug)]
 pub struct Opened {
     cgroup: PathBuf,
     added: Vec<Numbers>,
 }
 
-/// Adds what `devices.list` does not have.
 pub fn open(cgroup: &Path, devices: &[Numbers]) -> Result<Opened, CgroupError> {
     let list = cgroup.join("devices.list");
     let there = fs::read_to_string(&list).map_err(|source| CgroupError::File { path: list, source })?;
@@ -31,7 +29,6 @@ pub fn open(cgroup: &Path, devices: &[Numbers]) -> Result<Opened, CgroupError> {
 }
 
 impl Opened {
-    /// Forbids again what was added.
     pub fn undo(self) -> Result<(), CgroupError> {
         self.added.iter().try_for_each(|device| write(&self.cgroup, "devices.deny", device))
     }

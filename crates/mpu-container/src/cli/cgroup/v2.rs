@@ -4,7 +4,7 @@
 //! one that allows our devices and asks as before otherwise. A cgroup without a program forbids nothing: it is left
 //! alone, and so are its ancestors, which are other containers' too.
 //!
-//! Outside truth: Linux, `kernel/bpf/cgroup.c`; crun, where `container` below a scope is the container's own cgroup and
+//! Source: Linux, `kernel/bpf/cgroup.c`; crun, where `container` below a scope is the container's own cgroup and
 //! the scope's program counts, too.
 
 use super::program::{self, Numbers};
@@ -15,7 +15,6 @@ use rustix::process::{getrlimit, setrlimit, Resource, Rlimit};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-/// A program that took another's place.
 #[derive(Debug)]
 pub struct Replaced {
     path: PathBuf,
@@ -25,17 +24,14 @@ pub struct Replaced {
     new: OwnedFd,
 }
 
-/// What was done to a cgroup's programs.
 #[derive(Debug, Default)]
 pub struct Opened {
-    /// Those that were replaced.
     pub replaced: Vec<Replaced>,
     /// How many a security module keeps from us, as SELinux does with those of systemd. They are left as they are: runc
     /// leaves them, too.
     pub hidden: usize,
 }
 
-/// Replaces the programs of a cgroup.
 pub fn open(cgroup: &Path, devices: &[Numbers]) -> Result<Opened, CgroupError> {
     let mut opened = Opened::default();
     for cgroup in own(cgroup) {
@@ -85,7 +81,6 @@ fn open_one(path: &Path, devices: &[Numbers], opened: &mut Opened) -> Result<(),
 }
 
 impl Opened {
-    /// Puts the old programs back.
     fn undo(self) -> Result<(), CgroupError> {
         self.replaced.into_iter().rev().try_for_each(Replaced::undo)
     }

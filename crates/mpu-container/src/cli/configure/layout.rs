@@ -1,9 +1,6 @@
 //! Where a container's distribution looks for libraries.
 //!
-//! Owns the two folders and the image's own CUDA compatibility libraries. Everything is looked up beneath the
-//! container's root.
-//!
-//! Outside truth: libnvidia-container, `src/nvc_container.c` and `src/cli/compat_mode.c`: which folders, and which of
+//! Source: libnvidia-container, `src/nvc_container.c` and `src/cli/compat_mode.c`: which folders, and which of
 //! the image's libraries fit beside which driver; Debian's multiarch specification; NVIDIA, "CUDA Compatibility".
 
 use crate::beneath::{Beneath, BeneathError, Root, MOST_NAMES};
@@ -18,17 +15,13 @@ pub const COMPAT: &str = "/usr/local/cuda/compat";
 /// More than any image has: each is an open file and a mount. CUDA's package brings eight.
 const LIBRARIES: usize = 64;
 
-/// The folders of libraries.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Layout {
-    /// For this machine's programs.
     pub libraries: PathBuf,
-    /// For 32-bit programs.
     pub libraries32: PathBuf,
 }
 
 impl Layout {
-    /// The folders of the distribution below a root.
     pub fn of(root: &Root) -> Result<Layout, BeneathError> {
         let there = |path: &str| Ok::<_, BeneathError>(root.find(Path::new(path))?.is_some());
         if there("/etc/debian_version")? {

@@ -4,7 +4,7 @@
 //! bring the library cache up to date, come back, open the device cgroup. Until the last step has succeeded, all of it
 //! can be undone, and is undone when a step fails.
 //!
-//! Outside truth: libnvidia-container, `src/cli/configure.c`.
+//! Source: libnvidia-container, `src/cli/configure.c`.
 
 mod layout;
 mod place;
@@ -26,42 +26,27 @@ pub use supplies::{files, Order};
 use supplies::{Supplies, SupplyError};
 use thiserror::Error;
 
-/// Why a container could not be configured.
 #[derive(Debug, Error)]
 pub enum ConfigureError {
-    /// The container's process is not there, or its namespace cannot be entered.
     #[error("container error: cannot {what} the container's process")]
-    Process {
-        /// What was tried.
-        what: &'static str,
-        /// Why.
-        source: io::Error,
-    },
-    /// The root is not one.
+    Process { what: &'static str, source: io::Error },
     #[error("container error")]
     Root(#[source] BeneathError),
-    /// The root is the host's.
     #[error("container error: invalid rootfs directory: {} is this process's own root", .0.display())]
     OwnRoot(PathBuf),
-    /// A part of the driver is missing.
     #[error("mount error")]
     Supply(#[from] SupplyError),
-    /// A part could not be put into the container.
     #[error("mount error")]
     Place(#[from] PlaceError),
-    /// The image's files cannot be looked at.
     #[error("mount error")]
     Image(#[source] BeneathError),
-    /// The library cache could not be brought up to date.
     #[error("ldcache error")]
     Cache(#[source] LdconfigError),
-    /// The device cgroup could not be opened.
     #[error("mount error: device cgroup")]
     Cgroup(#[source] CgroupError),
 }
 
 impl ConfigureError {
-    /// What to do about it, where that is not said already.
     pub fn fix(&self) -> Option<&'static str> {
         Some(match self {
             ConfigureError::Process { .. } => "name a process that runs, as root: --pid=PID",
@@ -89,7 +74,6 @@ impl ConfigureError {
     }
 }
 
-/// Puts what is ordered into the container, or nothing of it.
 pub fn configure(order: &Order<'_>, log: &Log) -> Result<(), ConfigureError> {
     let arguments = order.arguments;
     let failed = |what| move |source| ConfigureError::Process { what, source };
@@ -147,11 +131,9 @@ pub fn configure(order: &Order<'_>, log: &Log) -> Result<(), ConfigureError> {
     done
 }
 
-/// The way into the container's mount namespace and back.
 struct Ways {
     home: Namespace,
     inside: Namespace,
-    /// Whether they differ.
     apart: bool,
 }
 

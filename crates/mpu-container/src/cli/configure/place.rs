@@ -4,7 +4,7 @@
 //! mounts are taken off, and mount points and links that were not there before are removed. Refuses to know what is
 //! placed and why. What is there already is not placed twice, so that a second run is harmless.
 //!
-//! Outside truth: mount(2), umount2(2).
+//! Source: mount(2), umount2(2).
 
 use crate::beneath::host::Peers;
 use crate::beneath::{Beneath, BeneathError, Restrictions, Root, Tree};
@@ -20,39 +20,18 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
-/// Why something could not be put into the container.
 #[derive(Debug, Error)]
 pub enum PlaceError {
-    /// A path in the container.
     #[error(transparent)]
     Beneath(#[from] BeneathError),
-    /// A file of the host.
     #[error("cannot open {}", path.display())]
-    Source {
-        /// Where it is on the host.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// A mount could not be restricted.
+    Source { path: PathBuf, source: io::Error },
     #[error("cannot restrict the mount of {} in the container", path.display())]
-    Restrict {
-        /// The path in the container.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// A mount there would show on the host.
+    Restrict { path: PathBuf, source: io::Error },
     #[error("{} in the container lies on a volume that is mounted shared: what is mounted there is mounted on the host, too", .0.display())]
     Shared(PathBuf),
-    /// Memory for a small file system.
     #[error("cannot make a file system in memory for {} in the container", path.display())]
-    Memory {
-        /// The path in the container.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
+    Memory { path: PathBuf, source: io::Error },
 }
 
 /// A file or directory of the host (or, for the image's own libraries, of the container), held as a mount that is not
@@ -65,7 +44,6 @@ pub struct Held {
 }
 
 impl Held {
-    /// Opens what is at a path of this mount namespace.
     pub fn open(path: &Path) -> Result<Held, PlaceError> {
         let flags = OFlags::PATH | OFlags::CLOEXEC;
         let open = || {
@@ -75,7 +53,6 @@ impl Held {
         open().map_err(|source: io::Error| PlaceError::Source { path: path.into(), source })
     }
 
-    /// Holds what a descriptor of this mount namespace holds.
     pub fn of(fd: impl AsFd) -> io::Result<Held> {
         let about = rustix::fs::fstat(&fd)?;
         let directory = FileType::from_raw_mode(about.st_mode) == FileType::Directory;
@@ -83,7 +60,6 @@ impl Held {
     }
 }
 
-/// What has been put below a container's root.
 #[derive(Debug)]
 pub struct Placed<'a> {
     root: &'a Root,
@@ -98,7 +74,6 @@ enum Step {
     Mount(Tree, PathBuf),
     File(PathBuf),
     Directory(PathBuf),
-    /// A link that had another target, or none.
     Link(PathBuf, Option<OsString>),
 }
 
@@ -108,12 +83,10 @@ impl<'a> Placed<'a> {
         Placed { root, process, peers, log, steps: Vec::new() }
     }
 
-    /// The container's root.
     pub fn root(&self) -> &'a Root {
         self.root
     }
 
-    /// Mounts something at a path.
     pub fn mount(&mut self, held: Held, path: &Path, restrictions: Restrictions) -> Result<(), PlaceError> {
         if let Some(there) = self.root.find(path)? {
             if there.identity()? == held.identity {
@@ -222,7 +195,6 @@ impl<'a> Placed<'a> {
         Ok(file)
     }
 
-    /// A directory.
     fn directory(&mut self, path: &Path) -> Result<Beneath, PlaceError> {
         let mut missing = Vec::new();
         for path in path.ancestors() {

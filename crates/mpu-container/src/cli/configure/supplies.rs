@@ -3,7 +3,7 @@
 //! Owns which parts of the driver go where, and how each is restricted. Everything of the host is opened before the
 //! container's mount namespace is entered, and so cannot be mistaken for a file of the container.
 //!
-//! Outside truth: libnvidia-container, `src/nvc_mount.c`: what is mounted where and with which flags; NVIDIA's driver
+//! Source: libnvidia-container, `src/nvc_mount.c`: what is mounted where and with which flags; NVIDIA's driver
 //! README, "The /proc/driver/nvidia file system" and "Application Profiles".
 
 use super::layout::Layout;
@@ -37,51 +37,33 @@ const OPTIONAL: [&str; 3] = ["/dev/nvidia-uvm", "/dev/nvidia-modeset", "/dev/dri
 const FACTS: &str = "/proc/driver/nvidia";
 const PROFILES: &str = "/etc/nvidia/nvidia-application-profiles-rc.d";
 
-/// Why a part of the driver cannot go into a container.
 #[derive(Debug, Error)]
 pub enum SupplyError {
-    /// It cannot be opened.
     #[error(transparent)]
     Place(#[from] PlaceError),
-    /// A device node is missing or another one.
     #[error("{} is {what}", path.display())]
-    Node {
-        /// The node on the host.
-        path: PathBuf,
-        /// What is wrong with it.
-        what: &'static str,
-    },
-    /// A channel that the driver does not have.
+    Node { path: PathBuf, what: &'static str },
     #[error("the driver has no IMEX channel {0}")]
     Channel(u32),
 }
 
-/// What is asked for.
 pub struct Order<'a> {
-    /// The driver.
     pub driver: &'a Driver,
-    /// Its files for the capabilities asked for.
     pub files: &'a Files,
-    /// The devices.
     pub selection: &'a Selection<'a>,
-    /// The GPUs whose MIG the container may configure.
     pub config: &'a [&'a Gpu],
-    /// The GPUs whose MIG it may watch.
     pub monitor: &'a [&'a Gpu],
-    /// The command line.
     pub arguments: &'a Configure,
     /// Whether ldconfig's root is changed by name only.
     pub no_pivot: bool,
 }
 
-/// Everything that goes in.
 #[derive(Debug, Default)]
 pub struct Supplies {
     facts: Vec<(&'static str, String)>,
     profile: Option<String>,
     mounts: Vec<(Held, Goal, Restrictions)>,
     links: Vec<(Goal, PathBuf)>,
-    /// The devices that the container may use.
     pub devices: Vec<Numbers>,
 }
 
@@ -92,7 +74,6 @@ enum Goal {
 }
 
 impl Supplies {
-    /// Opens what is asked for.
     pub fn open(order: &Order<'_>, log: &Log) -> Result<Supplies, SupplyError> {
         let mut supplies = Supplies::default();
         let capabilities = order.arguments.capabilities();
@@ -166,7 +147,6 @@ impl Supplies {
         Ok(())
     }
 
-    /// What the driver says of each GPU, and the leave for each MIG device.
     fn gpus(&mut self, order: &Order<'_>) -> Result<(), SupplyError> {
         let facts = &order.driver.root.facts;
         for gpu in &order.selection.gpus {
@@ -235,7 +215,6 @@ impl Supplies {
         Ok(())
     }
 
-    /// Puts everything in place.
     pub fn place(mut self, placed: &mut Placed<'_>, layout: &Layout, log: &Log) -> Result<(), PlaceError> {
         if placed.is_shared_with_the_host(Path::new(FACTS))? {
             log.note(format_args!("{FACTS} is the host's own, mounted shared: it stays as it is, with every GPU"));
@@ -277,7 +256,6 @@ impl Goal {
     }
 }
 
-/// Puts the image's own libraries over the driver's.
 pub fn mount_compat(
     libraries: Vec<(OsString, crate::beneath::Beneath)>,
     placed: &mut Placed<'_>,

@@ -18,7 +18,6 @@ use std::fs::File;
 use std::io::{self, Read, Seek};
 use std::time::Duration;
 
-/// Runs the program to its end.
 pub fn run(
     root: &Root,
     program: &OwnedFd,

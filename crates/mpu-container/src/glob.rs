@@ -3,16 +3,16 @@
 //! `*` and `?` are any characters and one; `[a-z]` and `[^a-z]` one of these, and one that is none of these; `\` takes the
 //! next character as it is. A pattern that ends too early is none: containerd refuses it, too.
 
-/// One part of a pattern.
 enum Part {
-    /// Any characters, or none.
     Any,
     /// One of these ranges of characters, or one that is in none.
-    One { ranges: Vec<(char, char)>, wanted: bool },
+    One {
+        ranges: Vec<(char, char)>,
+        wanted: bool,
+    },
 }
 
-/// Whether a name fits; none if the pattern is none.
-pub(super) fn matches(pattern: &str, name: &str) -> Option<bool> {
+pub fn matches(pattern: &str, name: &str) -> Option<bool> {
     let parts = parts(pattern)?;
     let name: Vec<char> = name.chars().collect();
     // Which beginnings of the name fit the parts so far: a pattern of many stars takes no longer for that.
@@ -64,7 +64,6 @@ fn same(one: char) -> Part {
     Part::One { ranges: vec![(one, one)], wanted: true }
 }
 
-/// A character within brackets.
 fn character(rest: &mut impl Iterator<Item = char>) -> Option<char> {
     match rest.next()? {
         '-' | ']' => None,
