@@ -299,15 +299,14 @@ pub fn besides(parts: &Path, dir: &Path, line: &str) -> Result<Vec<String>> {
     let (ours, lists) = (dir.join("parts"), dir.join("lists"));
     let _ = std::fs::remove_dir_all(&ours);
     for folder in [&ours, &lists] {
-        std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+        fs_err::create_dir_all(folder)?;
     }
     for part in std::fs::read_dir(parts).into_iter().flatten().flatten() {
         // Also what is a link there. apt reads only names that it knows.
-        std::fs::copy(part.path(), ours.join(part.file_name()))
-            .with_context(|| format!("cannot copy {}", part.path().display()))?;
+        fs_err::copy(part.path(), ours.join(part.file_name()))?;
     }
     let own = ours.join("mpu-besides.list");
-    std::fs::write(&own, format!("{line}\n")).with_context(|| format!("cannot write {}", own.display()))?;
+    fs_err::write(&own, format!("{line}\n"))?;
     let set = |key: &str, value: &str| ["-o".to_owned(), format!("{key}={value}")];
     let settings = [
         set("Dir::Etc::SourceParts", &ours.display().to_string()),

@@ -7,7 +7,6 @@ use std::fmt;
 
 use serde::Deserialize;
 
-/// One architecture.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Deserialize, clap::ValueEnum)]
 pub enum Arch {
     /// AMD's and Intel's
@@ -21,13 +20,10 @@ pub enum Arch {
     Arm64,
 }
 
-/// What differs.
 pub struct Facts {
-    /// Debian's name of it.
     pub debian: &'static str,
     /// What kbuild is told, beside what it is told of any.
     pub kbuild: &'static [&'static str],
-    /// rustc's target for programs.
     pub target: &'static str,
     /// rustc's target for a kernel.
     pub kernel_target: &'static str,
@@ -39,7 +35,6 @@ pub struct Facts {
     pub cc: &'static str,
     /// The same for 32-bit processes.
     pub cc32: &'static str,
-    /// Its emulator.
     pub qemu: &'static str,
     /// The machine it emulates, the clock of this one's.
     pub machine: &'static [&'static str],
@@ -86,10 +81,8 @@ const ARM64: Facts = Facts {
 };
 
 impl Arch {
-    /// Every one.
     pub const ALL: [Self; 2] = [Self::Amd64, Self::Arm64];
 
-    /// What differs.
     pub fn facts(self) -> &'static Facts {
         match self {
             Self::Amd64 => &AMD64,

@@ -48,7 +48,6 @@ pub struct Args {
     loud: bool,
 }
 
-/// The verb.
 pub fn bench(args: &Args) -> Result<Outcome> {
     ensure!(args.peer.is_empty() || args.kernel.len() == 1, "a peer is built for one kernel: give one --kernel");
     if args.containers {

@@ -65,7 +65,6 @@ pub fn stage(arch: Arch, program: &Path, tree: &Path) -> Result<()> {
         std::fs::write(completions.join(name), script).with_context(|| format!("cannot write {name}'s completions"))?;
     }
     let unit = "mpu-cdi-refresh.service";
-    std::fs::copy(paths::repo().join("packaging/systemd").join(unit), units.join(unit))
-        .with_context(|| format!("cannot copy {unit}"))?;
+    fs_err::copy(paths::repo().join("packaging/systemd").join(unit), units.join(unit))?;
     Ok(())
 }

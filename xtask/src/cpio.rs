@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
 /// An archive in the making. Folders above a file come by themselves.
 #[derive(Default)]
@@ -33,7 +33,7 @@ impl Archive {
 
     /// A copy of one of this machine's files.
     pub fn file(&mut self, name: &str, mode: u32, from: &Path) -> Result<()> {
-        let bytes = std::fs::read(from).with_context(|| format!("cannot read {}", from.display()))?;
+        let bytes = fs_err::read(from)?;
         self.text(name, mode, &bytes);
         Ok(())
     }
@@ -43,7 +43,6 @@ impl Archive {
         self.names.contains(name)
     }
 
-    /// The finished archive.
     pub fn finish(mut self) -> Vec<u8> {
         self.names.clear();
         self.entry("TRAILER!!!", 0, b"");

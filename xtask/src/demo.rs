@@ -25,7 +25,6 @@ pub struct Args {
     client: String,
 }
 
-/// The verb.
 pub fn demo(args: &Args) -> Result<Outcome> {
     guest::prepare(args.arch)?;
     let kernel = args.arch.named(args.kernel.as_deref().unwrap_or(args.arch.facts().kernel));

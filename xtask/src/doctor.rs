@@ -8,10 +8,9 @@ use anyhow::Result;
 
 use crate::arch::Arch;
 use crate::outcome::Outcome;
-use crate::run::output;
+use crate::run::{is_root, output};
 use crate::{kernels, nvidia, paths, setup};
 
-/// The verb.
 pub fn doctor() -> Result<Outcome> {
     let mut out = Vec::new();
     let os = std::fs::read_to_string("/etc/os-release").unwrap_or_default();
@@ -41,12 +40,11 @@ pub fn doctor() -> Result<Outcome> {
                 writeln!(out, "client    {client}: {}", state(&cache.join("nvidia").join(&client).join("nvidia-smi")));
         }
     }
-    let is_root = output(Command::new("id").arg("-u")).is_ok_and(|id| id.trim() == "0");
     let sudo = output(Command::new("sudo").args(["-n", "true"])).is_ok();
     let _ = writeln!(
         out,
         "rights    {}",
-        if is_root || sudo {
+        if is_root() || sudo {
             "can install packages"
         } else {
             "cannot install packages: not root, and sudo wants a password"

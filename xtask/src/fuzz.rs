@@ -15,7 +15,6 @@ pub struct Args {
     seconds: u32,
 }
 
-/// The verb.
 pub fn fuzz(args: &Args) -> Result<Outcome> {
     let dir = paths::repo().join("fuzz");
     if output(lint::cargo().args(["fuzz", "--version"])).is_err() {

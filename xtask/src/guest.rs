@@ -74,7 +74,6 @@ impl Args {
     }
 }
 
-/// The verb.
 pub fn guest(args: &Args) -> Result<Outcome> {
     let engines =
         if args.engine.is_empty() { vec!["none".to_owned(), "module".to_owned()] } else { args.engine.clone() };

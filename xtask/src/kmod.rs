@@ -104,7 +104,6 @@ fn kernels(arch: Arch) -> &'static Kernels {
     }
 }
 
-/// The verb.
 pub fn kmod(args: &Args) -> Result<Outcome> {
     setup::require(setup::OBJECTS)?;
     if args.arch == Arch::Arm64 {
@@ -120,7 +119,7 @@ pub fn kmod(args: &Args) -> Result<Outcome> {
     }
     println!("{}: {} bytes, no fault", object.display(), std::fs::metadata(&object)?.len());
     if let Some(out) = &args.out {
-        std::fs::copy(&object, out).with_context(|| format!("cannot write {}", out.display()))?;
+        fs_err::copy(&object, out)?;
     }
     Ok(Outcome::Passed)
 }

@@ -24,7 +24,6 @@ enum What {
     Build { kernel: String, source: PathBuf, out: PathBuf, make_args: Vec<String> },
 }
 
-/// The verb.
 pub fn make(args: &Args) -> Result<Outcome> {
     match &args.what {
         What::Fetch { names } => {

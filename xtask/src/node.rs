@@ -24,7 +24,7 @@ use crate::guest::qemu::{self, CLOCK};
 use crate::guest::verdict::{Report, Tally};
 use crate::guest::{image, Job};
 use crate::outcome::Outcome;
-use crate::run::{find, output, run, say};
+use crate::run::{find, is_root, output, run, say};
 use crate::{apt, guest, kernels, modules, nvidia, paths, setup};
 
 /// Raised when the image is made otherwise, so that older caches are made anew.
@@ -161,7 +161,6 @@ fn stories(order: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// The verb.
 pub fn node(args: &Args) -> Result<Outcome> {
     guest::prepare(Arch::Amd64)?;
     let plays = if args.play.is_empty() { Play::ALL.to_vec() } else { args.play.clone() };
@@ -180,7 +179,7 @@ pub fn node(args: &Args) -> Result<Outcome> {
 
 /// Whether this user can make a Debian: debootstrap makes device nodes and changes its root.
 pub fn possible() -> bool {
-    output(Command::new("id").arg("-u")).is_ok_and(|id| id.trim() == "0")
+    is_root()
 }
 
 /// Fetches and makes what the plays need, so that later steps need no network.
@@ -214,7 +213,7 @@ pub fn build(play: Play, shell: bool) -> Result<PathBuf> {
         archive.file(name, 0o755, &from)?;
     }
     let client = nvidia::ready(CLIENT, Arch::Amd64)?;
-    for file in ["nvidia-smi", "libnvidia-ml.so.1"] {
+    for file in nvidia::PROGRAMS {
         archive.file(&format!("node/nvidia/{file}"), 0o755, &client.join(file))?;
     }
     if !shell {
@@ -268,7 +267,7 @@ pub fn build(play: Play, shell: bool) -> Result<PathBuf> {
     }
     let made = out.join(play.name());
     // The kernel unpacks archives one after another.
-    let mut file = File::create(&made).with_context(|| format!("cannot write {}", made.display()))?;
+    let mut file = fs_err::File::create(&made)?;
     for part in &parts {
         std::io::copy(&mut File::open(part)?, &mut file)?;
     }

@@ -3,7 +3,6 @@
 /// What a verb found out about the product. An `Err` beside it is about the rig.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Outcome {
-    /// Every check held.
     Passed,
     /// The product failed a check.
     Failed,

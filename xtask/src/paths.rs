@@ -4,7 +4,6 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-/// The repository's root.
 pub fn repo() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the repository")
 }
@@ -34,6 +33,6 @@ pub fn target_dir() -> PathBuf {
 }
 
 fn folder(dir: PathBuf) -> Result<PathBuf> {
-    std::fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
+    fs_err::create_dir_all(&dir)?;
     Ok(dir)
 }

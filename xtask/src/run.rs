@@ -1,7 +1,6 @@
 //! Running other programs: loudly when they fail, quietly when they do not. Also the progress lines, so that all look alike.
 
 use std::ffi::OsStr;
-use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -46,7 +45,7 @@ pub fn output(command: &mut Command) -> Result<String> {
 
 /// Runs with both outputs in a file; true if it succeeded.
 pub fn logged(command: &mut Command, log: &Path) -> Result<bool> {
-    let file = File::create(log).with_context(|| format!("cannot write {}", log.display()))?;
+    let file = fs_err::File::create(log)?.into_file();
     let copy = file.try_clone().context("cannot share the log file")?;
     passes(command.stdin(Stdio::null()).stdout(file).stderr(copy))
 }
@@ -54,7 +53,7 @@ pub fn logged(command: &mut Command, log: &Path) -> Result<bool> {
 /// As [`logged`], with a line of progress after each so many lines that the program prints.
 pub fn watched(command: &mut Command, log: &Path, what: &str, every: usize) -> Result<bool> {
     let began = Instant::now();
-    let mut file = File::create(log).with_context(|| format!("cannot write {}", log.display()))?;
+    let mut file = fs_err::File::create(log)?.into_file();
     let errors = file.try_clone().context("cannot share the log file")?;
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(errors);
     let mut child = command.spawn().with_context(|| format!("cannot start {}", shown(command)))?;
@@ -79,7 +78,7 @@ pub fn quietly(command: &mut Command, log: &Path) -> Result<Option<String>> {
     if logged(command, log)? {
         return Ok(None);
     }
-    let text = std::fs::read(log).with_context(|| format!("cannot read {}", log.display()))?;
+    let text = fs_err::read(log)?;
     let text = String::from_utf8_lossy(&text).into_owned();
     Ok(Some(format!("{}\nall of it: {}", tail(&text, 60), log.display())))
 }
@@ -95,12 +94,16 @@ pub fn have(program: &str) -> bool {
     find(program).is_some()
 }
 
-/// Where a program is.
 pub fn find(program: &str) -> Option<std::path::PathBuf> {
     let path = std::env::var("PATH").unwrap_or_default();
     let folders = path.split(':').chain(["/usr/sbin", "/sbin", "/usr/bin", "/bin"]);
     let mut places = folders.map(|dir| Path::new(dir).join(program));
     places.find(|place| place.is_file())
+}
+
+/// Whether the user is root.
+pub fn is_root() -> bool {
+    output(Command::new("id").arg("-u")).is_ok_and(|id| id.trim() == "0")
 }
 
 fn shown(command: &Command) -> String {

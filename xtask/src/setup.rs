@@ -11,7 +11,7 @@ use anyhow::{bail, Context, Result};
 use crate::apt;
 use crate::arch::Arch;
 use crate::paths;
-use crate::run::{find, have, output, say};
+use crate::run::{find, have, is_root, output, say};
 
 /// What a package is here for, and how to see that it is there without asking dpkg.
 pub struct Need {
@@ -19,7 +19,6 @@ pub struct Need {
     pub sign: &'static str,
     /// Debian's and Ubuntu's name of the package.
     pub package: &'static str,
-    /// Why it is needed.
     pub why: &'static str,
 }
 
@@ -276,8 +275,7 @@ fn apt_get() -> Command {
 }
 
 fn as_root(program: &str) -> Command {
-    let is_root = output(Command::new("id").arg("-u")).is_ok_and(|id| id.trim() == "0");
-    if is_root {
+    if is_root() {
         return Command::new(program);
     }
     let mut command = Command::new("sudo");

@@ -12,8 +12,8 @@ use anyhow::{bail, ensure, Context, Result};
 use crate::cpio::Archive;
 use crate::guest::qemu::{self, Console, Line};
 use crate::guest::{image, Job};
-use crate::libraries::libraries;
 use crate::run::{find, run};
+use crate::sysroot::libraries;
 use crate::{kernels, nvidia, paths};
 
 /// What is measured without any peer: nothing, the kernel module, the engine in user space.
@@ -30,7 +30,6 @@ pub const CROWD: (u32, u32) = (1000, 10_000);
 /// takes one step more than at 200,000, and two more than at 4,000.
 const FIRST_PID: u32 = 3_000_000;
 
-/// What one guest found.
 pub struct Run {
     pub kernel: String,
     pub release: String,
@@ -57,7 +56,6 @@ pub struct Key {
     pub module: String,
 }
 
-/// One figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Figure {
     /// The guest's nanoseconds, which are instructions.
@@ -107,7 +105,7 @@ pub fn measure(
     let console = qemu::boot_counting(&job, &image, loud)?;
     let log = paths::target("guest/log")?.join(format!("bench-{kernel}-era{era}.log"));
     let lines: Vec<String> = console.lines.iter().map(Line::to_string).collect();
-    std::fs::write(&log, lines.join("\n")).with_context(|| format!("cannot write {}", log.display()))?;
+    fs_err::write(&log, lines.join("\n"))?;
     let mut found = Run {
         kernel: redirect.map_or_else(|| kernel.to_owned(), |way| format!("{kernel} by {way}")),
         release,
@@ -140,7 +138,7 @@ fn build(job: &Job, era: &str, client: &str, modules: &[String], peers: &[PathBu
     archive.file("bin/busybox", 0o755, &find("busybox").context("no busybox: install busybox-static")?)?;
     let mpu = image::programs(kernel.arch)?.join("mpu");
     archive.file("bin/mpu", 0o755, &mpu)?;
-    libraries(&mut archive, &mpu)?;
+    libraries(&mut archive, kernel.arch, &mpu)?;
     let sim = image::sim_programs(kernel.arch)?;
     for program in ["gpu-hold", "nvctl"] {
         archive.file(&format!("bin/{program}"), 0o755, &sim.join(program))?;
@@ -154,9 +152,9 @@ fn build(job: &Job, era: &str, client: &str, modules: &[String], peers: &[PathBu
         archive.file(&format!("modules/{name}.ko"), 0o644, peer)?;
     }
     let programs = nvidia::ready(client, kernel.arch)?;
-    for name in ["nvidia-smi", "libnvidia-ml.so.1"] {
+    for name in nvidia::PROGRAMS {
         archive.file(&format!("nvidia/{client}/{name}"), 0o755, &programs.join(name))?;
-        libraries(&mut archive, &programs.join(name))?;
+        libraries(&mut archive, kernel.arch, &programs.join(name))?;
     }
     let rows = ROWS.map(|rows| rows.to_string()).join(" ");
     let (modules, (namespaces, processes)) = (modules.join(" "), CROWD);
@@ -165,7 +163,7 @@ fn build(job: &Job, era: &str, client: &str, modules: &[String], peers: &[PathBu
     );
     archive.text("plan", 0o644, plan.as_bytes());
     let path = paths::target("guest")?.join(format!("bench-{}.cpio", std::process::id()));
-    std::fs::write(&path, archive.finish()).with_context(|| format!("cannot write {}", path.display()))?;
+    fs_err::write(&path, archive.finish())?;
     Ok(path)
 }
 

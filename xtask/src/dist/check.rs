@@ -14,10 +14,12 @@ use anyhow::{ensure, Context, Result};
 
 use super::deb;
 use super::rpm::{self, Variant};
-use super::tree::{empty_folders, files, put};
+use super::tree::empty_folders;
 use crate::arch::Arch;
+use crate::files::{self, below, put};
 use crate::guest::verdict::Ending;
 use crate::run::{find, output};
+use crate::sysroot::needed_here;
 
 /// Files that one family has elsewhere or alone: what a path begins with in the Debian package, in the RPM, and why.
 const DIFFERENCES: &[(Option<&str>, Option<&str>, &str)] = &[
@@ -121,13 +123,13 @@ fn unpacked(package: &Path, how: &str) -> Result<BTreeMap<String, String>> {
 
 fn state(root: &Path) -> Result<BTreeMap<String, String>> {
     let mut found = BTreeMap::new();
-    for path in files(root)? {
+    for path in below(root)? {
         let about = std::fs::symlink_metadata(&path)?;
         let what = match std::fs::read_link(&path) {
             Ok(target) => format!("a link to {}", target.display()),
             Err(_) => {
-                let digest = output(Command::new("sha256sum").arg(&path))?;
-                format!("{:o} {}", about.permissions().mode() & 0o7777, digest.get(..12).unwrap_or_default())
+                let digest = files::sha256(fs_err::read(&path)?);
+                format!("{:o} {}", about.permissions().mode() & 0o7777, &digest[..12])
             }
         };
         found.insert(path.strip_prefix(root)?.display().to_string(), what);
@@ -142,7 +144,6 @@ struct Root {
 
 /// What the scripts call and a root of ours cannot have.
 const RECORDED: [&str; 7] = ["systemctl", "dkms", "udevadm", "semodule", "selinuxenabled", "load_policy", "nvidia-smi"];
-/// Kernels with headers there.
 const KERNELS: [&str; 2] = ["6.1.0-1", "6.12.0-2"];
 /// Where rpm's database is below it, which is rpm's own.
 const DATABASE: &str = "var/lib/rpm";
@@ -163,9 +164,7 @@ impl Root {
             let text = format!("#!/bin/sh\necho {name} \"$@\" >> /calls\n");
             put(&root.at("usr/bin").join(name), text.as_bytes(), 0o755)?;
         }
-        // A static program makes ldd fail: it needs none.
-        let listed = output(Command::new("ldd").arg(program)).unwrap_or_default();
-        for library in listed.split_whitespace().filter(|word| word.starts_with('/')) {
+        for library in needed_here(program) {
             put(&root.at(library.trim_start_matches('/')), &std::fs::read(library)?, 0o755)?;
         }
         for folder in [
@@ -235,21 +234,9 @@ impl Root {
 
     /// Every name in it but those of rpm's database.
     fn names(&self) -> Result<BTreeSet<PathBuf>> {
-        let mut found = BTreeSet::new();
-        let mut left = vec![self.folder.path().to_owned()];
-        while let Some(folder) = left.pop() {
-            for entry in std::fs::read_dir(folder)? {
-                let path = entry?.path();
-                if path.starts_with(self.at(DATABASE)) {
-                    continue;
-                }
-                found.insert(path.strip_prefix(self.folder.path())?.to_owned());
-                if path.is_dir() && !path.is_symlink() {
-                    left.push(path);
-                }
-            }
-        }
-        Ok(found)
+        let all = files::tree(self.folder.path())?.into_iter().map(walkdir::DirEntry::into_path);
+        let ours = all.filter(|path| !path.starts_with(self.at(DATABASE)));
+        ours.map(|path| Ok(path.strip_prefix(self.folder.path())?.to_owned())).collect()
     }
 }
 

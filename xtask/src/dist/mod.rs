@@ -16,13 +16,14 @@ use std::path::{Path, PathBuf};
 use anyhow::{ensure, Context, Result};
 
 use crate::arch::Arch;
+use crate::files::put;
 use crate::guest::image;
 use crate::guest::verdict::Ending;
 use crate::outcome::Outcome;
 use crate::run::{output, run, say};
 use crate::{chart, container, foreign, lint, paths, setup};
 use provenance::{Sources, Told};
-use tree::{put, Package};
+use tree::Package;
 
 /// The oldest C library that a released executable runs with: that of Debian 12 is 2.36, of Ubuntu 22.04 2.35, of RHEL 9 2.34.
 const NEWEST_GLIBC: (u32, u32) = (2, 34);
@@ -49,7 +50,6 @@ pub struct Args {
     key: Option<PathBuf>,
 }
 
-/// The verb.
 pub fn dist(args: &Args) -> Result<Outcome> {
     if let Some(folder) = &args.verify {
         return verify(folder, args.key.as_deref());
@@ -114,7 +114,6 @@ pub enum Profile {
     Quick,
 }
 
-/// One way to build.
 #[derive(Clone)]
 pub struct Release {
     /// How the executable is compiled.
@@ -123,7 +122,6 @@ pub struct Release {
     pub build: &'static str,
     /// Another version than the tree's, for tests of upgrades: built from a copy of the tree that bears it.
     pub version: Option<&'static str>,
-    /// For which machines.
     pub arches: Vec<Arch>,
     /// What it is signed with.
     pub key: Option<PathBuf>,
@@ -144,8 +142,7 @@ impl Release {
         }
         for text in ["LICENSE", "LICENSES/MIT.txt", "LICENSES/GPL-2.0-only.txt", "README.md"] {
             let from = paths::repo().join(text);
-            std::fs::copy(&from, out.join(from.file_name().unwrap_or_default()))
-                .with_context(|| format!("cannot copy {text}"))?;
+            fs_err::copy(&from, out.join(from.file_name().unwrap_or_default()))?;
         }
         std::fs::create_dir_all(out.join("kubernetes"))?;
         chart::render(&out.join("kubernetes"))?;
@@ -274,7 +271,7 @@ fn copy_of_the_tree(version: &str) -> Result<PathBuf> {
     for name in output(git.current_dir(paths::repo()))?.split('\0').filter(|name| !name.is_empty()) {
         let to = tree.join(name);
         std::fs::create_dir_all(to.parent().context("no parent")?)?;
-        std::fs::copy(paths::repo().join(name), to).with_context(|| format!("cannot copy {name}"))?;
+        fs_err::copy(paths::repo().join(name), to)?;
     }
     let manifest = tree.join("Cargo.toml");
     let text = std::fs::read_to_string(&manifest)?;

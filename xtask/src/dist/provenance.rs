@@ -10,10 +10,9 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 use serde_json::{json, Value};
-use sha2::{Digest, Sha256};
 
-use super::tree::files;
 use crate::arch::Arch;
+use crate::files::{self, below};
 use crate::paths;
 use crate::run::{output, say};
 
@@ -30,11 +29,8 @@ const REPOSITORY: &str = "https://github.com/mpu-project/mpu";
 pub struct Told<'a> {
     /// The version that it made.
     pub version: &'a str,
-    /// Unoptimised, for a look.
     pub is_quick: bool,
-    /// For these machines.
     pub arches: &'a [Arch],
-    /// From these sources.
     pub sources: &'a Sources,
 }
 
@@ -129,7 +125,7 @@ pub fn verify(dir: &Path, key: Option<&Path>) -> Result<(Vec<String>, String)> {
 /// Each file but what is made of the checksums, in order of name.
 fn digests(dir: &Path) -> Result<Vec<(String, String)>> {
     let mut found = Vec::new();
-    for path in files(dir)? {
+    for path in below(dir)? {
         let name = path.strip_prefix(dir)?.display().to_string();
         if ![SUMS, SIGNATURE, ENVELOPE].contains(&name.as_str()) {
             found.push((name, hex_of(&path)?));
@@ -140,8 +136,7 @@ fn digests(dir: &Path) -> Result<Vec<(String, String)>> {
 }
 
 fn hex_of(path: &Path) -> Result<String> {
-    let bytes = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
-    Ok(Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect())
+    Ok(files::sha256(fs_err::read(path)?))
 }
 
 /// No time and no machine: the same sources give the same statement.
@@ -237,7 +232,7 @@ fn is_by(key: &Path, file: &Path, signature: &Path) -> bool {
 
 /// A path that is told and must be there before minutes of building.
 pub fn readable(path: &Path) -> Result<PathBuf> {
-    std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+    fs_err::read(path)?;
     Ok(path.to_owned())
 }
 

@@ -8,15 +8,15 @@ use std::process::{Command, Stdio};
 
 use anyhow::{ensure, Context, Result};
 
-use super::tree::{date, directories_to_0755, empty_folders, files, put, Package};
+use super::tree::{date, directories_to_0755, empty_folders, Package};
 use crate::arch::Arch;
+use crate::files::{below, put};
 use crate::run::output;
 use crate::{foreign, paths};
 
 /// A package by its name, and of which of our programs it has the files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Variant {
-    /// The package's name.
     pub name: &'static str,
     /// The Debian package with the same files.
     pub program: &'static str,
@@ -24,7 +24,6 @@ pub struct Variant {
     pub with_dkms: bool,
 }
 
-/// Every RPM package.
 pub const VARIANTS: [Variant; 3] = [
     Variant { name: "mpu", program: "mpu", with_dkms: true },
     Variant { name: "mpu-nodkms", program: "mpu", with_dkms: false },
@@ -56,7 +55,7 @@ const OWNED: &[&str] = &["bash-completion", "fish", "zsh", "selinux"];
 /// NVIDIA's packages, in whose place mpu-container comes, as Debian's control file names them.
 fn replaced() -> Result<Vec<String>> {
     let control = paths::repo().join("packaging/debian-container/control");
-    let text = std::fs::read_to_string(&control).with_context(|| format!("cannot read {}", control.display()))?;
+    let text = fs_err::read_to_string(&control)?;
     let line = text.lines().find_map(|line| line.strip_prefix("Conflicts: ")).context("no Conflicts there")?;
     Ok(line.split(", ").map(str::to_owned).collect())
 }
@@ -117,7 +116,7 @@ fn change(package: &Package, variant: Variant, tree: &Path) -> Result<()> {
 fn listed(tree: &Path) -> Result<String> {
     let mut lines = "%defattr(-,root,root)\n".to_owned();
     let mut folders = std::collections::BTreeSet::new();
-    for path in files(tree)? {
+    for path in below(tree)? {
         let name = path.strip_prefix(tree)?;
         folders.extend(name.ancestors().skip(1).filter(|folder| is_owned(folder)).map(Path::to_owned));
         let mark = match name.to_str().context("a name that is no text")? {
@@ -144,7 +143,7 @@ fn is_owned(folder: &Path) -> bool {
 
 fn specification(package: &Package, variant: Variant, release: u32, tree: &Path, list: &Path) -> Result<String> {
     let template = paths::repo().join("packaging/rpm").join(format!("{}.spec", package.name));
-    let text = std::fs::read_to_string(&template).with_context(|| format!("cannot read {}", template.display()))?;
+    let text = fs_err::read_to_string(&template)?;
     let mut replaces = String::new();
     for name in replaced()?.iter().filter(|_| text.contains("@REPLACES@")) {
         replaces += &format!("Provides:       {name}\nConflicts:      {name}\n");

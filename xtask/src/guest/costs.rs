@@ -28,7 +28,6 @@ impl Costs {
         costs
     }
 
-    /// Another guest's.
     pub fn add(&mut self, other: &Self) {
         for (what, (used, times)) in &other.0 {
             self.count(what.clone(), *used, *times);

@@ -33,7 +33,7 @@ pub fn build(job: &Job) -> Result<PathBuf> {
     manifests(&mut archive, job)?;
     archive.text("plan", 0o644, plan(&job.rows).as_bytes());
     let path = paths::target("guest")?.join(format!("{}-{}.cpio", job.name(), std::process::id()));
-    std::fs::write(&path, archive.finish()).with_context(|| format!("cannot write {}", path.display()))?;
+    fs_err::write(&path, archive.finish())?;
     Ok(path)
 }
 
@@ -269,7 +269,7 @@ fn clients(archive: &mut Archive, arch: Arch, job: &Job) -> Result<()> {
     let versions: BTreeSet<&str> = job.rows.iter().map(|row| row.client.as_str()).collect();
     for version in versions {
         let dir = nvidia::ready(version, arch)?;
-        for name in ["nvidia-smi", "libnvidia-ml.so.1"] {
+        for name in nvidia::PROGRAMS {
             archive.file(&format!("nvidia/{version}/{name}"), 0o755, &dir.join(name))?;
             libraries(archive, arch, &dir.join(name))?;
         }

@@ -8,14 +8,11 @@ pub use mpu_plan::Row;
 use super::real;
 use crate::{kernels, nvidia};
 
-/// One guest to boot.
 #[derive(Clone, Debug)]
 pub struct Job {
-    /// The kernel's short name.
     pub kernel: String,
     /// What to do in it.
     pub rows: Vec<Row>,
-    /// Its processors.
     pub cpus: u32,
     /// How long it may take.
     pub limit: Duration,

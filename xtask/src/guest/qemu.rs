@@ -3,7 +3,6 @@
 //! Always software emulation: it behaves the same on every machine, nested or not. Knows the console's death cries, nothing of stories.
 
 use std::fmt;
-use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -11,6 +10,7 @@ use std::sync::mpsc::{channel, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use fs_err::File;
 use mpu_plan::{Last, OOPS_AWAITED, OOPS_OVER};
 
 use super::job::Job;
@@ -22,13 +22,11 @@ use crate::run;
 /// What came over the serial line.
 #[derive(Default)]
 pub struct Console {
-    /// Its lines.
     pub lines: Vec<Line>,
     /// The status that process 1 reported; none if it never did.
     pub rc: Option<i32>,
     /// Lines that say the kernel is unwell, and whether time ran out.
     pub deaths: Vec<String>,
-    /// How long it ran.
     pub took: Duration,
     /// What it used of this machine's processors: the same whatever else this machine does, or nearly.
     pub used: Duration,
@@ -112,7 +110,7 @@ const REAL_KEPT_OFF: &str = "mem=1G";
 
 /// Boots a job's kernel with an image, and deletes the image. The console goes into `log` as it comes.
 pub fn boot(job: &Job, image: &Path, log: &Path, loud: bool) -> Result<Console> {
-    let log = File::create(log).with_context(|| format!("cannot write {}", log.display()))?;
+    let log = File::create(log)?;
     let kernel = kernels::ready(&job.kernel)?;
     let limit = job.limit * kernel.slower;
     let words = format!("quiet loglevel=4 {CLOCK}");
@@ -168,7 +166,7 @@ fn watch(mut command: Command, image: &Path, limit: Duration, log: Option<File>,
 
 /// The same with a machine of the caller's making.
 pub fn watch_of(command: Command, image: &Path, limit: Duration, log: &Path, loud: bool) -> Result<Console> {
-    let log = File::create(log).with_context(|| format!("cannot write {}", log.display()))?;
+    let log = File::create(log)?;
     watch(command, image, limit, Some(log), loud)
 }
 

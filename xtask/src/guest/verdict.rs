@@ -17,21 +17,18 @@ use crate::run::say;
 /// So many of what guests did are named with what it cost.
 const DEAREST: usize = 10;
 
-/// What one guest said.
 pub struct Report {
     pub kernel: String,
     pub verdicts: Vec<Verdict>,
     /// What is wrong with the guest as a whole.
     pub troubles: Vec<String>,
     pub took: Duration,
-    /// Of this machine's processors.
     pub used: Duration,
     pub costs: Costs,
     pub log: PathBuf,
 }
 
 impl Report {
-    /// Reads a console.
     pub fn read(job: &Job, console: &Console, log: PathBuf) -> Self {
         let verdicts: Vec<Verdict> = console.lines.iter().filter_map(|line| Verdict::read(&line.text)).collect();
         let mut troubles = console.deaths.clone();
@@ -80,7 +77,6 @@ impl Report {
     }
 }
 
-/// Verdicts of many guests.
 #[derive(Default)]
 pub struct Tally {
     cells: BTreeMap<(String, String, String, String), [usize; 3]>,
@@ -95,7 +91,6 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Counts one guest in.
     pub fn add(&mut self, report: &Report) {
         for verdict in &report.verdicts {
             let key = (report.kernel.clone(), verdict.era.clone(), verdict.client.clone(), verdict.engine.clone());
@@ -205,7 +200,6 @@ impl Tally {
         self.counts[Ending::Pass as usize] + self.counts[Ending::Fail as usize] == 0
     }
 
-    /// Whether anything failed.
     pub fn outcome(&self) -> Outcome {
         if self.counts[Ending::Fail as usize] == 0 {
             Outcome::Passed

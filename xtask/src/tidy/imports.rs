@@ -45,7 +45,6 @@ struct Found {
     /// What is brought in with all its names.
     globs: Vec<Vec<String>>,
     modules: Vec<syn::ItemMod>,
-    /// What is defined here.
     items: BTreeSet<String>,
     /// Macros that the crate's root exports, wherever they stand.
     macros: Vec<String>,
