@@ -12,7 +12,6 @@ use crate::run::{output, passes, say};
 /// The newest Rust (1.N) whose lints these sources were read with. A later one may find more, which says nothing about the product.
 const NEWEST: u32 = 96;
 
-/// Formats the sources.
 pub fn fmt() -> Result<Outcome> {
     Ok(outcome(passes(cargo().args(["fmt", "--all"]))?))
 }
@@ -83,14 +82,18 @@ fn dependencies() -> Result<Option<Outcome>> {
     let mut checks = vec!["licenses", "bans", "sources"];
     match output(deny().arg("fetch").arg("db")) {
         Ok(_) => checks.push("advisories"),
-        Err(error) => say(format!("advisories are not checked: {error}")),
+        Err(error) => {
+            // Below git's own lines stand those of all that it was wrapped in.
+            let why = error.to_string();
+            let why = why.lines().rev().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
+            say(format!("advisories are not checked: {why}"));
+        }
     }
     Ok(Some(outcome(passes(
         deny().args(["check", "--hide-inclusion-graph", "--allow", "unused-wrapper"]).args(checks),
     )?)))
 }
 
-/// Cargo, in the repository.
 pub fn cargo() -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(paths::repo());
