@@ -248,7 +248,7 @@ fn backports() -> Result<Vec<String>> {
     }
     say("reading the index of Debian's bookworm-backports, for QEMU 10 and the tool for firmware variables");
     let line = apt::source_line(BACKPORTS)?;
-    let options = apt::besides(Path::new("/etc/apt/sources.list.d"), &paths::cache("apt/besides")?, &line)?;
+    let options = apt::besides(Path::new("/etc/apt/sources.list"), &paths::cache("apt/besides")?, &line)?;
     output(apt_get().args(&options).args(["-qq", "update"])).context("cannot read the index of bookworm-backports")?;
     Ok(options.into_iter().chain(target).collect())
 }
