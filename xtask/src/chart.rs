@@ -29,7 +29,7 @@ pub fn chart() -> Result<Outcome> {
 
 /// Looks at everything; findings go to standard output.
 pub fn check(tools: &Path) -> Result<Outcome> {
-    Ok(if passes(&mut script(tools))? { Outcome::Passed } else { Outcome::Failed })
+    Ok(Outcome::of(passes(&mut script(tools))?))
 }
 
 /// Writes the manifests for those without Helm into a folder.

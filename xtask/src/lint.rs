@@ -13,7 +13,7 @@ use crate::run::{output, passes, say};
 const NEWEST: u32 = 96;
 
 pub fn fmt() -> Result<Outcome> {
-    Ok(outcome(passes(cargo().args(["fmt", "--all"]))?))
+    Ok(Outcome::of(passes(cargo().args(["fmt", "--all"]))?))
 }
 
 /// Runs all checks; stops at none.
@@ -44,7 +44,7 @@ fn formatting() -> Result<Option<Outcome>> {
     if output(cargo().args(["fmt", "--version"])).is_err() {
         return Ok(None);
     }
-    Ok(Some(outcome(passes(cargo().args(["fmt", "--all", "--check"]))?)))
+    Ok(Some(Outcome::of(passes(cargo().args(["fmt", "--all", "--check"]))?)))
 }
 
 /// Whether clippy is silent; none without clippy, or with one that these sources have not met.
@@ -56,7 +56,7 @@ fn lints() -> Result<Option<Outcome>> {
         return Ok(None);
     }
     let host = ["clippy", "--quiet", "--locked", "--all-targets", "--", "-D", "warnings"];
-    Ok(Some(outcome(passes(cargo().args(host))?)))
+    Ok(Some(Outcome::of(passes(cargo().args(host))?)))
 }
 
 /// The version of cargo-deny that deny.toml was read with.
@@ -89,7 +89,7 @@ fn dependencies() -> Result<Option<Outcome>> {
             say(format!("advisories are not checked: {why}"));
         }
     }
-    Ok(Some(outcome(passes(
+    Ok(Some(Outcome::of(passes(
         deny().args(["check", "--hide-inclusion-graph", "--allow", "unused-wrapper"]).args(checks),
     )?)))
 }
@@ -98,12 +98,4 @@ pub fn cargo() -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(paths::repo());
     command
-}
-
-fn outcome(passed: bool) -> Outcome {
-    if passed {
-        Outcome::Passed
-    } else {
-        Outcome::Failed
-    }
 }

@@ -43,7 +43,7 @@ pub fn make(args: &Args) -> Result<Outcome> {
             for file in &built.files {
                 println!("{}", file.display());
             }
-            Ok(if built.is_clean() { Outcome::Passed } else { Outcome::Failed })
+            Ok(Outcome::of(built.is_clean()))
         }
     }
 }

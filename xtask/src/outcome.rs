@@ -7,3 +7,13 @@ pub enum Outcome {
     /// The product failed a check.
     Failed,
 }
+
+impl Outcome {
+    pub fn of(passed: bool) -> Self {
+        if passed {
+            Self::Passed
+        } else {
+            Self::Failed
+        }
+    }
+}

@@ -69,14 +69,10 @@ pub fn dist(args: &Args) -> Result<Outcome> {
     release.make(&out)?;
     println!("{}", out.display());
     let checks = check::all(&out, &newer()?, version, &release.arches);
-    for (name, _, why) in checks.iter().filter(|(_, ending, _)| *ending == Ending::Fail) {
-        println!("{name}: {why}");
-    }
-    if checks.iter().any(|(_, ending, _)| *ending == Ending::Fail) {
-        return Ok(Outcome::Failed);
-    }
-    if !args.twice {
-        return Ok(Outcome::Passed);
+    let failed: Vec<_> = checks.iter().filter(|(_, ending, _)| *ending == Ending::Fail).collect();
+    failed.iter().for_each(|(name, _, why)| println!("{name}: {why}"));
+    if !failed.is_empty() || !args.twice {
+        return Ok(Outcome::of(failed.is_empty()));
     }
     say("once more, in another folder");
     let again = paths::target("dist")?.join("again");
@@ -84,10 +80,10 @@ pub fn dist(args: &Args) -> Result<Outcome> {
     let (first, second) = (std::fs::read(out.join(provenance::SUMS))?, std::fs::read(again.join(provenance::SUMS))?);
     if first == second {
         println!("built twice, the same bytes");
-        return Ok(Outcome::Passed);
+    } else {
+        println!("the second build differs:\n{}", String::from_utf8_lossy(&second));
     }
-    println!("the second build differs:\n{}", String::from_utf8_lossy(&second));
-    Ok(Outcome::Failed)
+    Ok(Outcome::of(first == second))
 }
 
 /// For tests of upgrades: RPMs of the release after the one that is handed out, with the same programs.

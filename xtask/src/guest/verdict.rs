@@ -201,11 +201,7 @@ impl Tally {
     }
 
     pub fn outcome(&self) -> Outcome {
-        if self.counts[Ending::Fail as usize] == 0 {
-            Outcome::Passed
-        } else {
-            Outcome::Failed
-        }
+        Outcome::of(self.counts[Ending::Fail as usize] == 0)
     }
 }
 
