@@ -1,9 +1,11 @@
 //! Running other programs: loudly when they fail, quietly when they do not. Also the progress lines, so that all look alike.
 
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use anyhow::{bail, Context, Result};
@@ -94,11 +96,30 @@ pub fn have(program: &str) -> bool {
     find(program).is_some()
 }
 
-pub fn find(program: &str) -> Option<std::path::PathBuf> {
+pub fn find(program: &str) -> Option<PathBuf> {
     let path = std::env::var("PATH").unwrap_or_default();
     let folders = path.split(':').chain(["/usr/sbin", "/sbin", "/usr/bin", "/bin"]);
     let mut places = folders.map(|dir| Path::new(dir).join(program));
     places.find(|place| place.is_file())
+}
+
+/// What is made once a run, by its name: others wait for the one that makes it.
+pub struct Once(Mutex<BTreeMap<String, PathBuf>>);
+
+impl Once {
+    pub const fn new() -> Self {
+        Self(Mutex::new(BTreeMap::new()))
+    }
+
+    pub fn made(&self, name: &str, make: impl FnOnce() -> Result<PathBuf>) -> Result<PathBuf> {
+        let mut made = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(path) = made.get(name) {
+            return Ok(path.clone());
+        }
+        let path = make()?;
+        made.insert(name.to_owned(), path.clone());
+        Ok(path)
+    }
 }
 
 /// Whether the user is root.

@@ -129,16 +129,16 @@ pub const ARM64: &[Need] = &[
 pub const ARM64_OBJECTS: &[Need] =
     &[need("aarch64-linux-gnu-objdump", "binutils-aarch64-linux-gnu", "to look into the arm64 kernel object")];
 
+const ALL: [&[Need]; 9] = [HOST, KERNELS, OBJECTS, GUESTS, ARM64, ARM64_OBJECTS, EMULATED, PACKAGES, NODE];
+
 /// Everything, for `x setup` and `x doctor`.
 pub fn all() -> impl Iterator<Item = &'static Need> {
-    [HOST, KERNELS, OBJECTS, GUESTS, ARM64, ARM64_OBJECTS, EMULATED, PACKAGES, NODE].into_iter().flatten()
+    ALL.into_iter().flatten()
 }
 
 /// Installs what any verb needs.
 pub fn everything() -> Result<()> {
-    [HOST, KERNELS, OBJECTS, GUESTS, ARM64, ARM64_OBJECTS, EMULATED, PACKAGES, NODE]
-        .into_iter()
-        .try_for_each(require)?;
+    ALL.into_iter().try_for_each(require)?;
     say("all packages are here");
     Ok(())
 }

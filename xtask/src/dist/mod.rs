@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{ensure, Context, Result};
 
 use crate::arch::Arch;
-use crate::files::put;
+use crate::files::{self, put};
 use crate::guest::image;
 use crate::guest::verdict::Ending;
 use crate::outcome::Outcome;
@@ -127,8 +127,7 @@ impl Release {
     /// Makes everything in `out`, which is emptied first.
     pub fn make(&self, out: &Path) -> Result<()> {
         let sources = Sources::now()?;
-        let _ = std::fs::remove_dir_all(out);
-        std::fs::create_dir_all(out)?;
+        files::emptied(out)?;
         let tree = match self.version {
             None => paths::repo().to_owned(),
             Some(version) => copy_of_the_tree(version)?,
@@ -155,10 +154,8 @@ impl Release {
         say(format!("building the module's object for {arch}, checked"));
         let sources = self.sources(arch, tree)?;
         let folder = out.join(arch.facts().debian);
-        std::fs::create_dir_all(folder.join("kmod"))?;
-        for entry in std::fs::read_dir(&sources)? {
-            let entry = entry?;
-            std::fs::copy(entry.path(), folder.join("kmod").join(entry.file_name()))?;
+        for file in files::entries(&sources)? {
+            files::copy(&file, &folder.join("kmod").join(file.file_name().unwrap_or_default()))?;
         }
         let (version, epoch) = (self.version.unwrap_or(env!("CARGO_PKG_VERSION")), epoch()?);
         say(format!("building mpu for {arch}, with the module's sources inside"));
@@ -265,9 +262,7 @@ fn copy_of_the_tree(version: &str) -> Result<PathBuf> {
     let _ = std::fs::remove_dir_all(&tree);
     let mut git = crate::run::command("git", ["ls-files", "-z"]);
     for name in output(git.current_dir(paths::repo()))?.split('\0').filter(|name| !name.is_empty()) {
-        let to = tree.join(name);
-        std::fs::create_dir_all(to.parent().context("no parent")?)?;
-        fs_err::copy(paths::repo().join(name), to)?;
+        files::copy(&paths::repo().join(name), &tree.join(name))?;
     }
     let manifest = tree.join("Cargo.toml");
     let text = std::fs::read_to_string(&manifest)?;
