@@ -26,7 +26,6 @@ struct Archive {
     keyring: String,
 }
 
-/// One suite, its index on disk.
 pub struct Suite {
     name: String,
     dir: PathBuf,
@@ -176,7 +175,6 @@ impl Suite {
         Ok(best)
     }
 
-    /// The version that the suite offers of a package.
     pub fn version(&self, package: &str) -> Result<Option<String>> {
         let policy = output(self.apt("apt-cache").args(["policy", package]))?;
         let candidate = policy.lines().find_map(|line| line.trim().strip_prefix("Candidate: "));
@@ -291,7 +289,6 @@ pub fn besides(machines: &Path, dir: &Path, line: &str) -> Result<Vec<String>> {
     Ok(settings.into_iter().flat_map(|setting| ["-o".to_owned(), setting]).collect())
 }
 
-/// The line of sources.list for a suite of `archives.toml`.
 pub fn source_line(name: &str) -> Result<String> {
     let table = table()?;
     let archive = table.get(name).with_context(|| format!("archives.toml has no suite {name}"))?;
@@ -299,7 +296,6 @@ pub fn source_line(name: &str) -> Result<String> {
     Ok(line(BINARIES, archive, &base))
 }
 
-/// The addresses to try for a suite of `archives.toml`.
 pub fn addresses(name: &str) -> Result<Vec<String>> {
     let table = table()?;
     Ok(bases(table.get(name).with_context(|| format!("archives.toml has no suite {name}"))?))

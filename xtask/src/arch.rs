@@ -22,16 +22,18 @@ pub enum Arch {
 
 pub struct Facts {
     pub debian: &'static str,
+    /// RPM's, the kernel's and QEMU's.
+    pub machine_name: &'static str,
+    /// readelf's.
+    pub elf: &'static str,
     /// What kbuild is told, beside what it is told of any.
     pub kbuild: &'static [&'static str],
     pub target: &'static str,
-    /// rustc's target for a kernel.
     pub kernel_target: &'static str,
     /// Its folder of libraries, in Debian.
     pub multiarch: &'static str,
     /// Before the name of each of binutils' programs.
     pub tools: &'static str,
-    /// The compiler of test programs.
     pub cc: &'static str,
     /// The same for 32-bit processes.
     pub cc32: &'static str,
@@ -46,6 +48,8 @@ pub struct Facts {
 
 const AMD64: Facts = Facts {
     debian: "amd64",
+    machine_name: "x86_64",
+    elf: "Advanced Micro Devices X86-64",
     kbuild: &[],
     target: "x86_64-unknown-linux-gnu",
     kernel_target: "x86_64-unknown-none",
@@ -64,6 +68,8 @@ const AMD64: Facts = Facts {
 
 const ARM64: Facts = Facts {
     debian: "arm64",
+    machine_name: "aarch64",
+    elf: "AArch64",
     kbuild: &["ARCH=arm64", "CROSS_COMPILE=aarch64-linux-gnu-"],
     target: "aarch64-unknown-linux-gnu",
     kernel_target: "aarch64-unknown-none-softfloat",
@@ -90,7 +96,6 @@ impl Arch {
         }
     }
 
-    /// One of binutils' programs for it.
     pub fn tool(self, name: &str) -> String {
         format!("{}{name}", self.facts().tools)
     }

@@ -44,7 +44,6 @@ mount -o remount,bind,ro "$r/lib/modules"
 exec env -i PATH=/usr/sbin:/usr/bin chroot "$r" /usr/bin/mpu up --build-only --source /src
 "#;
 
-/// Makes the root, and builds in it.
 pub fn check() -> Result<Outcome> {
     setup::require(setup::NODE)?;
     let (root, programs, sources) = (root()?, image::programs(Arch::Amd64)?, image::mpu_sources(Arch::Amd64)?);

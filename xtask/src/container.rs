@@ -39,7 +39,6 @@ pub fn check_static(program: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Puts an installation's files below a root.
 pub fn stage(arch: Arch, program: &Path, tree: &Path) -> Result<()> {
     let (programs, units) = (tree.join("usr/bin"), tree.join("usr/lib/systemd/system"));
     std::fs::create_dir_all(&programs)?;

@@ -14,14 +14,12 @@ pub fn read(path: &Path) -> Result<String> {
     Ok(fs_err::read_to_string(path)?)
 }
 
-/// Writes a file and the folders above it.
 pub fn put(path: &Path, bytes: impl AsRef<[u8]>, mode: u32) -> Result<()> {
     fs_err::create_dir_all(path.parent().context("no parent")?)?;
     fs_err::write(path, bytes)?;
     Ok(fs_err::set_permissions(path, std::fs::Permissions::from_mode(mode))?)
 }
 
-/// Copies a file, and makes the folders above it.
 pub fn copy(from: &Path, to: &Path) -> Result<()> {
     fs_err::create_dir_all(to.parent().context("no parent")?)?;
     fs_err::copy(from, to)?;
@@ -56,7 +54,6 @@ pub fn remove(folder: &Path) -> Result<()> {
     }
 }
 
-/// Empties a folder, or makes it.
 pub fn emptied(folder: &Path) -> Result<()> {
     remove(folder)?;
     Ok(fs_err::create_dir_all(folder)?)

@@ -43,7 +43,6 @@ struct Row {
     chroot: Vec<String>,
     /// Built here from the source package, by this fragment.
     config: Option<String>,
-    /// Asked for by name alone.
     #[serde(default)]
     full: bool,
     /// Debian's kernels of the same source for another use, of which the headers are had.
@@ -79,7 +78,6 @@ fn usual_memory() -> u32 {
     1024
 }
 
-/// Where modules for a kernel are compiled.
 #[derive(Deserialize, Clone, Copy, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 pub enum Build {
@@ -88,23 +86,19 @@ pub enum Build {
     Chroot,
 }
 
-/// A kernel that is ready in the cache.
 pub struct Kernel {
     /// Its short name, such as `6.1`.
     pub name: String,
     pub arch: Arch,
     /// What `uname -r` says in a guest.
     pub release: String,
-    /// Its folder in the cache.
     pub dir: PathBuf,
     pub build: Build,
-    /// By what, on this machine.
     pub compiler: String,
     /// What it was made of: goes into the key of everything built for it.
     pub stamp: String,
     /// How many times longer than on Debian's kernels a guest may take.
     pub slower: u32,
-    /// What a guest gets, in MiB.
     pub memory: u32,
     /// What its command line has beside what every guest's has.
     pub arguments: String,
@@ -120,7 +114,6 @@ impl Kernel {
         image(&self.root(), &self.release)
     }
 
-    /// The folder that kernel packages were unpacked into.
     pub fn root(&self) -> PathBuf {
         self.dir.join("root")
     }

@@ -124,7 +124,6 @@ pub fn kmod(args: &Args) -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// Builds the object. Its checks are `faults`.
 pub fn build(arch: Arch) -> Result<PathBuf> {
     let rust = Rust::with_core_source()?;
     let object = paths::target("kmod")?.join(arch.named("mpu_core") + ".o");
@@ -249,7 +248,6 @@ fn symbol_faults(kernels: &Kernels, nm: &str) -> Vec<String> {
     faults
 }
 
-/// Each instruction, with the function that it is in.
 fn instructions(disassembly: &str) -> impl Iterator<Item = (&str, &str)> {
     let mut function = "";
     disassembly.lines().filter_map(move |line| {

@@ -16,7 +16,6 @@ pub fn fmt() -> Result<Outcome> {
     Ok(Outcome::of(passes(cargo().args(["fmt", "--all"]))?))
 }
 
-/// Runs all checks; stops at none.
 pub fn lint() -> Result<Outcome> {
     let mut result = Outcome::Passed;
     for (name, check, reason) in checks()? {
@@ -29,7 +28,6 @@ pub fn lint() -> Result<Outcome> {
     Ok(result)
 }
 
-/// Each check, its outcome, and why there is none.
 pub fn checks() -> Result<[(&'static str, Option<Outcome>, &'static str); 3]> {
     let rust = "this Rust came without it, or is newer than the lints were read with";
     Ok([

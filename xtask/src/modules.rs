@@ -12,14 +12,12 @@ use crate::run::{logged, run, say, tail};
 use crate::{files, paths, run};
 
 pub struct Built {
-    /// The modules, in the output folder.
     pub files: Vec<PathBuf>,
     /// Lines in which a tool complained, or the end of the log if the build failed.
     pub complaints: Vec<String>,
 }
 
 impl Built {
-    /// Whether a module came out and nobody complained.
     pub fn is_clean(&self) -> bool {
         !self.files.is_empty() && self.complaints.is_empty()
     }

@@ -42,7 +42,6 @@ struct Debian {
     packages: &'static str,
     /// What apt installs afterwards: debootstrap does not see through packages that others provide.
     more: &'static [&'static str],
-    /// Whether modules are built there.
     headers: bool,
 }
 
@@ -355,7 +354,6 @@ fn command(play: Play, made: &Path, shell: bool) -> Result<Command> {
     Ok(command)
 }
 
-/// The Debian as an archive, made once.
 fn debian(which: &Debian) -> Result<PathBuf> {
     let kernel = kernels::ready(which.kernel)?;
     let suite = which.suite;

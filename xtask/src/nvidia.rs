@@ -63,7 +63,6 @@ pub fn nvidia(args: &Args) -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// All releases for an architecture, oldest first.
 pub fn versions(arch: Arch) -> Result<Vec<String>> {
     Ok(table()?.into_iter().filter(|row| row.is_for(arch)).map(|row| row.version).collect())
 }

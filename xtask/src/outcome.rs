@@ -4,7 +4,6 @@
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Outcome {
     Passed,
-    /// The product failed a check.
     Failed,
 }
 

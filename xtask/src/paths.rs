@@ -19,7 +19,6 @@ pub fn cache(below: &str) -> Result<PathBuf> {
     folder(base.join(below))
 }
 
-/// A folder in cargo's target directory.
 pub fn target(below: &str) -> Result<PathBuf> {
     folder(target_dir().join(below))
 }

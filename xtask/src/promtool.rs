@@ -15,7 +15,6 @@ pub const VARIABLE: &str = "MPU_PROMTOOL";
 
 const SUITE: &str = "bookworm";
 
-/// The program, fetched now unless the cache has it.
 pub fn ready() -> Result<PathBuf> {
     let dir = files::made(
         paths::cache("")?.join("promtool"),

@@ -65,7 +65,6 @@ fn in_guest(file: &str, package: &Path) -> String {
         .map_or_else(|| file.trim_start_matches('/').to_owned(), |name| format!("usr/lib/pynvml/{}", name.display()))
 }
 
-/// The folder that holds pynvml.py.
 fn ready() -> Result<PathBuf> {
     let pin = include_str!("../pynvml.txt");
     let version = pin.split(['=', ' ']).nth(2).context("pynvml.txt pins no version")?;

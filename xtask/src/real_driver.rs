@@ -96,7 +96,6 @@ pub fn real_driver(args: &Args) -> Result<Outcome> {
     Ok(tally.outcome())
 }
 
-/// Fetches what a release of drivers.toml is made from.
 pub fn fetch(release: &str, is_closed: bool) -> Result<()> {
     if is_closed { closed::fetched(release) } else { source::fetched(release) }.map(drop)
 }

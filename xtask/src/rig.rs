@@ -56,10 +56,8 @@ struct Root {
     only: Option<String>,
 }
 
-/// Why there are no trees.
 pub const ROOT_ONLY: &str = "trees of files that belong to root are made as root only";
 
-/// Whether this user can make the trees.
 pub fn possible() -> Result<bool> {
     Ok(is_root())
 }
@@ -167,7 +165,6 @@ fn make_root(tree: &Path, root: &Root) -> Result<()> {
     }
 }
 
-/// Runs a tree's ldconfig on a tree.
 fn ldconfig(tool: &Path, tree: &Path) -> Result<()> {
     let program = ["usr/sbin/ldconfig", "sbin/ldconfig"].map(|path| tool.join(path));
     let program = program.iter().find(|path| path.is_file()).context("no ldconfig in the tree")?;

@@ -15,7 +15,6 @@ pub fn say(what: impl AsRef<str>) {
     eprintln!("x: {}", what.as_ref());
 }
 
-/// A command by name and arguments.
 pub fn command<S: AsRef<OsStr>>(program: &str, args: impl IntoIterator<Item = S>) -> Command {
     let mut command = Command::new(program);
     command.args(args);
@@ -85,7 +84,6 @@ pub fn quietly(command: &mut Command, log: &Path) -> Result<Option<String>> {
     Ok(Some(format!("{}\nall of it: {}", tail(&text, 60), log.display())))
 }
 
-/// The last lines of a text.
 pub fn tail(text: &str, lines: usize) -> String {
     let all: Vec<&str> = text.lines().collect();
     all[all.len().saturating_sub(lines)..].join("\n")
@@ -122,7 +120,6 @@ impl Once {
     }
 }
 
-/// Whether the user is root.
 pub fn is_root() -> bool {
     output(Command::new("id").arg("-u")).is_ok_and(|id| id.trim() == "0")
 }

@@ -17,7 +17,6 @@ use crate::run::{find, have, is_root, output, say};
 pub struct Need {
     /// A path, or the name of a program.
     pub sign: &'static str,
-    /// Debian's and Ubuntu's name of the package.
     pub package: &'static str,
     pub why: &'static str,
 }
@@ -49,7 +48,6 @@ pub const SOURCES: &[Need] = &[
     need("/usr/include/gelf.h", "libelf-dev", "its objtool"),
 ];
 
-/// For tests on this machine.
 pub const HOST: &[Need] = &[
     need("git", "git", "tests of the tree ask it for the list of files"),
     need("zsh", "zsh", "to check its completions"),
@@ -64,7 +62,6 @@ pub const HOST: &[Need] = &[
     ),
 ];
 
-/// For checking the kernel object.
 pub const OBJECTS: &[Need] = &[need("objdump", "binutils", "to look into the kernel object")];
 
 /// For packing releases.
@@ -125,18 +122,15 @@ pub const ARM64: &[Need] = &[
     ),
 ];
 
-/// For checking the arm64 kernel object.
 pub const ARM64_OBJECTS: &[Need] =
     &[need("aarch64-linux-gnu-objdump", "binutils-aarch64-linux-gnu", "to look into the arm64 kernel object")];
 
 const ALL: [&[Need]; 9] = [HOST, KERNELS, OBJECTS, GUESTS, ARM64, ARM64_OBJECTS, EMULATED, PACKAGES, NODE];
 
-/// Everything, for `x setup` and `x doctor`.
 pub fn all() -> impl Iterator<Item = &'static Need> {
     ALL.into_iter().flatten()
 }
 
-/// Installs what any verb needs.
 pub fn everything() -> Result<()> {
     ALL.into_iter().try_for_each(require)?;
     say("all packages are here");
@@ -148,7 +142,6 @@ pub fn missing<'a>(needs: impl IntoIterator<Item = &'a Need>) -> Vec<&'a Need> {
     needs.into_iter().filter(|need| !is_met(need)).collect()
 }
 
-/// Installs what is missing of these.
 pub fn require(needs: &'static [Need]) -> Result<()> {
     // Whoever waited finds what the other one brought.
     let guard = one_at_a_time();

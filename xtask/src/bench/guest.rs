@@ -40,7 +40,6 @@ pub struct Run {
     pub figures: BTreeMap<Key, Figure>,
     /// Things that could not be measured, each with its reason.
     pub failures: Vec<String>,
-    /// What is wrong with the guest as a whole.
     pub troubles: Vec<String>,
     /// Processes in the guest beside the GPU's when the crowd was there.
     pub crowd: Option<u64>,
@@ -65,20 +64,17 @@ pub struct Figure {
 }
 
 impl Run {
-    /// A figure, if it was taken.
     pub fn figure(&self, what: &str, caller: &str, module: &str) -> Option<Figure> {
         let key = Key { what: what.to_owned(), caller: caller.to_owned(), module: module.to_owned() };
         self.figures.get(&key).copied()
     }
 
-    /// Instructions that a module adds.
     pub fn adds(&self, what: &str, caller: &str, module: &str) -> Option<i64> {
         let [with, without] = [module, "none"].map(|module| self.figure(what, caller, module));
         Some(with?.instructions.cast_signed() - without?.instructions.cast_signed())
     }
 }
 
-/// Boots one guest and returns what it found.
 pub fn measure(
     kernel: &str,
     era: &str,

@@ -213,7 +213,6 @@ impl Root {
         Ok(said)
     }
 
-    /// The calls since the last time, and forgets them.
     fn calls(&self) -> Vec<String> {
         let text = std::fs::read_to_string(self.at("calls")).unwrap_or_default();
         let _ = std::fs::remove_file(self.at("calls"));
@@ -439,7 +438,6 @@ mpu stop: systemctl stop mpu-metrics.service mpu-nri.service mpu.service
 mpu forgotten: systemctl --no-reload disable mpu.service mpu-metrics.service mpu-nri.service
 mpu module_goes: dkms remove -m mpu -v VERSION --all";
 
-/// The calls of some parts, in their order.
 fn calls(variant: Variant, version: &str, parts: &str) -> Vec<String> {
     let of = |part: &str| {
         let rows = CALLS.trim().lines().filter_map(|row| {

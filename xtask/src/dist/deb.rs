@@ -13,7 +13,6 @@ use crate::files::{self, below, put};
 use crate::paths;
 use crate::run::{have, output, run, say};
 
-/// The scripts that dpkg runs.
 const SCRIPTS: [&str; 3] = ["postinst", "prerm", "postrm"];
 
 /// The file of a package's template: what packages have in common lies in the first one's folder.
@@ -25,7 +24,6 @@ fn template(package: &str, file: &str) -> Result<String> {
     files::read(&path)
 }
 
-/// The name of a package's file.
 pub fn file_name(name: &str, version: &str, arch: Arch) -> String {
     format!("{name}_{version}_{}.deb", arch.facts().debian)
 }
@@ -80,7 +78,6 @@ pub fn pack(package: &Package, out: &Path) -> Result<PathBuf> {
     Ok(file)
 }
 
-/// Debian's own checks, if they are installed.
 fn lintian(package: &Path) -> Result<()> {
     if !have("lintian") {
         say("no lintian here: the package is not checked by it");

@@ -112,19 +112,16 @@ pub enum Profile {
 
 #[derive(Clone)]
 pub struct Release {
-    /// How the executable is compiled.
     pub profile: Profile,
     /// The folder below target/dist for what cargo makes.
     pub build: &'static str,
     /// Another version than the tree's, for tests of upgrades: built from a copy of the tree that bears it.
     pub version: Option<&'static str>,
     pub arches: Vec<Arch>,
-    /// What it is signed with.
     pub key: Option<PathBuf>,
 }
 
 impl Release {
-    /// Makes everything in `out`, which is emptied first.
     pub fn make(&self, out: &Path) -> Result<()> {
         let sources = Sources::now()?;
         files::emptied(out)?;
@@ -202,7 +199,6 @@ impl Release {
         Ok(())
     }
 
-    /// The module's sources with its object for a machine.
     fn sources(&self, arch: Arch, tree: &Path) -> Result<PathBuf> {
         let made = image::mpu_sources(arch)?;
         if self.version.is_none() {

@@ -25,9 +25,7 @@ const ENVELOPE: &str = "provenance.dsse.json";
 const STATEMENT_TYPE: &str = "application/vnd.in-toto+json";
 const REPOSITORY: &str = "https://github.com/mpu-project/mpu";
 
-/// What a build was told.
 pub struct Told<'a> {
-    /// The version that it made.
     pub version: &'a str,
     pub is_quick: bool,
     pub arches: &'a [Arch],
@@ -43,7 +41,6 @@ pub struct Sources {
 }
 
 impl Sources {
-    /// Those of this tree, now.
     pub fn now() -> Result<Sources> {
         Sources::of(paths::repo())
     }
@@ -59,7 +56,6 @@ impl Sources {
         Ok(Sources { commit: commit.trim().to_owned(), changes })
     }
 
-    /// Whether they are the commit's.
     pub fn are_committed(&self) -> bool {
         self.changes.is_empty()
     }
@@ -236,7 +232,6 @@ pub fn readable(path: &Path) -> Result<PathBuf> {
     Ok(path.to_owned())
 }
 
-/// The keys of a test: private and public.
 #[cfg(test)]
 fn keys(dir: &Path, name: &str) -> Result<(PathBuf, PathBuf)> {
     let (private, public) = (dir.join(format!("{name}.key")), dir.join(format!("{name}.pem")));

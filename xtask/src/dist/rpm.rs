@@ -11,8 +11,8 @@ use anyhow::{ensure, Context, Result};
 use super::tree::{date, directories_to_0755, empty_folders, Package};
 use crate::arch::Arch;
 use crate::files::{below, put};
+use crate::paths;
 use crate::run::output;
-use crate::{foreign, paths};
 
 /// A package by its name, and of which of our programs it has the files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,9 +60,8 @@ fn replaced() -> Result<Vec<String>> {
     Ok(line.split(", ").map(str::to_owned).collect())
 }
 
-/// The name of a package's file.
 pub fn file_name(name: &str, version: &str, release: u32, arch: Arch) -> String {
-    format!("{name}-{version}-{release}.{}.rpm", foreign::name(arch))
+    format!("{name}-{version}-{release}.{}.rpm", arch.facts().machine_name)
 }
 
 /// Packs one variant into `out`. `release` counts packages of one version.
@@ -77,7 +76,7 @@ pub fn pack(package: &Package, variant: Variant, release: u32, out: &Path) -> Re
     let spec = work.join("spec");
     put(&spec, specification(package, variant, release, &tree, &list)?.as_bytes(), 0o644)?;
     let mut build = Command::new("rpmbuild");
-    build.args(["-bb", "--quiet", "--target", &format!("{}-linux", foreign::name(package.arch))]);
+    build.args(["-bb", "--quiet", "--target", &format!("{}-linux", package.arch.facts().machine_name)]);
     build.arg("--define").arg(format!("_topdir {}", work.display()));
     build.arg("--define").arg(format!("_rpmdir {}", out.display()));
     for (name, value) in MACROS {

@@ -20,9 +20,7 @@ pub struct Package<'a> {
     pub version: &'a str,
     /// The time that all of it bears, in seconds.
     pub epoch: &'a str,
-    /// What is in its program.
     pub bom: &'a str,
-    /// Puts its files below a root.
     pub stage: &'a dyn Fn(&Path) -> Result<()>,
 }
 
@@ -61,7 +59,6 @@ impl Package<'_> {
         Ok(self.filled(&template.replace("@SCRIPTS@\n", &shared)))
     }
 
-    /// A template with this package's own words.
     pub fn filled(&self, template: &str) -> String {
         template
             .replace("@NAME@", self.name)
@@ -86,7 +83,6 @@ pub fn directories_to_0755(dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A time as `date` writes it.
 pub fn date(epoch: &str, format: &str) -> Result<String> {
     let mut date = Command::new("date");
     Ok(output(date.env("LC_ALL", "C").args(["-u", "-d", &format!("@{epoch}"), format]))?.trim().to_owned())

@@ -34,7 +34,6 @@ impl Costs {
         }
     }
 
-    /// The dearest few, a line each.
     pub fn dearest(&self, few: usize) -> String {
         let mut all: Vec<_> = self.0.iter().collect();
         all.sort_by_key(|(_, (used, _))| std::cmp::Reverse(*used));

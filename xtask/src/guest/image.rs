@@ -214,7 +214,6 @@ fn all_clean(built: modules::Built, what: &str) -> Result<Vec<PathBuf>> {
     Ok(built.files)
 }
 
-/// The programs that use the simulated driver.
 pub fn sim_programs(arch: Arch) -> Result<PathBuf> {
     let out = paths::target(&format!("guest/{}", arch.named("sim")))?;
     let mut make = Command::new("make");

@@ -19,7 +19,6 @@ use crate::arch::Arch;
 use crate::kernels::{self, Kernel};
 use crate::run;
 
-/// What came over the serial line.
 #[derive(Default)]
 pub struct Console {
     pub lines: Vec<Line>,

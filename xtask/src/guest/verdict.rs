@@ -20,7 +20,6 @@ const DEAREST: usize = 10;
 pub struct Report {
     pub kernel: String,
     pub verdicts: Vec<Verdict>,
-    /// What is wrong with the guest as a whole.
     pub troubles: Vec<String>,
     pub took: Duration,
     pub used: Duration,
@@ -59,12 +58,10 @@ impl Report {
         Self { kernel: name, verdicts: Vec::new(), troubles, took, used, costs, log: PathBuf::new() }
     }
 
-    /// Whether nothing is wrong with it.
     pub fn is_good(&self) -> bool {
         self.troubles.is_empty() && self.verdicts.iter().all(|verdict| verdict.result != Ending::Fail)
     }
 
-    /// One line for the one who waits.
     pub fn summary(&self) -> String {
         let count = |ending| self.verdicts.iter().filter(|verdict| verdict.result == ending).count();
         let [pass, fail, skip] = [Ending::Pass, Ending::Fail, Ending::Skip].map(count);
@@ -120,7 +117,6 @@ impl Tally {
         self.costs.add(&report.costs);
     }
 
-    /// Counts a check that is no story in.
     pub fn check(&mut self, name: &str, result: Ending, reason: &str) {
         self.counts[result as usize] += 1;
         match result {

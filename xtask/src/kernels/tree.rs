@@ -21,7 +21,6 @@ const RELEASE: &str = "include/config/kernel.release";
 const LEFT_BY: [(&str, &str); 4] =
     [(CONFIG, "olddefconfig"), (IMAGE, "bzImage"), (RELEASE, "bzImage"), (SYMBOLS, "modules")];
 
-/// Whether a name is of such a kernel.
 pub fn is_name(name: &str) -> bool {
     name.starts_with(PREFIX)
 }
@@ -45,7 +44,6 @@ pub fn adopt(tree: &Path) -> Result<String> {
     Ok(name)
 }
 
-/// The kernel by the name that `adopt` gave it.
 pub fn ready(name: &str) -> Result<Kernel> {
     let dir = place(name)?;
     let build = dir.join("build");

@@ -90,7 +90,6 @@ pub fn make(kernel: &Kernel, driver: &Driver, folder: &Path) -> Result<()> {
     clean(modules::build(kernel, &sources, folder, &[])?, "the overrides")
 }
 
-/// Compiles standins.c as the driver's own files are.
 fn standins(inside: &Inside, sources: &Path) -> Result<()> {
     let mut compiler = Command::new("gcc-12");
     compiler

@@ -34,7 +34,6 @@ pub struct Row {
     pub package: String,
 }
 
-/// The row of a release in drivers.toml.
 pub fn row(release: &str, is_closed: bool) -> Result<Row> {
     let table = toml::from_str::<Table>(include_str!("../../drivers.toml")).context("drivers.toml")?;
     let (rows, kind) = if is_closed { (table.closed, "closed") } else { (table.driver, "open") };
@@ -46,9 +45,7 @@ pub fn row(release: &str, is_closed: bool) -> Result<Row> {
     })
 }
 
-/// A driver that is built.
 pub struct Driver {
-    /// As the tree names it.
     pub release: String,
     /// The module, without what debuggers want.
     pub module: PathBuf,
@@ -56,11 +53,9 @@ pub struct Driver {
     pub inside: Option<Inside>,
 }
 
-/// The inside of an open driver.
 pub struct Inside {
     /// The folder that the flags are meant in: its headers are found from there.
     pub folder: PathBuf,
-    /// What its objects were compiled with.
     pub flags: Vec<String>,
 }
 
