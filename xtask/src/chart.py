@@ -52,17 +52,21 @@ def chart_of(release):
     return folder
 
 
-def check_objects(where, values, releases):
+def check_valid(where, what, release, document):
     """Strictly: kubectl refuses a field that its server does not know."""
+    try:
+        kubernetes_validate.validate(document, release, strict=True)
+    except kubernetes_validate.ValidationError as error:
+        fault(where, f"{what}, Kubernetes {release}: {error.message} at {list(error.path)}")
+
+
+def check_objects(where, values, releases):
     for release in releases:
         for file, _, document in rendered(values, chart_of(release)):
             if document["apiVersion"].startswith("monitoring.coreos.com"):
                 check_monitor(where, document)
-                continue
-            try:
-                kubernetes_validate.validate(document, release, strict=True)
-            except kubernetes_validate.ValidationError as error:
-                fault(where, f"{file}, Kubernetes {release}: {error.message} at {list(error.path)}")
+            else:
+                check_valid(where, file, release, document)
 
 
 def check_case(path):
@@ -293,7 +297,7 @@ def check_reused():
             fault("--reuse-values", f"makes {has}: what an older release had not is off")
         for document in objects:
             if document["kind"] == "DaemonSet":
-                kubernetes_validate.validate(document, RELEASES[-1], strict=True)
+                check_valid("--reuse-values", "the DaemonSet", RELEASES[-1], document)
 
 
 def check_refused():
@@ -352,10 +356,7 @@ def check_manifests():
     for name, text in manifests().items():
         for document in yaml.safe_load_all(text):
             for release in [release for release in RELEASES if int(release.split(".")[1]) >= 30]:
-                try:
-                    kubernetes_validate.validate(document, release, strict=True)
-                except kubernetes_validate.ValidationError as error:
-                    fault(name, f"{document['kind']}, Kubernetes {release}: {error.message} at {list(error.path)}")
+                check_valid(name, document["kind"], release, document)
 
 
 def check_long_names():

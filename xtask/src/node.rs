@@ -320,7 +320,7 @@ pub fn boot(play: Play, made: &Path, loud: bool) -> Result<Report> {
     let kernel = format!("{} {}", play.debian().kernel, play.name());
     let job = Job { kernel, rows: Vec::new(), cpus: 2, limit: LONGEST, redirect: None };
     let log = paths::target("guest/log")?.join(format!("node-{}.log", play.name()));
-    let console = qemu::watch_of(command(play, made, false)?, made, job.limit, &log, loud)?;
+    let console = qemu::watch(command(play, made, false)?, made, job.limit, &log, loud)?;
     let mut report = Report::read(&job, &console, log);
     for story in play.stories()? {
         if !report.verdicts.iter().any(|verdict| verdict.story == story) {

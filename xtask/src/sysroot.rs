@@ -33,6 +33,12 @@ pub fn program(arch: Arch, name: &str) -> Result<PathBuf> {
     places.find(|place| place.is_file()).with_context(|| format!("no {name} in {}", root.display()))
 }
 
+/// Adds a program, and what it needs.
+pub fn add(archive: &mut Archive, arch: Arch, name: &str, program: &Path) -> Result<()> {
+    archive.file(name, 0o755, program)?;
+    libraries(archive, arch, program)
+}
+
 /// Adds the libraries that a program needs, and the loader, where it looks for them.
 pub fn libraries(archive: &mut Archive, arch: Arch, program: &Path) -> Result<()> {
     if arch != Arch::Amd64 {

@@ -13,8 +13,7 @@ use crate::cpio::Archive;
 use crate::guest::qemu::{self, Console, Line};
 use crate::guest::{image, Job};
 use crate::run::{find, run};
-use crate::sysroot::libraries;
-use crate::{kernels, nvidia, paths};
+use crate::{kernels, paths, sysroot};
 
 /// What is measured without any peer: nothing, the kernel module, the engine in user space.
 const OURS: [&str; 3] = ["none", "mpu", "notify"];
@@ -30,6 +29,7 @@ pub const CROWD: (u32, u32) = (1000, 10_000);
 /// takes one step more than at 200,000, and two more than at 4,000.
 const FIRST_PID: u32 = 3_000_000;
 
+#[derive(Default)]
 pub struct Run {
     pub kernel: String,
     pub release: String,
@@ -98,21 +98,16 @@ pub fn measure(
     };
     let release = kernels::ready(kernel)?.release;
     let image = build(&job, era, client, &modules, peers)?;
-    let console = qemu::boot_counting(&job, &image, loud)?;
     let log = paths::target("guest/log")?.join(format!("bench-{kernel}-era{era}.log"));
-    let lines: Vec<String> = console.lines.iter().map(Line::to_string).collect();
-    fs_err::write(&log, lines.join("\n"))?;
+    let console = qemu::boot_counting(&job, &image, &log, loud)?;
     let mut found = Run {
         kernel: redirect.map_or_else(|| kernel.to_owned(), |way| format!("{kernel} by {way}")),
         release,
         era: era.to_owned(),
         client: client.to_owned(),
         modules,
-        figures: BTreeMap::new(),
-        failures: vec![],
         troubles: console.deaths.clone(),
-        crowd: None,
-        real: BTreeMap::new(),
+        ..Run::default()
     };
     read(&console, &mut found)?;
     match console.rc {
@@ -132,9 +127,7 @@ fn build(job: &Job, era: &str, client: &str, modules: &[String], peers: &[PathBu
     }
     archive.file("init", 0o755, &paths::repo().join("benches/guest.sh"))?;
     archive.file("bin/busybox", 0o755, &find("busybox").context("no busybox: install busybox-static")?)?;
-    let mpu = image::programs(kernel.arch)?.join("mpu");
-    archive.file("bin/mpu", 0o755, &mpu)?;
-    libraries(&mut archive, kernel.arch, &mpu)?;
+    sysroot::add(&mut archive, kernel.arch, "bin/mpu", &image::programs(kernel.arch)?.join("mpu"))?;
     let sim = image::sim_programs(kernel.arch)?;
     for program in ["gpu-hold", "nvctl"] {
         archive.file(&format!("bin/{program}"), 0o755, &sim.join(program))?;
@@ -147,11 +140,7 @@ fn build(job: &Job, era: &str, client: &str, modules: &[String], peers: &[PathBu
     for (name, peer) in modules[OURS.len()..].iter().zip(peers) {
         archive.file(&format!("modules/{name}.ko"), 0o644, peer)?;
     }
-    let programs = nvidia::ready(client, kernel.arch)?;
-    for name in nvidia::PROGRAMS {
-        archive.file(&format!("nvidia/{client}/{name}"), 0o755, &programs.join(name))?;
-        libraries(&mut archive, kernel.arch, &programs.join(name))?;
-    }
+    image::client(&mut archive, kernel.arch, client)?;
     let rows = ROWS.map(|rows| rows.to_string()).join(" ");
     let (modules, (namespaces, processes)) = (modules.join(" "), CROWD);
     let plan = format!(
@@ -227,11 +216,7 @@ pub mod fake {
             era: "0".into(),
             client: "470.256.02".into(),
             modules: vec!["none".into(), "mpu".into()],
-            figures: BTreeMap::new(),
-            failures: vec![],
-            troubles: vec![],
-            crowd: None,
-            real: BTreeMap::new(),
+            ..Run::default()
         };
         read(&console, &mut run)?;
         Ok(run)

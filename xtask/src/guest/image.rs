@@ -7,12 +7,12 @@ use std::process::Command;
 
 use anyhow::{ensure, Context, Result};
 
-use super::job::{Job, Row};
+use super::job::Job;
 use super::real;
 use crate::arch::Arch;
 use crate::cpio::Archive;
 use crate::run::{output, run, say, Once};
-use crate::sysroot::{libraries, program};
+use crate::sysroot::{add, program};
 use crate::{chart, container, files, kernels, kmod, lint, modules, nvidia, paths, python};
 
 /// Programs of this machine that guests use: containers are the real ones.
@@ -28,9 +28,11 @@ pub fn build(job: &Job) -> Result<PathBuf> {
     let arch = kernels::arch_of(&job.kernel)?;
     base(&mut archive, arch)?;
     drivers(&mut archive, job)?;
-    clients(&mut archive, arch, job)?;
+    let versions: BTreeSet<&str> = job.rows.iter().map(|row| row.client.as_str()).collect();
+    versions.into_iter().try_for_each(|version| client(&mut archive, arch, version))?;
     manifests(&mut archive, job)?;
-    archive.text("plan", 0o644, plan(&job.rows).as_bytes());
+    let plan: String = job.rows.iter().map(|row| format!("{row}\n")).collect();
+    archive.text("plan", 0o644, plan.as_bytes());
     let path = paths::target("guest")?.join(format!("{}-{}.cpio", job.name(), std::process::id()));
     fs_err::write(&path, archive.finish())?;
     Ok(path)
@@ -60,15 +62,11 @@ fn base(archive: &mut Archive, arch: Arch) -> Result<()> {
         archive.folder(folder);
     }
     let programs = programs(arch)?;
-    let mut add = |name: &str, path: &Path| {
-        archive.file(name, 0o755, path)?;
-        libraries(archive, arch, path)
-    };
-    add("init", &programs.join("mpu-guest"))?;
-    add("bin/mpu", &programs.join("mpu"))?;
-    add("bin/busybox", &program(arch, "busybox")?)?;
+    add(archive, arch, "init", &programs.join("mpu-guest"))?;
+    add(archive, arch, "bin/mpu", &programs.join("mpu"))?;
+    add(archive, arch, "bin/busybox", &program(arch, "busybox")?)?;
     for name in PROGRAMS {
-        add(&format!("usr/bin/{name}"), &program(arch, name)?)?;
+        add(archive, arch, &format!("usr/bin/{name}"), &program(arch, name)?)?;
     }
     archive.file("usr/bin/mpu-container", 0o755, &container::quick(arch)?)?;
     // Debian's is static; it writes the caches of containers' roots.
@@ -107,8 +105,7 @@ fn drivers(archive: &mut Archive, job: &Job) -> Result<()> {
     }
     archive.file("bin/taint.allowed", 0o644, &paths::repo().join("tests/gpu/taint.allowed"))?;
     // Not static: it loads a client's NVML.
-    archive.file("bin/nvmlcall", 0o755, &programs.join("nvmlcall"))?;
-    libraries(archive, kernel.arch, &programs.join("nvmlcall"))?;
+    add(archive, kernel.arch, "bin/nvmlcall", &programs.join("nvmlcall"))?;
     if job.rows.iter().any(|row| row.engines.iter().any(|engine| engine != "none")) {
         for module in mpu_modules(&kernel, job.redirect.as_deref())? {
             let name = module.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -139,15 +136,8 @@ fn real_modules(archive: &mut Archive, kernel: &kernels::Kernel, release: &str) 
 /// The simulated driver for a kernel, as one era.
 pub fn sim_module(kernel: &kernels::Kernel, era: &str) -> Result<PathBuf> {
     let mut make_args = vec![format!("ERA={}", era.trim_end_matches(['f', 'd', 'n']))];
-    if era.ends_with('f') {
-        make_args.push("FRONTEND=1".to_owned());
-    }
-    if era.ends_with('d') {
-        make_args.push("DECOY=1".to_owned());
-    }
-    if era.ends_with('n') {
-        make_args.push("NEWEST=1".to_owned());
-    }
+    let kinds = [('f', "FRONTEND=1"), ('d', "DECOY=1"), ('n', "NEWEST=1")];
+    make_args.extend(kinds.iter().filter(|(end, _)| era.ends_with(*end)).map(|(_, kind)| (*kind).to_owned()));
     let out = paths::target(&format!("guest/modules/{}/era{era}", kernel.name))?;
     clean(modules::build(kernel, &paths::repo().join("sim"), &out, &make_args)?, "the simulated driver")
 }
@@ -240,20 +230,12 @@ pub fn programs(arch: Arch) -> Result<PathBuf> {
     })
 }
 
-fn clients(archive: &mut Archive, arch: Arch, job: &Job) -> Result<()> {
-    let versions: BTreeSet<&str> = job.rows.iter().map(|row| row.client.as_str()).collect();
-    for version in versions {
-        let dir = nvidia::ready(version, arch)?;
-        for name in nvidia::PROGRAMS {
-            archive.file(&format!("nvidia/{version}/{name}"), 0o755, &dir.join(name))?;
-            libraries(archive, arch, &dir.join(name))?;
-        }
-    }
-    Ok(())
-}
-
-fn plan(rows: &[Row]) -> String {
-    rows.iter().map(|row| format!("{row}\n")).collect()
+/// The nvidia-smi and NVML of a release.
+pub fn client(archive: &mut Archive, arch: Arch, version: &str) -> Result<()> {
+    let dir = nvidia::ready(version, arch)?;
+    nvidia::PROGRAMS
+        .iter()
+        .try_for_each(|name| add(archive, arch, &format!("nvidia/{version}/{name}"), &dir.join(name)))
 }
 
 #[cfg(test)]

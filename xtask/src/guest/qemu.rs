@@ -5,7 +5,7 @@
 use std::fmt;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::mpsc::{channel, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
@@ -109,24 +109,23 @@ const REAL_KEPT_OFF: &str = "mem=1G";
 
 /// Boots a job's kernel with an image, and deletes the image. The console goes into `log` as it comes.
 pub fn boot(job: &Job, image: &Path, log: &Path, loud: bool) -> Result<Console> {
-    let log = File::create(log)?;
     let kernel = kernels::ready(&job.kernel)?;
-    let limit = job.limit * kernel.slower;
     let words = format!("quiet loglevel=4 {CLOCK}");
     let command = command(job, &kernel, image, &words, fast(kernel.arch), kernel.memory);
-    watch(command, image, limit, Some(log), loud)
+    watch(command, image, job.limit * kernel.slower, log, loud)
 }
 
 /// The same with a clock that counts instructions.
-pub fn boot_counting(job: &Job, image: &Path, loud: bool) -> Result<Console> {
+pub fn boot_counting(job: &Job, image: &Path, log: &Path, loud: bool) -> Result<Console> {
     let kernel = kernels::ready(&job.kernel)?;
     let mut counting = Command::new(kernel.arch.facts().qemu);
     counting.args(COUNTING);
-    let command = command(job, &kernel, image, "quiet loglevel=4", counting, COUNTING_MEMORY);
-    watch(command, image, job.limit, None, loud)
+    watch(command(job, &kernel, image, "quiet loglevel=4", counting, COUNTING_MEMORY), image, job.limit, log, loud)
 }
 
-fn watch(mut command: Command, image: &Path, limit: Duration, log: Option<File>, loud: bool) -> Result<Console> {
+/// The same with a machine of the caller's making.
+pub fn watch(mut command: Command, image: &Path, limit: Duration, log: &Path, loud: bool) -> Result<Console> {
+    let mut log = File::create(log)?;
     let began = Instant::now();
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().context("cannot start QEMU")?;
     let pipe = child.stdout.take().context("QEMU has no output")?;
@@ -145,7 +144,7 @@ fn watch(mut command: Command, image: &Path, limit: Duration, log: Option<File>,
         match receive.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
             Ok(line) => {
                 console.take(began.elapsed(), processor::used(pid), &line, loud);
-                if let (Some(mut log), Some(line)) = (log.as_ref(), console.lines.last()) {
+                if let Some(line) = console.lines.last() {
                     writeln!(log, "{line}").context("cannot write the log")?;
                 }
             }
@@ -157,16 +156,12 @@ fn watch(mut command: Command, image: &Path, limit: Duration, log: Option<File>,
         }
     }
     console.used = processor::used(pid);
-    end(&mut child);
+    // It has ended by itself unless it is late.
+    let _ = child.kill();
+    let _ = child.wait();
     let _ = std::fs::remove_file(image);
     console.took = began.elapsed();
     Ok(console)
-}
-
-/// The same with a machine of the caller's making.
-pub fn watch_of(command: Command, image: &Path, limit: Duration, log: &Path, loud: bool) -> Result<Console> {
-    let log = File::create(log)?;
-    watch(command, image, limit, Some(log), loud)
 }
 
 /// Boots a machine of the caller's making for a person.
@@ -179,9 +174,7 @@ pub fn shell_of(mut command: Command) -> Result<()> {
 /// Boots for a person: console on the terminal, a shell in the guest.
 pub fn shell(job: &Job, image: &Path) -> Result<()> {
     let kernel = kernels::ready(&job.kernel)?;
-    let mut command = command(job, &kernel, image, "quiet mpu.shell", fast(kernel.arch), kernel.memory);
-    let status = command.status().context("cannot start QEMU")?;
-    run::say(format!("the guest ended: {status}"));
+    shell_of(command(job, &kernel, image, "quiet mpu.shell", fast(kernel.arch), kernel.memory))?;
     Ok(std::fs::remove_file(image)?)
 }
 
@@ -227,12 +220,6 @@ fn command(job: &Job, kernel: &Kernel, image: &Path, more: &str, mut command: Co
     let console = kernel.arch.facts().console;
     command.args(["-append", &format!("console={console} panic=-1 oops=panic {more} {} {kept_off}", kernel.arguments)]);
     command
-}
-
-fn end(child: &mut Child) {
-    // It has ended by itself unless it is late.
-    let _ = child.kill();
-    let _ = child.wait();
 }
 
 #[cfg(test)]
