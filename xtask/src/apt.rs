@@ -13,8 +13,8 @@ use anyhow::{anyhow, bail, Context, Result};
 use serde::Deserialize;
 
 use crate::arch::Arch;
-use crate::paths;
-use crate::run::{output, say};
+use crate::run::{output, passes, say};
+use crate::{files, paths};
 
 #[derive(Deserialize)]
 struct Archive {
@@ -26,7 +26,6 @@ struct Archive {
     keyring: String,
 }
 
-/// One suite, its index on disk.
 pub struct Suite {
     name: String,
     dir: PathBuf,
@@ -94,6 +93,22 @@ pub fn mark_if(error: anyhow::Error, says_unreachable: impl Fn(&str) -> bool) ->
     }
 }
 
+/// Settings of a private folder. Indexes that are of no use here (translations, software-centre data) are left out. The sandbox user cannot
+/// reach a cache in root's home. Archived suites and slow mirrors let Valid-Until pass: signatures count, age does not, as nothing from
+/// here is installed on the machine.
+const PRIVATE: &str = r#"
+Dir::State::status "/dev/null";
+APT::Default-Release "";
+APT::Sandbox::User "root";
+Acquire::Languages "none";
+Acquire::Retries "3";
+Acquire::Check-Valid-Until "false";
+Acquire::IndexTargets::deb::DEP-11::DefaultEnabled "false";
+Acquire::IndexTargets::deb::DEP-11-icons-small::DefaultEnabled "false";
+Acquire::IndexTargets::deb::DEP-11-icons::DefaultEnabled "false";
+Acquire::IndexTargets::deb::CNF::DefaultEnabled "false";
+"#;
+
 /// How long an index is trusted to be the newest before it is fetched again.
 const INDEX_LIFE: Duration = Duration::from_secs(12 * 3600);
 
@@ -131,14 +146,7 @@ impl Suite {
         let (mut tried, mut nobody) = (Vec::new(), true);
         for base in bases(archive) {
             suite.configure(archive, &base)?;
-            match output(suite.apt("apt-get").args([
-                "-q",
-                "-o",
-                "Acquire::Retries=3",
-                "-o",
-                "APT::Update::Error-Mode=any",
-                "update",
-            ])) {
+            match output(suite.apt("apt-get").args(["-q", "-o", "APT::Update::Error-Mode=any", "update"])) {
                 Ok(_) => {
                     std::fs::write(suite.dir.join("fresh"), "").context("cannot mark the index")?;
                     return Ok(suite);
@@ -159,20 +167,14 @@ impl Suite {
         let mut best: Option<(String, String)> = None;
         for name in names.lines().filter(|name| name.ends_with(suffix)) {
             let Some(version) = self.version(name)? else { continue };
-            let newer = match &best {
-                None => true,
-                Some((_, than)) => {
-                    Command::new("dpkg").args(["--compare-versions", &version, "gt", than]).status()?.success()
-                }
-            };
-            if newer {
+            let is_after = |than: &str| passes(Command::new("dpkg").args(["--compare-versions", &version, "gt", than]));
+            if best.as_ref().map_or(Ok(true), |(_, than)| is_after(than))? {
                 best = Some((name.to_owned(), version));
             }
         }
         Ok(best)
     }
 
-    /// The version that the suite offers of a package.
     pub fn version(&self, package: &str) -> Result<Option<String>> {
         let policy = output(self.apt("apt-cache").args(["policy", package]))?;
         let candidate = policy.lines().find_map(|line| line.trim().strip_prefix("Candidate: "));
@@ -190,32 +192,23 @@ impl Suite {
     pub fn unpack(&self, packages: &[String], into: &Path) -> Result<Vec<String>> {
         let _guard = one_at_a_time();
         let held = self.dir.join("download");
-        let _ = std::fs::remove_dir_all(&held);
-        std::fs::create_dir_all(&held)?;
-        std::fs::create_dir_all(into)?;
+        files::emptied(&held)?;
+        fs_err::create_dir_all(into)?;
         // Unnamed, the architecture is whichever has the package: a program for another one would come, and nobody would say so.
         let of_arch = packages.iter().map(|name| qualified(name, self.arch));
-        output(
-            self.apt("apt-get").args(["-q", "-o", "Acquire::Retries=3", "download"]).args(of_arch).current_dir(&held),
-        )
-        .map_err(marked)
-        .with_context(|| format!("cannot download from {}", self.name))?;
-        let mut found: Vec<PathBuf> =
-            std::fs::read_dir(&held)?.map(|entry| Ok(entry?.path())).collect::<Result<_>>()?;
+        let mut download = self.apt("apt-get");
+        self.fetch(download.args(["-q", "download"]).args(of_arch).current_dir(&held))?;
+        let mut found = files::entries(&held)?;
         // base-files lays the /bin and /lib links that the others' files go through.
         found.sort_by_key(|path| (!file_name(path).starts_with("base-files_"), path.clone()));
+        let mut versions = Vec::new();
         for package in &found {
             output(Command::new("dpkg").arg("-x").arg(package).arg(into))?;
+            let name = ["-W", "--showformat=${Package}=${Version}"];
+            versions.push(output(Command::new("dpkg-deb").args(name).arg(package))?);
         }
-        let _ = std::fs::remove_dir_all(&held);
-        // One question for all: each reads the whole index, which takes half a second.
-        let policy = output(self.apt("apt-cache").arg("policy").args(packages))?;
-        let candidates = policy.lines().filter_map(|line| line.trim().strip_prefix("Candidate: "));
-        let versions: Vec<&str> = candidates.collect();
-        if versions.len() != packages.len() {
-            bail!("apt-cache policy answers for {} of {} packages", versions.len(), packages.len());
-        }
-        Ok(packages.iter().zip(versions).map(|(name, version)| format!("{name}={version}")).collect())
+        files::remove(&held)?;
+        Ok(versions)
     }
 
     /// Downloads the upstream sources of a package, of an upstream version, and unpacks them into one folder: as upstream has them,
@@ -229,30 +222,27 @@ impl Suite {
             format!("{} has {package} {:?}, and no {upstream}", self.name, versions.collect::<Vec<_>>())
         })?;
         let held = self.dir.join("download");
-        let _ = std::fs::remove_dir_all(&held);
-        std::fs::create_dir_all(&held)?;
+        files::emptied(&held)?;
         let mut download = self.apt("apt-get");
-        download.args(["-q", "-o", "Acquire::Retries=3", "source", "--download-only", "--tar-only", "--only-source"]);
-        output(download.arg(format!("{package}={version}")).current_dir(&held))
-            .map_err(marked)
-            .with_context(|| format!("cannot download from {}", self.name))?;
+        download.args(["-q", "source", "--download-only", "--tar-only", "--only-source"]);
+        self.fetch(download.arg(format!("{package}={version}")).current_dir(&held))?;
         let archive = format!("{package}_{upstream}.orig.tar");
-        let files = std::fs::read_dir(&held)?.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
-        let found =
-            files.iter().find(|path| file_name(path).starts_with(&archive) && !file_name(path).ends_with(".asc"));
+        let is_it = |path: &PathBuf| file_name(path).starts_with(&archive) && !file_name(path).ends_with(".asc");
+        let found = files::entries(&held)?.into_iter().find(is_it);
         let found = found.with_context(|| format!("the source package {package} {version} holds no {archive}.*"))?;
-        std::fs::create_dir_all(into)?;
+        fs_err::create_dir_all(into)?;
         output(Command::new("tar").arg("-xf").arg(found).arg("-C").arg(into).arg("--strip-components=1"))?;
-        let _ = std::fs::remove_dir_all(&held);
-        Ok(())
+        files::remove(&held)
+    }
+
+    fn fetch(&self, download: &mut Command) -> Result<()> {
+        let done = output(download).map_err(marked);
+        done.map(drop).with_context(|| format!("cannot download from {}", self.name))
     }
 
     fn is_fresh(&self) -> bool {
-        let age = std::fs::metadata(self.dir.join("fresh"))
-            .and_then(|m| m.modified())
-            .ok()
-            .map(|t| SystemTime::now().duration_since(t));
-        matches!(age, Some(Ok(age)) if age < INDEX_LIFE)
+        let since = fs_err::metadata(self.dir.join("fresh")).and_then(|fresh| fresh.modified());
+        since.is_ok_and(|since| SystemTime::now().duration_since(since).is_ok_and(|age| age < INDEX_LIFE))
     }
 
     fn configure(&self, archive: &Archive, base: &str) -> Result<()> {
@@ -260,29 +250,19 @@ impl Suite {
         if !Path::new(&keyring).exists() {
             bail!("{keyring} is missing: install {}", archive.keyring);
         }
-        for below in ["lists/partial", "cache/archives/partial", "state", "empty"] {
-            std::fs::create_dir_all(self.dir.join(below))?;
+        for below in ["var/lib/apt/lists/partial", "var/cache/apt/archives/partial", "etc/apt/sources.list.d"] {
+            fs_err::create_dir_all(self.dir.join(below))?;
         }
-        std::fs::write(self.dir.join("state/status"), "")?;
-        std::fs::write(self.dir.join("sources.list"), line(self.kind, archive, base) + "\n")?;
-        let dir = self.dir.display();
-        let (arch, own) = (self.arch, Arch::Amd64);
-        let foreign = if arch == own { String::new() } else { format!(" \"{own}\";") };
-        // Indexes that are of no use here (translations, software-centre data) are left out. The sandbox user cannot reach a
-        // cache in root's home. Archived suites and slow mirrors let Valid-Until pass: signatures count,
-        // age does not, as nothing from here is installed on the machine.
-        let config = format!(
-            "Dir::Etc::sourcelist \"{dir}/sources.list\";\nDir::Etc::sourceparts \"{dir}/empty\";\nDir::Etc::preferences \"{dir}/empty/none\";\n\
-             Dir::Etc::preferencesparts \"{dir}/empty\";\nDir::State \"{dir}/state\";\nDir::State::lists \"{dir}/lists\";\n\
-             Dir::State::status \"{dir}/state/status\";\nDir::Cache \"{dir}/cache\";\nAPT::Architecture \"{arch}\";\n\
-             APT::Architectures {{ \"{arch}\";{foreign} }};\nAcquire::Languages \"none\";\nAPT::Default-Release \"\";\nAPT::Sandbox::User \"root\";\n\
-             Acquire::Check-Valid-Until \"false\";\nAcquire::IndexTargets::deb::DEP-11::DefaultEnabled \"false\";\n\
-             Acquire::IndexTargets::deb::DEP-11-icons-small::DefaultEnabled \"false\";\n\
-             Acquire::IndexTargets::deb::DEP-11-icons::DefaultEnabled \"false\";\n\
-             Acquire::IndexTargets::deb::CNF::DefaultEnabled \"false\";\n",
+        files::put(&self.dir.join("etc/apt/sources.list"), line(self.kind, archive, base) + "\n", 0o644)?;
+        let mut arches = vec![self.arch, Arch::Amd64];
+        arches.dedup();
+        let arches: String = arches.iter().map(|arch| format!("\"{arch}\"; ")).collect();
+        let own = format!(
+            "Dir \"{}\";\nAPT::Architecture \"{}\";\nAPT::Architectures {{ {arches}}};\n",
+            self.dir.display(),
+            self.arch
         );
-        std::fs::write(self.dir.join("apt.conf"), config)?;
-        Ok(())
+        files::put(&self.dir.join("apt.conf"), own + PRIVATE, 0o644)
     }
 
     fn apt(&self, program: &str) -> Command {
@@ -293,32 +273,22 @@ impl Suite {
     }
 }
 
-/// Options by which the machine's apt has one source more for as long as they are given: its sources below `parts` beside `line`, in
-/// a folder of ours, with lists of their own. Nothing of the machine's is written to.
-pub fn besides(parts: &Path, dir: &Path, line: &str) -> Result<Vec<String>> {
-    let (ours, lists) = (dir.join("parts"), dir.join("lists"));
-    let _ = std::fs::remove_dir_all(&ours);
-    for folder in [&ours, &lists] {
-        std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
-    }
-    for part in std::fs::read_dir(parts).into_iter().flatten().flatten() {
-        // Also what is a link there. apt reads only names that it knows.
-        std::fs::copy(part.path(), ours.join(part.file_name()))
-            .with_context(|| format!("cannot copy {}", part.path().display()))?;
-    }
-    let own = ours.join("mpu-besides.list");
-    std::fs::write(&own, format!("{line}\n")).with_context(|| format!("cannot write {}", own.display()))?;
-    let set = |key: &str, value: &str| ["-o".to_owned(), format!("{key}={value}")];
+/// Options by which the machine's apt has one source more for as long as they are given: a list of ours has the lines of the machine's and
+/// `line`, and indexes lie in a folder of ours. Nothing of the machine's is written to.
+pub fn besides(machines: &Path, dir: &Path, line: &str) -> Result<Vec<String>> {
+    let (list, indexes) = (dir.join("sources.list"), dir.join("lists"));
+    fs_err::create_dir_all(&indexes)?;
+    let own = files::read(machines).unwrap_or_default();
+    files::put(&list, format!("{own}\n{line}\n"), 0o644)?;
     let settings = [
-        set("Dir::Etc::SourceParts", &ours.display().to_string()),
-        set("Dir::State::Lists", &lists.display().to_string()),
+        format!("Dir::Etc::SourceList={}", list.display()),
+        format!("Dir::State::Lists={}", indexes.display()),
         // The folder is in a home, where apt's own user may not look.
-        set("APT::Sandbox::User", "root"),
+        "APT::Sandbox::User=root".to_owned(),
     ];
-    Ok(settings.into_iter().flatten().collect())
+    Ok(settings.into_iter().flat_map(|setting| ["-o".to_owned(), setting]).collect())
 }
 
-/// The line of sources.list for a suite of `archives.toml`.
 pub fn source_line(name: &str) -> Result<String> {
     let table = table()?;
     let archive = table.get(name).with_context(|| format!("archives.toml has no suite {name}"))?;
@@ -326,7 +296,6 @@ pub fn source_line(name: &str) -> Result<String> {
     Ok(line(BINARIES, archive, &base))
 }
 
-/// The addresses to try for a suite of `archives.toml`.
 pub fn addresses(name: &str) -> Result<Vec<String>> {
     let table = table()?;
     Ok(bases(table.get(name).with_context(|| format!("archives.toml has no suite {name}"))?))
@@ -358,20 +327,9 @@ fn bases(archive: &Archive) -> Vec<String> {
 
 /// The first address in the machine's own apt sources whose path is `path`.
 fn own_mirror(path: &str) -> Option<String> {
-    let mut files = vec![PathBuf::from("/etc/apt/sources.list")];
-    if let Ok(parts) = std::fs::read_dir("/etc/apt/sources.list.d") {
-        files.extend(parts.flatten().map(|entry| entry.path()));
-    }
-    let texts = files.iter().filter_map(|file| std::fs::read_to_string(file).ok()).collect::<Vec<_>>();
-    let words = texts
-        .iter()
-        .flat_map(|text| text.lines())
-        .filter(|line| !line.trim_start().starts_with('#'))
-        .flat_map(str::split_whitespace);
-    words
-        .map(|word| word.trim_end_matches('/'))
-        .find(|word| word.starts_with("http") && word.ends_with(&format!("/{path}")))
-        .map(str::to_owned)
+    let indexes = output(Command::new("apt-get").args(["--print-uris", "update"])).unwrap_or_default();
+    let mut addresses = indexes.lines().filter_map(|line| Some(line.strip_prefix('\'')?.split_once("/dists/")?.0));
+    addresses.find(|address| address.ends_with(&format!("/{path}"))).map(str::to_owned)
 }
 
 fn file_name(path: &Path) -> String {
@@ -391,23 +349,17 @@ mod tests {
     #[test]
     fn a_source_besides_leaves_the_machines_own_alone() {
         let folder = tempfile::tempdir().unwrap();
-        let (machine, ours) = (folder.path().join("machine"), folder.path().join("ours"));
-        std::fs::create_dir(&machine).unwrap();
-        std::fs::write(machine.join("own.list"), "deb http://own x main\n").unwrap();
+        let (machines, ours) = (folder.path().join("own.list"), folder.path().join("ours"));
+        std::fs::write(&machines, "deb http://own x main").unwrap();
         for _ in 0..2 {
-            let options = besides(&machine, &ours, "deb http://more y main").unwrap().join(" ");
-            assert!(options.starts_with(&format!("-o Dir::Etc::SourceParts={}/parts", ours.display())), "{options}");
+            let options = besides(&machines, &ours, "deb http://more y main").unwrap().join(" ");
+            assert!(options.starts_with(&format!("-o Dir::Etc::SourceList={}/", ours.display())), "{options}");
             assert!(options.contains(&format!("-o Dir::State::Lists={}/lists", ours.display())), "{options}");
         }
-        let names = |dir: &Path| {
-            let mut names: Vec<_> =
-                std::fs::read_dir(dir).unwrap().map(|entry| file_name(&entry.unwrap().path())).collect();
-            names.sort();
-            names
-        };
-        assert_eq!(names(&machine), ["own.list"]);
-        assert_eq!(names(&ours.join("parts")), ["mpu-besides.list", "own.list"]);
-        assert_eq!(std::fs::read_to_string(ours.join("parts/mpu-besides.list")).unwrap(), "deb http://more y main\n");
+        assert_eq!(files::read(&machines).unwrap(), "deb http://own x main");
+        assert_eq!(files::entries(folder.path()).unwrap(), [ours.clone(), machines].map(|path| path));
+        let both = "deb http://own x main\ndeb http://more y main\n";
+        assert_eq!(files::read(&ours.join("sources.list")).unwrap(), both);
     }
 
     /// As apt 2.6 says it.

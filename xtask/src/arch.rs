@@ -7,7 +7,6 @@ use std::fmt;
 
 use serde::Deserialize;
 
-/// One architecture.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Deserialize, clap::ValueEnum)]
 pub enum Arch {
     /// AMD's and Intel's
@@ -21,25 +20,23 @@ pub enum Arch {
     Arm64,
 }
 
-/// What differs.
 pub struct Facts {
-    /// Debian's name of it.
     pub debian: &'static str,
+    /// RPM's, the kernel's and QEMU's.
+    pub machine_name: &'static str,
+    /// readelf's.
+    pub elf: &'static str,
     /// What kbuild is told, beside what it is told of any.
     pub kbuild: &'static [&'static str],
-    /// rustc's target for programs.
     pub target: &'static str,
-    /// rustc's target for a kernel.
     pub kernel_target: &'static str,
     /// Its folder of libraries, in Debian.
     pub multiarch: &'static str,
     /// Before the name of each of binutils' programs.
     pub tools: &'static str,
-    /// The compiler of test programs.
     pub cc: &'static str,
     /// The same for 32-bit processes.
     pub cc32: &'static str,
-    /// Its emulator.
     pub qemu: &'static str,
     /// The machine it emulates, the clock of this one's.
     pub machine: &'static [&'static str],
@@ -51,6 +48,8 @@ pub struct Facts {
 
 const AMD64: Facts = Facts {
     debian: "amd64",
+    machine_name: "x86_64",
+    elf: "Advanced Micro Devices X86-64",
     kbuild: &[],
     target: "x86_64-unknown-linux-gnu",
     kernel_target: "x86_64-unknown-none",
@@ -69,6 +68,8 @@ const AMD64: Facts = Facts {
 
 const ARM64: Facts = Facts {
     debian: "arm64",
+    machine_name: "aarch64",
+    elf: "AArch64",
     kbuild: &["ARCH=arm64", "CROSS_COMPILE=aarch64-linux-gnu-"],
     target: "aarch64-unknown-linux-gnu",
     kernel_target: "aarch64-unknown-none-softfloat",
@@ -86,10 +87,8 @@ const ARM64: Facts = Facts {
 };
 
 impl Arch {
-    /// Every one.
     pub const ALL: [Self; 2] = [Self::Amd64, Self::Arm64];
 
-    /// What differs.
     pub fn facts(self) -> &'static Facts {
         match self {
             Self::Amd64 => &AMD64,
@@ -97,7 +96,6 @@ impl Arch {
         }
     }
 
-    /// One of binutils' programs for it.
     pub fn tool(self, name: &str) -> String {
         format!("{}{name}", self.facts().tools)
     }

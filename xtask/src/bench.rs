@@ -48,7 +48,6 @@ pub struct Args {
     loud: bool,
 }
 
-/// The verb.
 pub fn bench(args: &Args) -> Result<Outcome> {
     ensure!(args.peer.is_empty() || args.kernel.len() == 1, "a peer is built for one kernel: give one --kernel");
     if args.containers {
@@ -85,7 +84,7 @@ pub fn bench(args: &Args) -> Result<Outcome> {
         report::markdown(&runs);
     }
     ensure!(unmeasured == 0, "{unmeasured} of the guests could not measure");
-    Ok(if broken || (args.check && missed > 0) { Outcome::Failed } else { Outcome::Passed })
+    Ok(Outcome::of(!broken && (!args.check || missed == 0)))
 }
 
 /// A client that meets a driver of that era in the field (matrix.toml has them all).

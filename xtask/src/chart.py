@@ -52,17 +52,21 @@ def chart_of(release):
     return folder
 
 
-def check_objects(where, values, releases):
+def check_valid(where, what, release, document):
     """Strictly: kubectl refuses a field that its server does not know."""
+    try:
+        kubernetes_validate.validate(document, release, strict=True)
+    except kubernetes_validate.ValidationError as error:
+        fault(where, f"{what}, Kubernetes {release}: {error.message} at {list(error.path)}")
+
+
+def check_objects(where, values, releases):
     for release in releases:
         for file, _, document in rendered(values, chart_of(release)):
             if document["apiVersion"].startswith("monitoring.coreos.com"):
                 check_monitor(where, document)
-                continue
-            try:
-                kubernetes_validate.validate(document, release, strict=True)
-            except kubernetes_validate.ValidationError as error:
-                fault(where, f"{file}, Kubernetes {release}: {error.message} at {list(error.path)}")
+            else:
+                check_valid(where, file, release, document)
 
 
 def check_case(path):
@@ -267,33 +271,6 @@ def check_confined(promise, values, template, container):
     promise(security.get("seLinuxOptions", {}) == named["seLinuxOptions"], f"{name}: its SELinux options are others")
 
 
-def check_table():
-    """The table of privileges in docs/kubernetes.md, against the pods with everything on."""
-    page = (KUBERNETES.parents[1] / "docs/kubernetes.md").read_text()
-    head, *rows = re.search(r"(?m)^## Privileges, and why\n\n((?:\|.*\n)+)", page)[1].splitlines()
-    names = [cell.split()[0] for cell in head.strip("|").split("|")[1:]]
-    table = {cells[0]: dict(zip(names, cells[1:])) for cells in ([cell.strip() for cell in row.strip("|").split("|")] for row in rows)}
-    first = lambda cell: (re.findall(r"`(\w+)`", cell) or [cell.split(":")[0]])[0]
-    on = {"nri": {"enabled": True}, "metrics": {"enabled": True, "privileged": False}}
-    for values, is_default in ((on, True), ({**on, "gpu": {"privileged": False}}, False)):
-        for _, _, document in rendered(values):
-            if document["kind"] != "DaemonSet":
-                continue
-            pod = document["spec"]["template"]["spec"]
-            for container in pod["containers"]:
-                security, name = container["securityContext"], container["name"]
-                said = lambda row: table[row][name]
-                same = lambda row, is_so: is_so or fault("docs/kubernetes.md", f"{row} of {name}: the pod has {security}")
-                if is_default:
-                    same("privileged", security.get("privileged", False) == said("privileged").startswith("yes"))
-                else:
-                    caps = [word for word in re.findall(r"`([A-Z_]+)`", said("capabilities"))]
-                    same("capabilities", security.get("capabilities", {}).get("add", []) == caps)
-                same("seccomp", security.get("seccompProfile", {}).get("type") == first(said("seccomp")))
-                same("AppArmor", security.get("appArmorProfile", {"type": "default"})["type"] == first(said("AppArmor")))
-                same("host's PID namespace", pod["hostPID"] and "yes" in said("host's PID namespace") or name == "agent")
-
-
 # What the chart's first values had not. `helm upgrade --reuse-values` gives a new chart the values of the old one alone.
 NEWER = ["engine", "events", "minReadySeconds", "agent.prebuilt", "metrics.privileged", "networkPolicy.apiServerPorts",
          "networkPolicy.apiServerCIDRs"]
@@ -320,7 +297,7 @@ def check_reused():
             fault("--reuse-values", f"makes {has}: what an older release had not is off")
         for document in objects:
             if document["kind"] == "DaemonSet":
-                kubernetes_validate.validate(document, RELEASES[-1], strict=True)
+                check_valid("--reuse-values", "the DaemonSet", RELEASES[-1], document)
 
 
 def check_refused():
@@ -379,10 +356,7 @@ def check_manifests():
     for name, text in manifests().items():
         for document in yaml.safe_load_all(text):
             for release in [release for release in RELEASES if int(release.split(".")[1]) >= 30]:
-                try:
-                    kubernetes_validate.validate(document, release, strict=True)
-                except kubernetes_validate.ValidationError as error:
-                    fault(name, f"{document['kind']}, Kubernetes {release}: {error.message} at {list(error.path)}")
+                check_valid(name, document["kind"], release, document)
 
 
 def check_long_names():
@@ -433,7 +407,6 @@ cases = [path for path in sorted((KUBERNETES / "cases").glob("*.yaml")) if path.
 for case in cases:
     check_case(case)
 check_refused()
-check_table()
 check_reused()
 check_long_names()
 check_manifests()

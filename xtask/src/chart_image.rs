@@ -3,7 +3,7 @@
 //!
 //! Owns that root, kept in the cache. Loading is for a guest's story: this machine's kernel is not ours to change.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result};
@@ -11,8 +11,8 @@ use anyhow::{Context, Result};
 use crate::arch::Arch;
 use crate::guest::image;
 use crate::outcome::Outcome;
-use crate::run::{logged, output, passes, say, tail};
-use crate::{kernels, paths, setup};
+use crate::run::{logged, output, say, tail};
+use crate::{files, kernels, paths, setup};
 
 const DOCKERFILE: &str = include_str!("../../packaging/kubernetes/Dockerfile");
 
@@ -44,7 +44,6 @@ mount -o remount,bind,ro "$r/lib/modules"
 exec env -i PATH=/usr/sbin:/usr/bin chroot "$r" /usr/bin/mpu up --build-only --source /src
 "#;
 
-/// Makes the root, and builds in it.
 pub fn check() -> Result<Outcome> {
     setup::require(setup::NODE)?;
     let (root, programs, sources) = (root()?, image::programs(Arch::Amd64)?, image::mpu_sources(Arch::Amd64)?);
@@ -73,18 +72,12 @@ pub fn check() -> Result<Outcome> {
 fn root() -> Result<PathBuf> {
     let (suite, packages) = recipe(DOCKERFILE).context("the Dockerfile is not of the form that can be read here")?;
     let dir = paths::cache("image")?.join(format!("{suite}-{}", packages.replace(' ', "-")));
-    if dir.is_dir() {
-        return Ok(dir);
-    }
-    say(format!("making the image's root: {suite} with {packages}"));
-    let partial = dir.with_extension("partial");
-    // As root, what is left of a try that was interrupted has owners of its own.
-    let _ = passes(Command::new("rm").arg("-rf").arg(&partial))?;
-    let mut make = Command::new("debootstrap");
-    make.arg("--variant=minbase").arg(format!("--include={}", packages.replace(' ', ",")));
-    output(make.arg(suite).arg(&partial)).context("cannot make the image's root")?;
-    std::fs::rename(&partial, &dir)?;
-    Ok(dir)
+    files::made(dir, Path::is_dir, |partial| {
+        say(format!("making the image's root: {suite} with {packages}"));
+        let mut make = Command::new("debootstrap");
+        make.arg("--variant=minbase").arg(format!("--include={}", packages.replace(' ', ",")));
+        output(make.arg(suite).arg(partial)).context("cannot make the image's root").map(drop)
+    })
 }
 
 /// The Debian release and the packages that a Dockerfile names.

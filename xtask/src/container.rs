@@ -1,14 +1,12 @@
 //! The executable mpu-container, as releases have it: static, so that it runs in any root and loads nothing from one.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Mutex, PoisonError};
 
 use anyhow::{ensure, Context, Result};
 
 use crate::arch::Arch;
-use crate::run::{output, run};
+use crate::run::{output, run, Once};
 use crate::{foreign, lint, paths};
 
 /// Programs that are typed by hand.
@@ -16,16 +14,9 @@ const COMPLETED: [&str; 2] = ["nvidia-ctk", "nvidia-container-cli"];
 
 /// Builds it, quickly rather than small, and returns where it is.
 pub fn quick(arch: Arch) -> Result<PathBuf> {
-    static ONCE: Mutex<BTreeMap<&str, PathBuf>> = Mutex::new(BTreeMap::new());
-    let mut once = ONCE.lock().unwrap_or_else(PoisonError::into_inner);
-    let target = arch.facts().target;
-    if let Some(path) = once.get(target) {
-        return Ok(path.clone());
-    }
+    static ONCE: Once = Once::new();
     let quick = [("CARGO_PROFILE_RELEASE_LTO", "off"), ("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16")];
-    let built = build(arch, &quick, "quick")?;
-    once.insert(target, built.clone());
-    Ok(built)
+    ONCE.made(arch.facts().target, || build(arch, &quick, "quick"))
 }
 
 fn build(arch: Arch, environment: &[(&str, &str)], name: &str) -> Result<PathBuf> {
@@ -48,7 +39,6 @@ pub fn check_static(program: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Puts an installation's files below a root.
 pub fn stage(arch: Arch, program: &Path, tree: &Path) -> Result<()> {
     let (programs, units) = (tree.join("usr/bin"), tree.join("usr/lib/systemd/system"));
     std::fs::create_dir_all(&programs)?;
@@ -65,7 +55,6 @@ pub fn stage(arch: Arch, program: &Path, tree: &Path) -> Result<()> {
         std::fs::write(completions.join(name), script).with_context(|| format!("cannot write {name}'s completions"))?;
     }
     let unit = "mpu-cdi-refresh.service";
-    std::fs::copy(paths::repo().join("packaging/systemd").join(unit), units.join(unit))
-        .with_context(|| format!("cannot copy {unit}"))?;
+    fs_err::copy(paths::repo().join("packaging/systemd").join(unit), units.join(unit))?;
     Ok(())
 }

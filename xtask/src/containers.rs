@@ -25,7 +25,6 @@ pub struct Args {
     trees: bool,
 }
 
-/// The verb.
 pub fn containers(args: &Args) -> Result<Outcome> {
     if args.trees {
         println!("{}={}", rig::VARIABLE, rig::ready()?.display());

@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
 /// An archive in the making. Folders above a file come by themselves.
 #[derive(Default)]
@@ -15,7 +15,6 @@ pub struct Archive {
 }
 
 impl Archive {
-    /// A folder, and those above it.
     pub fn folder(&mut self, name: &str) {
         if let Some((above, _)) = name.rsplit_once('/') {
             self.folder(above);
@@ -23,7 +22,6 @@ impl Archive {
         self.entry(name, 0o040_755, b"");
     }
 
-    /// A file with these bytes.
     pub fn text(&mut self, name: &str, mode: u32, bytes: &[u8]) {
         if let Some((above, _)) = name.rsplit_once('/') {
             self.folder(above);
@@ -31,19 +29,16 @@ impl Archive {
         self.entry(name, 0o100_000 | mode, bytes);
     }
 
-    /// A copy of one of this machine's files.
     pub fn file(&mut self, name: &str, mode: u32, from: &Path) -> Result<()> {
-        let bytes = std::fs::read(from).with_context(|| format!("cannot read {}", from.display()))?;
+        let bytes = fs_err::read(from)?;
         self.text(name, mode, &bytes);
         Ok(())
     }
 
-    /// Whether something of that name is in it.
     pub fn has(&self, name: &str) -> bool {
         self.names.contains(name)
     }
 
-    /// The finished archive.
     pub fn finish(mut self) -> Vec<u8> {
         self.names.clear();
         self.entry("TRAILER!!!", 0, b"");

@@ -25,7 +25,6 @@ pub struct Args {
     client: String,
 }
 
-/// The verb.
 pub fn demo(args: &Args) -> Result<Outcome> {
     guest::prepare(args.arch)?;
     let kernel = args.arch.named(args.kernel.as_deref().unwrap_or(args.arch.facts().kernel));
@@ -53,7 +52,7 @@ pub fn demo(args: &Args) -> Result<Outcome> {
         println!("{trouble} (log: {})", report.log.display());
     }
     say(format!("done in {} s", began.elapsed().as_secs()));
-    Ok(if report.is_good() { Outcome::Passed } else { Outcome::Failed })
+    Ok(Outcome::of(report.is_good()))
 }
 
 /// What a line of the console's log shows a person, behind its two times.

@@ -8,57 +8,43 @@ use anyhow::Result;
 
 use crate::arch::Arch;
 use crate::outcome::Outcome;
-use crate::run::output;
+use crate::run::{is_root, output};
 use crate::{kernels, nvidia, paths, setup};
 
-/// The verb.
 pub fn doctor() -> Result<Outcome> {
-    let mut out = Vec::new();
     let os = std::fs::read_to_string("/etc/os-release").unwrap_or_default();
-    let name =
-        os.lines().find_map(|line| line.strip_prefix("PRETTY_NAME=")).unwrap_or("unknown").trim_matches('"').to_owned();
-    let _ = writeln!(out, "system    {name}, {}", std::env::consts::ARCH);
+    let name = os.lines().find_map(|line| line.strip_prefix("PRETTY_NAME=")).unwrap_or("unknown").trim_matches('"');
+    let mut out = vec![format!("system    {name}, {}", std::env::consts::ARCH)];
     if std::env::consts::ARCH != "x86_64" {
-        let _ = writeln!(out, "          guests and the module are x86-64 only");
+        out.push("          guests and the module are x86-64 only".to_owned());
     }
-    let _ = writeln!(
-        out,
-        "rust      {}",
-        output(Command::new("rustc").arg("--version")).unwrap_or_else(|_| "missing: ./x installs one\n".into()).trim()
-    );
+    let rust = output(Command::new("rustc").arg("--version"));
+    out.push(format!("rust      {}", rust.as_deref().unwrap_or("missing: ./x installs one").trim()));
     let missing: Vec<_> = setup::missing(setup::all());
     for need in &missing {
-        let _ = writeln!(out, "missing   {} ({}); any verb that needs it installs it", need.package, need.why);
+        out.push(format!("missing   {} ({}); any verb that needs it installs it", need.package, need.why));
     }
     let cache = paths::cache("")?;
-    let _ = writeln!(out, "cache     {}, {} free", cache.display(), free(&cache));
+    out.push(format!("cache     {}, {} free", cache.display(), free(&cache)));
     for arch in Arch::ALL {
         for kernel in kernels::debian(arch)? {
-            let _ = writeln!(out, "kernel    {kernel}: {}", state(&cache.join("kernels").join(&kernel).join("stamp")));
+            out.push(format!("kernel    {kernel}: {}", state(&cache.join("kernels").join(&kernel).join("stamp"))));
         }
         for client in nvidia::versions(arch)?.iter().map(|version| arch.named(version)) {
-            let _ =
-                writeln!(out, "client    {client}: {}", state(&cache.join("nvidia").join(&client).join("nvidia-smi")));
+            out.push(format!("client    {client}: {}", state(&cache.join("nvidia").join(&client).join("nvidia-smi"))));
         }
     }
-    let is_root = output(Command::new("id").arg("-u")).is_ok_and(|id| id.trim() == "0");
     let sudo = output(Command::new("sudo").args(["-n", "true"])).is_ok();
-    let _ = writeln!(
-        out,
-        "rights    {}",
-        if is_root || sudo {
-            "can install packages"
-        } else {
-            "cannot install packages: not root, and sudo wants a password"
-        }
-    );
-    let _ = writeln!(
-        out,
-        "{}",
-        if missing.is_empty() { "nothing is missing" } else { "run `./x setup` to install what is missing" }
-    );
+    out.push(match is_root() || sudo {
+        true => "rights    can install packages".to_owned(),
+        false => "rights    cannot install packages: not root, and sudo wants a password".to_owned(),
+    });
+    out.push(match missing.is_empty() {
+        true => "nothing is missing\n".to_owned(),
+        false => "run `./x setup` to install what is missing\n".to_owned(),
+    });
     // Whoever reads it may have had enough.
-    let _ = std::io::stdout().write_all(&out);
+    let _ = std::io::stdout().write_all(out.join("\n").as_bytes());
     Ok(Outcome::Passed)
 }
 

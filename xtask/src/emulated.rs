@@ -23,7 +23,6 @@ struct Table {
     package: BTreeMap<String, Package>,
 }
 
-/// Tests of one crate.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Package {
@@ -36,7 +35,6 @@ struct Package {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Skip {
-    /// What the emulation lacks.
     why: String,
     tests: Vec<String>,
 }
@@ -45,7 +43,6 @@ fn table() -> Result<BTreeMap<String, Package>> {
     Ok(toml::from_str::<Table>(TABLE).context("xtask/emulated.toml is malformed")?.package)
 }
 
-/// Builds and runs them.
 pub fn check(full: bool, tally: &mut Tally) -> Result<()> {
     let all = "arm64 user space, emulated";
     if let Err(error) = foreign::require(Arch::Arm64) {

@@ -11,15 +11,6 @@ use crate::arch::Arch;
 use crate::run::{find, output};
 use crate::setup;
 
-/// What RPM, the kernel and QEMU call it.
-pub fn name(arch: Arch) -> &'static str {
-    match arch {
-        Arch::Amd64 => "x86_64",
-        Arch::Arm64 => "aarch64",
-    }
-}
-
-/// Installs what building programs for it takes.
 pub fn require(arch: Arch) -> Result<()> {
     if arch == Arch::Amd64 {
         return Ok(());
@@ -47,7 +38,6 @@ pub fn command(arch: Arch, program: &Path) -> Result<Command> {
     Ok(command)
 }
 
-/// The emulator's first two numbers.
 pub fn emulator_version(arch: Arch) -> Result<(u32, u32)> {
     let words = emulator(arch)?;
     let program = words.first().context("what is at home is not emulated")?;
@@ -63,10 +53,7 @@ fn version_in(text: &str) -> Option<(u32, u32)> {
 
 /// A program for another machine in a package would be found out on a node.
 pub fn check_machine(arch: Arch, program: &Path) -> Result<()> {
-    let wanted = match arch {
-        Arch::Amd64 => "Advanced Micro Devices X86-64",
-        Arch::Arm64 => "AArch64",
-    };
+    let wanted = arch.facts().elf;
     let header = output(Command::new("readelf").arg("--file-header").arg(program))?;
     let told = header.lines().find_map(|line| line.trim().strip_prefix("Machine:")).unwrap_or("no machine").trim();
     ensure!(told == wanted, "{} is for {told}, not for {wanted}", program.display());
@@ -79,7 +66,7 @@ fn emulator(arch: Arch) -> Result<Vec<String>> {
         return Ok(Vec::new());
     }
     // Debian 13 has the name without "static" for the same program.
-    let names = [format!("qemu-{}-static", name(arch)), format!("qemu-{}", name(arch))];
+    let names = ["-static", ""].map(|end| format!("qemu-{}{end}", arch.facts().machine_name));
     let found = names.iter().find_map(|name| find(name));
     let emulator = found.with_context(|| format!("no {} here: install qemu-user-static", names[0]))?;
     Ok(vec![emulator.display().to_string(), "-L".into(), format!("/usr/{}", arch.facts().multiarch)])

@@ -15,7 +15,6 @@ pub struct Args {
     seconds: u32,
 }
 
-/// The verb.
 pub fn fuzz(args: &Args) -> Result<Outcome> {
     let dir = paths::repo().join("fuzz");
     if output(lint::cargo().args(["fuzz", "--version"])).is_err() {
@@ -25,5 +24,5 @@ pub fn fuzz(args: &Args) -> Result<Outcome> {
     let Some(target) = args.target.as_deref().or_else(|| listed.lines().next()) else { bail!("fuzz/ has no target") };
     let limit = format!("-max_total_time={}", args.seconds);
     let passed = passes(lint::cargo().args(["+nightly", "fuzz", "run", target, "--", &limit]).current_dir(&dir))?;
-    Ok(if passed { Outcome::Passed } else { Outcome::Failed })
+    Ok(Outcome::of(passed))
 }

@@ -74,7 +74,6 @@ impl Args {
     }
 }
 
-/// The verb.
 pub fn guest(args: &Args) -> Result<Outcome> {
     let engines =
         if args.engine.is_empty() { vec!["none".to_owned(), "module".to_owned()] } else { args.engine.clone() };
@@ -123,12 +122,10 @@ pub fn boot(job: &Job, loud: bool) -> Result<Report> {
     boot_image(job, &build_image(job)?, loud)
 }
 
-/// Builds what a guest needs, and its image.
 pub fn build_image(job: &Job) -> Result<PathBuf> {
     image::build(job).with_context(|| format!("cannot make the image of the {} guest", job.kernel))
 }
 
-/// Boots one guest from an image that is made already.
 pub fn boot_image(job: &Job, image: &Path, loud: bool) -> Result<Report> {
     let log = paths::target("guest/log")?.join(format!("{}.log", job.name()));
     let console = qemu::boot(job, image, &log, loud)?;

@@ -15,8 +15,8 @@ use serde::Deserialize;
 
 use crate::apt::Suite;
 use crate::arch::Arch;
-use crate::paths;
 use crate::run::say;
+use crate::{files, paths};
 pub use tree::adopt;
 
 /// Raised when the unpacked form changes, so that older caches are made anew.
@@ -27,7 +27,7 @@ struct Table {
     kernel: Vec<Row>,
 }
 
-#[derive(Deserialize)]
+#[derive(Clone, Deserialize)]
 struct Row {
     name: String,
     #[serde(default)]
@@ -43,10 +43,13 @@ struct Row {
     chroot: Vec<String>,
     /// Built here from the source package, by this fragment.
     config: Option<String>,
-    /// Asked for by name alone.
     #[serde(default)]
     full: bool,
-    /// Headers alone, of Debian's kernel for another use: the module is built for it and never booted.
+    /// Debian's kernels of the same source for another use, of which the headers are had.
+    #[serde(default)]
+    flavours: Vec<Flavour>,
+    /// Of which flavour the row is: the module is built for it and never booted.
+    #[serde(skip)]
     flavour: Option<Flavour>,
     #[serde(default = "usual_pace")]
     slower: u32,
@@ -57,9 +60,12 @@ struct Row {
 }
 
 /// What stands before `-amd64` in the releases of another flavour, and whether the quick run builds for it.
-#[derive(Deserialize)]
+#[derive(Clone, Deserialize)]
 struct Flavour {
     name: String,
+    /// What its package of common headers has behind the name.
+    #[serde(default)]
+    common: String,
     #[serde(default)]
     quick: bool,
 }
@@ -72,42 +78,33 @@ fn usual_memory() -> u32 {
     1024
 }
 
-/// Where modules for a kernel are compiled.
 #[derive(Deserialize, Clone, Copy, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 pub enum Build {
-    /// On this machine.
     Here,
     /// Inside the unpacked folder, with the suite's compiler.
     Chroot,
 }
 
-/// A kernel that is ready in the cache.
 pub struct Kernel {
     /// Its short name, such as `6.1`.
     pub name: String,
-    /// What it runs on.
     pub arch: Arch,
     /// What `uname -r` says in a guest.
     pub release: String,
-    /// Its folder in the cache.
     pub dir: PathBuf,
-    /// Where modules are compiled.
     pub build: Build,
-    /// By what, on this machine.
     pub compiler: String,
     /// What it was made of: goes into the key of everything built for it.
     pub stamp: String,
     /// How many times longer than on Debian's kernels a guest may take.
     pub slower: u32,
-    /// What a guest gets, in MiB.
     pub memory: u32,
     /// What its command line has beside what every guest's has.
     pub arguments: String,
 }
 
 impl Kernel {
-    /// The bootable file.
     pub fn vmlinux(&self) -> PathBuf {
         self.dir.join("vmlinux")
     }
@@ -117,7 +114,6 @@ impl Kernel {
         image(&self.root(), &self.release)
     }
 
-    /// The folder that kernel packages were unpacked into.
     pub fn root(&self) -> PathBuf {
         self.dir.join("root")
     }
@@ -166,7 +162,29 @@ fn row_of<'a>(rows: &'a [Row], name: &str) -> Result<&'a Row> {
 }
 
 fn table() -> Result<Vec<Row>> {
-    Ok(toml::from_str::<Table>(include_str!("../kernels.toml")).context("kernels.toml")?.kernel)
+    let mut rows = toml::from_str::<Table>(include_str!("../kernels.toml")).context("kernels.toml")?.kernel;
+    for row in rows.clone() {
+        rows.extend(row.flavours.iter().map(|flavour| row.of_flavour(flavour)));
+    }
+    Ok(rows)
+}
+
+impl Row {
+    /// The row of another flavour's headers. Unlike images, they have one name in all suites.
+    fn of_flavour(&self, flavour: &Flavour) -> Row {
+        let (name, arch, common) = (&flavour.name, self.arch, &flavour.common);
+        let packages = self.packages[1..].iter().map(|package| package.replace("-common", &format!("-common{common}")));
+        let follow = self.follow.iter().filter(|start| start.ends_with('.') || start.ends_with("0-"));
+        let headers = |start: &String| start.replace("image", "headers").replace("binary", "headers");
+        Row {
+            name: format!("{}-{name}", self.name),
+            release: self.release.replace(&format!("-{arch}"), &format!("-{name}-{arch}")),
+            follow: follow.map(headers).collect(),
+            packages: packages.collect(),
+            flavour: Some(flavour.clone()),
+            ..self.clone()
+        }
+    }
 }
 
 fn cached(row: &Row, dir: &Path) -> Result<Option<Kernel>> {
@@ -196,16 +214,16 @@ fn mark(row: &Row) -> Result<Option<String>> {
 }
 
 fn fetch(row: &Row, dir: &Path) -> Result<()> {
-    let partial = dir.with_extension(format!("partial-{}", std::process::id()));
-    let _ = std::fs::remove_dir_all(&partial);
-    let (release, made_of) = match &row.config {
-        Some(config) => own(row, config, &partial)?,
-        None => debians(row, dir, &partial)?,
-    };
-    std::fs::write(partial.join("release"), format!("{release}\n"))?;
-    std::fs::write(partial.join("stamp"), format!("{RECIPE}\n{}\n", made_of.join("\n")))?;
-    let _ = std::fs::remove_dir_all(dir);
-    std::fs::rename(&partial, dir).with_context(|| format!("cannot move {} into place", partial.display()))
+    let is_whole = |dir: &Path| matches!(cached(row, dir), Ok(Some(_)));
+    files::made(dir.to_owned(), is_whole, |partial| {
+        let (release, made_of) = match &row.config {
+            Some(config) => own(row, config, partial)?,
+            None => debians(row, dir, partial)?,
+        };
+        fs_err::write(partial.join("release"), format!("{release}\n"))?;
+        Ok(fs_err::write(partial.join("stamp"), format!("{RECIPE}\n{}\n", made_of.join("\n")))?)
+    })
+    .map(drop)
 }
 
 /// Debian's image and headers, unpacked. Returns the release and what it was made of.
@@ -286,7 +304,7 @@ fn image(root: &Path, release: &str) -> Result<PathBuf> {
 /// Takes the uncompressed kernel out of a bzImage. Where it lies is written in the image's own header
 /// (Documentation/arch/x86/boot.rst, `payload_offset` and `payload_length`, boot protocol 2.08).
 fn extract(bzimage: &Path, vmlinux: &Path) -> Result<()> {
-    let image = std::fs::read(bzimage).with_context(|| format!("cannot read {}", bzimage.display()))?;
+    let image = fs_err::read(bzimage)?;
     ensure!(image.get(0x202..0x206) == Some(b"HdrS"), "{} has no boot header", bzimage.display());
     let number = |at: usize| -> Result<usize> {
         let bytes: [u8; 4] = image.get(at..at + 4).context("short image")?.try_into()?;
@@ -325,14 +343,14 @@ fn extract(bzimage: &Path, vmlinux: &Path) -> Result<()> {
 
 /// Debian's arm64 kernels come uncompressed (Documentation/arch/arm64/booting.rst, the header's magic).
 fn uncompressed(from: &Path, vmlinux: &Path) -> Result<()> {
-    let image = std::fs::read(from).with_context(|| format!("cannot read {}", from.display()))?;
+    let image = fs_err::read(from)?;
     ensure!(image.get(0x38..0x3c) == Some(b"ARM\x64"), "{} is no uncompressed arm64 kernel", from.display());
     Ok(std::fs::write(vmlinux, image)?)
 }
 
 /// Headers name their common part by an absolute path: make that the place in the cache.
 fn point_into(makefile: &Path, root: &Path) -> Result<()> {
-    let text = std::fs::read_to_string(makefile).with_context(|| format!("cannot read {}", makefile.display()))?;
+    let text = fs_err::read_to_string(makefile)?;
     Ok(std::fs::write(makefile, text.replace("/usr/src/", &format!("{}/usr/src/", root.display())))?)
 }
 

@@ -104,7 +104,6 @@ fn kernels(arch: Arch) -> &'static Kernels {
     }
 }
 
-/// The verb.
 pub fn kmod(args: &Args) -> Result<Outcome> {
     setup::require(setup::OBJECTS)?;
     if args.arch == Arch::Arm64 {
@@ -120,12 +119,11 @@ pub fn kmod(args: &Args) -> Result<Outcome> {
     }
     println!("{}: {} bytes, no fault", object.display(), std::fs::metadata(&object)?.len());
     if let Some(out) = &args.out {
-        std::fs::copy(&object, out).with_context(|| format!("cannot write {}", out.display()))?;
+        fs_err::copy(&object, out)?;
     }
     Ok(Outcome::Passed)
 }
 
-/// Builds the object. Its checks are `faults`.
 pub fn build(arch: Arch) -> Result<PathBuf> {
     let rust = Rust::with_core_source()?;
     let object = paths::target("kmod")?.join(arch.named("mpu_core") + ".o");
@@ -250,7 +248,6 @@ fn symbol_faults(kernels: &Kernels, nm: &str) -> Vec<String> {
     faults
 }
 
-/// Each instruction, with the function that it is in.
 fn instructions(disassembly: &str) -> impl Iterator<Item = (&str, &str)> {
     let mut function = "";
     disassembly.lines().filter_map(move |line| {

@@ -5,7 +5,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
 use crate::guest::verdict::{Ending, Tally};
 use crate::run::{logged, tail};
@@ -18,7 +18,7 @@ const SHOWN: usize = 20;
 pub fn check(cargo: &mut Command, name: &str, log: &Path, tally: &mut Tally) -> Result<String> {
     // A backtrace is longer than what it says beyond the line of the failure.
     let passed = logged(cargo.env("RUST_BACKTRACE", "0"), log)?;
-    let text = std::fs::read(log).with_context(|| format!("cannot read {}", log.display()))?;
+    let text = fs_err::read(log)?;
     let text = String::from_utf8_lossy(&text).into_owned();
     if passed {
         tally.check(name, Ending::Pass, "");

@@ -12,12 +12,10 @@ use crate::run::{output, passes, say};
 /// The newest Rust (1.N) whose lints these sources were read with. A later one may find more, which says nothing about the product.
 const NEWEST: u32 = 96;
 
-/// Formats the sources.
 pub fn fmt() -> Result<Outcome> {
-    Ok(outcome(passes(cargo().args(["fmt", "--all"]))?))
+    Ok(Outcome::of(passes(cargo().args(["fmt", "--all"]))?))
 }
 
-/// Runs all checks; stops at none.
 pub fn lint() -> Result<Outcome> {
     let mut result = Outcome::Passed;
     for (name, check, reason) in checks()? {
@@ -30,7 +28,6 @@ pub fn lint() -> Result<Outcome> {
     Ok(result)
 }
 
-/// Each check, its outcome, and why there is none.
 pub fn checks() -> Result<[(&'static str, Option<Outcome>, &'static str); 3]> {
     let rust = "this Rust came without it, or is newer than the lints were read with";
     Ok([
@@ -45,7 +42,7 @@ fn formatting() -> Result<Option<Outcome>> {
     if output(cargo().args(["fmt", "--version"])).is_err() {
         return Ok(None);
     }
-    Ok(Some(outcome(passes(cargo().args(["fmt", "--all", "--check"]))?)))
+    Ok(Some(Outcome::of(passes(cargo().args(["fmt", "--all", "--check"]))?)))
 }
 
 /// Whether clippy is silent; none without clippy, or with one that these sources have not met.
@@ -57,7 +54,7 @@ fn lints() -> Result<Option<Outcome>> {
         return Ok(None);
     }
     let host = ["clippy", "--quiet", "--locked", "--all-targets", "--", "-D", "warnings"];
-    Ok(Some(outcome(passes(cargo().args(host))?)))
+    Ok(Some(Outcome::of(passes(cargo().args(host))?)))
 }
 
 /// The version of cargo-deny that deny.toml was read with.
@@ -83,24 +80,20 @@ fn dependencies() -> Result<Option<Outcome>> {
     let mut checks = vec!["licenses", "bans", "sources"];
     match output(deny().arg("fetch").arg("db")) {
         Ok(_) => checks.push("advisories"),
-        Err(error) => say(format!("advisories are not checked: {error}")),
+        Err(error) => {
+            // Below git's own lines stand those of all that it was wrapped in.
+            let why = error.to_string();
+            let why = why.lines().rev().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
+            say(format!("advisories are not checked: {why}"));
+        }
     }
-    Ok(Some(outcome(passes(
+    Ok(Some(Outcome::of(passes(
         deny().args(["check", "--hide-inclusion-graph", "--allow", "unused-wrapper"]).args(checks),
     )?)))
 }
 
-/// Cargo, in the repository.
 pub fn cargo() -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(paths::repo());
     command
-}
-
-fn outcome(passed: bool) -> Outcome {
-    if passed {
-        Outcome::Passed
-    } else {
-        Outcome::Failed
-    }
 }

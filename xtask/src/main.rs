@@ -16,6 +16,7 @@ mod demo;
 mod dist;
 mod doctor;
 mod emulated;
+mod files;
 mod foreign;
 mod fuzz;
 mod guest;
@@ -23,7 +24,6 @@ mod kernels;
 mod kmod;
 #[cfg(test)]
 mod kmod_probes;
-mod libraries;
 mod libtest;
 mod lint;
 mod make;

@@ -24,7 +24,6 @@ enum What {
     Build { kernel: String, source: PathBuf, out: PathBuf, make_args: Vec<String> },
 }
 
-/// The verb.
 pub fn make(args: &Args) -> Result<Outcome> {
     match &args.what {
         What::Fetch { names } => {
@@ -44,7 +43,7 @@ pub fn make(args: &Args) -> Result<Outcome> {
             for file in &built.files {
                 println!("{}", file.display());
             }
-            Ok(if built.is_clean() { Outcome::Passed } else { Outcome::Failed })
+            Ok(Outcome::of(built.is_clean()))
         }
     }
 }

@@ -6,22 +6,18 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{bail, Context, Result};
-use sha2::{Digest, Sha256};
 
 use crate::kernels::{Build, Kernel};
-use crate::run::{logged, output, run, say, tail};
-use crate::{paths, run};
+use crate::run::{logged, run, say, tail};
+use crate::{files, paths, run};
 
-/// What a build left.
 pub struct Built {
-    /// The modules, in the output folder.
     pub files: Vec<PathBuf>,
     /// Lines in which a tool complained, or the end of the log if the build failed.
     pub complaints: Vec<String>,
 }
 
 impl Built {
-    /// Whether a module came out and nobody complained.
     pub fn is_clean(&self) -> bool {
         !self.files.is_empty() && self.complaints.is_empty()
     }
@@ -56,7 +52,7 @@ pub fn build(kernel: &Kernel, source: &Path, out: &Path, make_args: &[String]) -
     let mut files = Vec::new();
     for module in with_extension(&kept, "ko")? {
         let to = out.join(module.file_name().unwrap_or_default());
-        std::fs::copy(&module, &to).with_context(|| format!("cannot write {}", to.display()))?;
+        fs_err::copy(&module, &to)?;
         files.push(to);
     }
     let log = std::fs::read_to_string(kept.join("log")).context("the kept build has no log")?;
@@ -66,21 +62,12 @@ pub fn build(kernel: &Kernel, source: &Path, out: &Path, make_args: &[String]) -
 /// What kbuild reads, by path below the source folder; what it writes is left out.
 fn sources(dir: &Path) -> Result<BTreeMap<PathBuf, Vec<u8>>> {
     let mut found = BTreeMap::new();
-    let mut left = vec![dir.to_owned()];
-    while let Some(folder) = left.pop() {
-        for entry in std::fs::read_dir(&folder).with_context(|| format!("cannot read {}", folder.display()))? {
-            let path = entry?.path();
-            if path.is_dir() {
-                left.push(path);
-                continue;
-            }
-            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            let is_product =
-                [".ko", ".o", ".mod", ".mod.c", ".cmd", ".symvers", ".order"].iter().any(|end| name.ends_with(end));
-            let is_source = !is_product && !name.starts_with('.') && name != "mpu_probes.h";
-            if is_source {
-                found.insert(path.strip_prefix(dir)?.to_owned(), std::fs::read(&path)?);
-            }
+    for path in files::below(dir)? {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let is_product =
+            [".ko", ".o", ".mod", ".mod.c", ".cmd", ".symvers", ".order"].iter().any(|end| name.ends_with(end));
+        if !is_product && !name.starts_with('.') && name != "mpu_probes.h" {
+            found.insert(path.strip_prefix(dir)?.to_owned(), fs_err::read(&path)?);
         }
     }
     if found.is_empty() {
@@ -90,18 +77,12 @@ fn sources(dir: &Path) -> Result<BTreeMap<PathBuf, Vec<u8>>> {
 }
 
 fn key(kernel: &Kernel, sources: &BTreeMap<PathBuf, Vec<u8>>, make_args: &[String]) -> String {
-    let mut hash = Sha256::new();
-    let mut part = |bytes: &[u8]| {
-        hash.update((bytes.len() as u64).to_le_bytes());
-        hash.update(bytes);
-    };
-    part(kernel.stamp.as_bytes());
-    make_args.iter().for_each(|arg| part(arg.as_bytes()));
+    let mut parts = vec![kernel.stamp.as_bytes().to_vec()];
+    parts.extend(make_args.iter().map(|arg| arg.as_bytes().to_vec()));
     for (path, text) in sources {
-        part(path.to_string_lossy().as_bytes());
-        part(text);
+        parts.extend([path.to_string_lossy().as_bytes().to_vec(), text.clone()]);
     }
-    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+    files::digest(parts)
 }
 
 /// One build. A failed one is kept, too: its log is the result, and trying again would not change it.
@@ -120,12 +101,9 @@ fn make(
     };
     let _ = std::fs::remove_dir_all(&work);
     for (path, text) in sources {
-        let to = work.join(path);
-        std::fs::create_dir_all(to.parent().context("no parent")?)?;
-        std::fs::write(to, text)?;
+        files::put(&work.join(path), text, 0o644)?;
     }
-    let _ = std::fs::remove_dir_all(kept);
-    std::fs::create_dir_all(kept)?;
+    files::emptied(kept)?;
     let mut command = match kernel.build {
         Build::Here => {
             let mut command = run::command("make", ["-C"]);
@@ -161,8 +139,7 @@ fn make(
 fn enter(kernel: &Kernel) -> Result<Command> {
     let root = kernel.root();
     let null = root.join("dev/null");
-    let is_root = output(run::command("id", ["-u"]).env("LC_ALL", "C"))?.trim() == "0";
-    if is_root {
+    if run::is_root() {
         use std::os::unix::fs::FileTypeExt;
         if !std::fs::metadata(&null).is_ok_and(|meta| meta.file_type().is_char_device()) {
             let _ = std::fs::remove_file(&null);
@@ -195,14 +172,8 @@ fn complaints(log: &str, built: bool) -> Vec<String> {
 }
 
 fn with_extension(dir: &Path, extension: &str) -> Result<Vec<PathBuf>> {
-    let mut found = Vec::new();
-    for entry in std::fs::read_dir(dir).with_context(|| format!("cannot read {}", dir.display()))? {
-        let path = entry?.path();
-        if path.extension().is_some_and(|e| e == extension) {
-            found.push(path);
-        }
-    }
-    found.sort();
+    let mut found = files::entries(dir)?;
+    found.retain(|path| path.extension().is_some_and(|e| e == extension));
     Ok(found)
 }
 

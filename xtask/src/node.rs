@@ -9,10 +9,8 @@ mod secure_boot;
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::Write;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{ensure, Context, Result};
@@ -24,8 +22,8 @@ use crate::guest::qemu::{self, CLOCK};
 use crate::guest::verdict::{Report, Tally};
 use crate::guest::{image, Job};
 use crate::outcome::Outcome;
-use crate::run::{find, output, run, say};
-use crate::{apt, guest, kernels, modules, nvidia, paths, setup};
+use crate::run::{find, is_root, output, run, say, Once};
+use crate::{apt, files, guest, kernels, modules, nvidia, paths, setup};
 
 /// Raised when the image is made otherwise, so that older caches are made anew.
 const RECIPE: &str = "2";
@@ -44,7 +42,6 @@ struct Debian {
     packages: &'static str,
     /// What apt installs afterwards: debootstrap does not see through packages that others provide.
     more: &'static [&'static str],
-    /// Whether modules are built there.
     headers: bool,
 }
 
@@ -108,7 +105,7 @@ impl Play {
     pub const ALL: [Play; 6] =
         [Play::Life, Play::Kernels, Play::SecureBoot, Play::Containers, Play::Engines, Play::Selinux];
 
-    /// What a person calls it.
+    /// What a person calls it, and its file in tests/node.
     pub fn name(self) -> &'static str {
         match self {
             Play::Life => "life",
@@ -129,39 +126,20 @@ impl Play {
     }
 
     fn order(self) -> PathBuf {
-        let file = match self {
-            Play::Life => "life.sh",
-            Play::Kernels => "kernels.sh",
-            Play::SecureBoot => "secure-boot.sh",
-            Play::Containers => "containers.sh",
-            Play::Engines => "engines.sh",
-            Play::Selinux => "selinux.sh",
-        };
-        paths::repo().join("tests/node").join(file)
+        paths::repo().join(format!("tests/node/{}.sh", self.name()))
     }
 
-    /// The stories that it plays.
+    /// The stories that it plays: the words behind those that give a verdict.
     fn stories(self) -> Result<BTreeSet<String>> {
-        Ok(stories(&std::fs::read_to_string(self.order())?))
+        let order = files::read(&self.order())?;
+        let lines = order.lines().filter(|line| !line.trim_start().starts_with('#'));
+        let words: Vec<&str> = lines.flat_map(str::split_whitespace).collect();
+        let tellers = ["verdict", "right", "wrong", "same", "stays_right", "check", "refused"];
+        let told = words.windows(2).filter(|pair| tellers.contains(&pair[0])).map(|pair| pair[1]);
+        Ok(told.filter(|word| word.contains('_') && !word.starts_with(['"', '$'])).map(str::to_owned).collect())
     }
 }
 
-/// The words behind those that give a verdict.
-fn stories(order: &str) -> BTreeSet<String> {
-    let words: Vec<&str> = order
-        .lines()
-        .filter(|line| !line.trim_start().starts_with('#'))
-        .flat_map(|line| line.split_whitespace())
-        .collect();
-    let tellers = ["verdict", "right", "wrong", "same", "stays_right", "check", "refused"];
-    let pairs = words.windows(2).filter(|pair| tellers.contains(&pair[0]));
-    pairs
-        .filter(|pair| pair[1].contains('_') && !pair[1].starts_with(['"', '$']))
-        .map(|pair| pair[1].to_owned())
-        .collect()
-}
-
-/// The verb.
 pub fn node(args: &Args) -> Result<Outcome> {
     guest::prepare(Arch::Amd64)?;
     let plays = if args.play.is_empty() { Play::ALL.to_vec() } else { args.play.clone() };
@@ -180,7 +158,7 @@ pub fn node(args: &Args) -> Result<Outcome> {
 
 /// Whether this user can make a Debian: debootstrap makes device nodes and changes its root.
 pub fn possible() -> bool {
-    output(Command::new("id").arg("-u")).is_ok_and(|id| id.trim() == "0")
+    is_root()
 }
 
 /// Fetches and makes what the plays need, so that later steps need no network.
@@ -214,7 +192,7 @@ pub fn build(play: Play, shell: bool) -> Result<PathBuf> {
         archive.file(name, 0o755, &from)?;
     }
     let client = nvidia::ready(CLIENT, Arch::Amd64)?;
-    for file in ["nvidia-smi", "libnvidia-ml.so.1"] {
+    for file in nvidia::PROGRAMS {
         archive.file(&format!("node/nvidia/{file}"), 0o755, &client.join(file))?;
     }
     if !shell {
@@ -224,22 +202,27 @@ pub fn build(play: Play, shell: bool) -> Result<PathBuf> {
         archive.text("etc/systemd/system/multi-user.target.d/stories.conf", 0o644, wants.as_bytes());
     }
     let mut parts = vec![debian];
+    if play != Play::SecureBoot {
+        archive.file("node/nvidia.ko", 0o644, &driver)?;
+    }
+    if [Play::Engines, Play::Selinux, Play::Containers].contains(&play) {
+        let package = now.join(format!("mpu-container_{}_amd64.deb", env!("CARGO_PKG_VERSION")));
+        archive.file("node/mpu-container.deb", 0o644, &package)?;
+    }
+    let repo = paths::repo();
     match play {
         Play::Life => {
-            archive.file("node/nvidia.ko", 0o644, &driver)?;
-            let foreign =
-                modules::build(&kernel, &paths::repo().join("tests/node/foreign"), &out.join("foreign"), &[])?;
+            let foreign = modules::build(&kernel, &repo.join("tests/node/foreign"), &out.join("foreign"), &[])?;
             ensure!(foreign.is_clean(), "the foreign modules do not build: {}", foreign.complaints.join("\n"));
             for name in ["mpu.ko", "mpu_next.ko"] {
                 archive.file(&format!("node/foreign/{name}"), 0o644, &out.join("foreign").join(name))?;
             }
-            archive.file("node/gcc-12", 0o755, &paths::repo().join("tests/node/gcc-12.sh"))?;
+            archive.file("node/gcc-12", 0o755, &repo.join("tests/node/gcc-12.sh"))?;
             let next = package(Some(NEXT))?;
             archive.file("node/mpu-next.deb", 0o644, &next.join(format!("mpu_{NEXT}_amd64.deb")))?;
             archive.file("node/mpu-next", 0o755, &next.join("amd64/mpu"))?;
         }
         Play::Kernels => {
-            archive.file("node/nvidia.ko", 0o644, &driver)?;
             archive.text("node/next-kernel", 0o644, kernels::ready(NEXT_KERNEL)?.release.as_bytes());
             parts.push(headers()?);
         }
@@ -247,37 +230,25 @@ pub fn build(play: Play, shell: bool) -> Result<PathBuf> {
             keys(&mut archive, &kernel, &driver, &out)?;
             prebuilt(&mut archive, &kernel, &now, &out)?;
         }
-        Play::Engines => {
-            archive.file("node/nvidia.ko", 0o644, &driver)?;
-            archive.file("node/mpu-container.deb", 0o644, &container_package(&now))?;
-        }
+        Play::Engines => {}
         Play::Selinux => {
-            archive.file("node/nvidia.ko", 0o644, &driver)?;
-            archive.file("node/mpu-container.deb", 0o644, &container_package(&now))?;
-            archive.file("node/label.sh", 0o755, &paths::repo().join("tests/node/label.sh"))?;
-            archive.file("node/mpu.cil", 0o644, &paths::repo().join("packaging/selinux/mpu.cil"))?;
+            archive.file("node/label.sh", 0o755, &repo.join("tests/node/label.sh"))?;
+            archive.file("node/mpu.cil", 0o644, &repo.join("packaging/selinux/mpu.cil"))?;
         }
         Play::Containers => {
-            archive.file("node/nvidia.ko", 0o644, &driver)?;
-            archive.file("node/mpu-container.deb", 0o644, &container_package(&now))?;
-            let runc = find("runc").context("no runc")?;
-            archive.file("usr/bin/runc", 0o755, &runc)?;
-            let seccomp = Path::new("/usr/lib/x86_64-linux-gnu/libseccomp.so.2");
-            archive.file("usr/lib/x86_64-linux-gnu/libseccomp.so.2", 0o644, seccomp)?;
+            archive.file("usr/bin/runc", 0o755, &find("runc").context("no runc")?)?;
+            let seccomp = "usr/lib/x86_64-linux-gnu/libseccomp.so.2";
+            archive.file(seccomp, 0o644, &Path::new("/").join(seccomp))?;
         }
     }
     let made = out.join(play.name());
     // The kernel unpacks archives one after another.
-    let mut file = File::create(&made).with_context(|| format!("cannot write {}", made.display()))?;
+    let mut file = fs_err::File::create(&made)?;
     for part in &parts {
         std::io::copy(&mut File::open(part)?, &mut file)?;
     }
     file.write_all(&archive.finish())?;
     Ok(made)
-}
-
-fn container_package(packages: &Path) -> PathBuf {
-    packages.join(format!("mpu-container_{}_amd64.deb", env!("CARGO_PKG_VERSION")))
 }
 
 /// The packages of this version, for tests that need no guest.
@@ -288,17 +259,15 @@ pub fn packages() -> Result<PathBuf> {
 
 /// The package of this version, or of another, made once a run.
 fn package(version: Option<&'static str>) -> Result<PathBuf> {
-    static MADE: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
-    let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
-    let out = paths::target("node")?.join(version.unwrap_or("now"));
-    if !made.contains(&out) {
+    static MADE: Once = Once::new();
+    MADE.made(version.unwrap_or_default(), || {
+        let out = paths::target("node")?.join(version.unwrap_or("now"));
         // Each in a folder of its own: cargo would build everything anew for the other's flags.
         let build = if version.is_some() { "quick-next" } else { "quick" };
         let arches = vec![Arch::Amd64];
         Release { profile: Profile::Quick, build, version, arches, key: None }.make(&out)?;
-        made.insert(out.clone());
-    }
-    Ok(out)
+        Ok(out)
+    })
 }
 
 /// The machine owner's key and a stranger's, the driver with and without a signature, and the firmware's variables.
@@ -351,7 +320,7 @@ pub fn boot(play: Play, made: &Path, loud: bool) -> Result<Report> {
     let kernel = format!("{} {}", play.debian().kernel, play.name());
     let job = Job { kernel, rows: Vec::new(), cpus: 2, limit: LONGEST, redirect: None };
     let log = paths::target("guest/log")?.join(format!("node-{}.log", play.name()));
-    let console = qemu::watch_of(command(play, made, false)?, made, job.limit, &log, loud)?;
+    let console = qemu::watch(command(play, made, false)?, made, job.limit, &log, loud)?;
     let mut report = Report::read(&job, &console, log);
     for story in play.stories()? {
         if !report.verdicts.iter().any(|verdict| verdict.story == story) {
@@ -385,7 +354,6 @@ fn command(play: Play, made: &Path, shell: bool) -> Result<Command> {
     Ok(command)
 }
 
-/// The Debian as an archive, made once.
 fn debian(which: &Debian) -> Result<PathBuf> {
     let kernel = kernels::ready(which.kernel)?;
     let suite = which.suite;
@@ -422,8 +390,7 @@ fn add(root: &Path, packages: &[&str]) -> Result<()> {
         return Ok(());
     }
     let policy = root.join("usr/sbin/policy-rc.d");
-    std::fs::write(&policy, "#!/bin/sh\nexit 101\n")?;
-    std::fs::set_permissions(&policy, std::fs::Permissions::from_mode(0o755))?;
+    files::put(&policy, "#!/bin/sh\nexit 101\n", 0o755)?;
     let apt = |words: &[&str]| {
         let mut chroot = Command::new("chroot");
         chroot.arg(root).args(["apt-get", "--quiet=2", "--yes", "--no-install-recommends"]).args(words);
@@ -452,8 +419,7 @@ fn headers() -> Result<PathBuf> {
     let kept = paths::cache("node")?.join(format!("headers-{}-{RECIPE}.cpio", kernel.release));
     if !kept.is_file() {
         let root = paths::cache("node")?.join(format!("headers-{}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&root);
-        std::fs::create_dir_all(&root)?;
+        files::emptied(&root)?;
         put_headers(&root, &kernel)?;
         pack(&root, &kept)?;
         std::fs::remove_dir_all(&root)?;
@@ -499,8 +465,7 @@ fn furnish(root: &Path, kernel: &kernels::Kernel, headers: bool) -> Result<()> {
         "usr/share/man",
         "usr/share/info",
     ] {
-        let _ = std::fs::remove_dir_all(root.join(gone));
-        std::fs::create_dir_all(root.join(gone))?;
+        files::emptied(&root.join(gone))?;
     }
     for gone in ["cc1plus", "lto1", "lto-wrapper", "g++-mapper-server"] {
         let _ = std::fs::remove_file(root.join("usr/lib/gcc/x86_64-linux-gnu/12").join(gone));

@@ -3,7 +3,6 @@
 //! Knows nothing of drivers, eras or guests.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result};
 use clap::Subcommand;
@@ -13,7 +12,10 @@ use crate::apt::Suite;
 use crate::arch::Arch;
 use crate::outcome::Outcome;
 use crate::run::say;
-use crate::{paths, setup};
+use crate::{files, paths, setup};
+
+/// What is kept of a release.
+pub const PROGRAMS: [&str; 2] = ["nvidia-smi", "libnvidia-ml.so.1"];
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -52,7 +54,6 @@ impl Row {
     }
 }
 
-/// The verb.
 pub fn nvidia(args: &Args) -> Result<Outcome> {
     let What::Fetch { versions, arch } = &args.what;
     setup::require(setup::KERNELS)?;
@@ -62,7 +63,6 @@ pub fn nvidia(args: &Args) -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// All releases for an architecture, oldest first.
 pub fn versions(arch: Arch) -> Result<Vec<String>> {
     Ok(table()?.into_iter().filter(|row| row.is_for(arch)).map(|row| row.version).collect())
 }
@@ -71,24 +71,15 @@ pub fn versions(arch: Arch) -> Result<Vec<String>> {
 pub fn ready(version: &str, arch: Arch) -> Result<PathBuf> {
     let rows = table()?;
     let row = row_of(&rows, version, arch)?;
-    let dir = paths::cache("nvidia")?.join(arch.named(version));
-    // Two lanes of `x test` may want the same one.
-    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-    let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-    if dir.join("nvidia-smi").is_file() && dir.join("libnvidia-ml.so.1").is_file() {
-        return Ok(dir);
-    }
-    say(format!("fetching nvidia-smi {} from {}", arch.named(version), row.suite));
-    let partial = dir.with_extension(format!("partial-{}", std::process::id()));
-    let _ = std::fs::remove_dir_all(&partial);
-    let unpacked = partial.join("unpacked");
-    Suite::open_for(&row.suite, arch)?.unpack(&row.packages, &unpacked)?;
-    keep(&unpacked, version, "nvidia-smi", &partial.join("nvidia-smi"))?;
-    keep(&unpacked, version, &format!("libnvidia-ml.so.{version}"), &partial.join("libnvidia-ml.so.1"))?;
-    std::fs::remove_dir_all(&unpacked)?;
-    let _ = std::fs::remove_dir_all(&dir);
-    std::fs::rename(&partial, &dir).with_context(|| format!("cannot move {} into place", partial.display()))?;
-    Ok(dir)
+    let is_whole = |dir: &Path| PROGRAMS.iter().all(|name| dir.join(name).is_file());
+    files::made(paths::cache("nvidia")?.join(arch.named(version)), is_whole, |partial| {
+        say(format!("fetching nvidia-smi {} from {}", arch.named(version), row.suite));
+        let unpacked = partial.join("unpacked");
+        Suite::open_for(&row.suite, arch)?.unpack(&row.packages, &unpacked)?;
+        keep(&unpacked, version, "nvidia-smi", &partial.join("nvidia-smi"))?;
+        keep(&unpacked, version, &format!("libnvidia-ml.so.{version}"), &partial.join("libnvidia-ml.so.1"))?;
+        files::remove(&unpacked)
+    })
 }
 
 fn row_of<'a>(rows: &'a [Row], version: &str, arch: Arch) -> Result<&'a Row> {
@@ -103,23 +94,12 @@ fn table() -> Result<Vec<Row>> {
 
 /// Copies the one regular file of that name, wherever the packages put it: names its folder after the release or the flavour.
 fn keep(unpacked: &Path, version: &str, name: &str, to: &Path) -> Result<()> {
-    let mut left = vec![unpacked.to_owned()];
-    while let Some(folder) = left.pop() {
-        for entry in std::fs::read_dir(&folder)? {
-            let entry = entry?;
-            let kind = entry.file_type()?;
-            if kind.is_dir() {
-                left.push(entry.path());
-            } else if kind.is_file()
-                && entry.file_name() == *name
-                && !entry.path().ends_with(format!("share/bug/{name}"))
-            {
-                std::fs::copy(entry.path(), to)?;
-                return Ok(());
-            }
-        }
-    }
-    anyhow::bail!("the packages of {version} hold no {name}: has the archive moved on? Adjust nvidia.toml")
+    let is_it = |path: &PathBuf| path.ends_with(name) && !path.ends_with(format!("share/bug/{name}"));
+    let found = files::below(unpacked)?.into_iter().find(|path| is_it(path) && !path.is_symlink());
+    let found = found.with_context(|| {
+        format!("the packages of {version} hold no {name}: has the archive moved on? Adjust nvidia.toml")
+    })?;
+    files::copy(&found, to)
 }
 
 #[cfg(test)]

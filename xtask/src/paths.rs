@@ -4,7 +4,6 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-/// The repository's root.
 pub fn repo() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the repository")
 }
@@ -20,7 +19,6 @@ pub fn cache(below: &str) -> Result<PathBuf> {
     folder(base.join(below))
 }
 
-/// A folder in cargo's target directory.
 pub fn target(below: &str) -> Result<PathBuf> {
     folder(target_dir().join(below))
 }
@@ -34,6 +32,6 @@ pub fn target_dir() -> PathBuf {
 }
 
 fn folder(dir: PathBuf) -> Result<PathBuf> {
-    std::fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
+    fs_err::create_dir_all(&dir)?;
     Ok(dir)
 }

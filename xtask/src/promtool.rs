@@ -4,29 +4,28 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
 use crate::apt::Suite;
-use crate::paths;
 use crate::run::say;
+use crate::{files, paths};
 
 /// What `cargo test` looks at to find it.
 pub const VARIABLE: &str = "MPU_PROMTOOL";
 
 const SUITE: &str = "bookworm";
 
-/// The program, fetched now unless the cache has it.
 pub fn ready() -> Result<PathBuf> {
-    let dir = paths::cache("promtool")?;
-    let program = dir.join("promtool");
-    if program.is_file() {
-        return Ok(program);
-    }
-    say("fetching promtool (19 MB)");
-    let unpacked = dir.join(format!("partial-{}", std::process::id()));
-    let _ = std::fs::remove_dir_all(&unpacked);
-    Suite::open(SUITE)?.unpack(&["prometheus".to_owned()], &unpacked)?;
-    std::fs::rename(unpacked.join("usr/bin/promtool"), &program).context("the package prometheus has no promtool")?;
-    std::fs::remove_dir_all(&unpacked)?;
-    Ok(program)
+    let dir = files::made(
+        paths::cache("")?.join("promtool"),
+        |dir| dir.join("promtool").is_file(),
+        |partial| {
+            say("fetching promtool (19 MB)");
+            let unpacked = partial.join("unpacked");
+            Suite::open(SUITE)?.unpack(&["prometheus".to_owned()], &unpacked)?;
+            fs_err::rename(unpacked.join("usr/bin/promtool"), partial.join("promtool"))?;
+            files::remove(&unpacked)
+        },
+    )?;
+    Ok(dir.join("promtool"))
 }

@@ -6,13 +6,12 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
+use crate::arch::Arch;
+use crate::chart::{pinned, PYTHON};
 use crate::cpio::Archive;
-use crate::libraries::libraries;
 use crate::paths;
-use crate::run::{output, say};
-
-/// The distribution's, whatever else is in PATH.
-const PYTHON: &str = "/usr/bin/python3";
+use crate::run::output;
+use crate::sysroot::libraries;
 
 /// Lists what an import of these opened: sources, extension modules, and the folders Python derives its prefix from.
 const LIST: &str =
@@ -33,14 +32,14 @@ pub fn add(archive: &mut Archive) -> Result<()> {
     let package = ready()?;
     let real = std::fs::canonicalize(PYTHON).context("no python3")?;
     archive.file("usr/bin/python3", 0o755, &real)?;
-    libraries(archive, &real)?;
+    libraries(archive, Arch::Amd64, &real)?;
     let mut list = Command::new(PYTHON);
     list.args(["-B", "-S", "-c", LIST]).env("PYTHONPATH", &package).env_remove("PYTHONHOME").current_dir("/");
     let listed = output(&mut list).context("this machine's python3 cannot import pynvml")?;
     for file in listed.lines() {
         archive.file(&in_guest(file, &package), 0o755, Path::new(file))?;
         if file.ends_with(".so") {
-            libraries(archive, Path::new(file))?;
+            libraries(archive, Arch::Amd64, Path::new(file))?;
         }
     }
     let sources = listed.lines().filter(|file| file.ends_with(".py")).collect::<BTreeSet<_>>();
@@ -66,30 +65,8 @@ fn in_guest(file: &str, package: &Path) -> String {
         .map_or_else(|| file.trim_start_matches('/').to_owned(), |name| format!("usr/lib/pynvml/{}", name.display()))
 }
 
-/// The folder that holds pynvml.py.
 fn ready() -> Result<PathBuf> {
     let pin = include_str!("../pynvml.txt");
     let version = pin.split(['=', ' ']).nth(2).context("pynvml.txt pins no version")?;
-    let dir = paths::cache("pynvml")?.join(version);
-    if dir.join("pynvml.py").is_file() {
-        return Ok(dir);
-    }
-    say(format!("fetching pynvml {version}"));
-    let partial = dir.with_extension(format!("partial-{}", std::process::id()));
-    let _ = std::fs::remove_dir_all(&partial);
-    std::fs::create_dir_all(&partial)?;
-    let list = partial.join("pin.txt");
-    std::fs::write(&list, pin)?;
-    let pip = ["-m", "pip", "download", "--quiet", "--no-deps", "--require-hashes", "--only-binary", ":all:", "-r"];
-    output(Command::new(PYTHON).args(pip).arg(&list).arg("-d").arg(&partial)).context("cannot download pynvml")?;
-    let wheel = std::fs::read_dir(&partial)?
-        .flatten()
-        .map(|entry| entry.path())
-        .find(|path| path.extension().is_some_and(|e| e == "whl"));
-    let wheel = wheel.context("pip downloaded no wheel")?;
-    output(Command::new(PYTHON).args(["-m", "zipfile", "-e"]).arg(&wheel).arg(&partial))?;
-    std::fs::remove_file(&wheel)?;
-    let _ = std::fs::remove_dir_all(&dir);
-    std::fs::rename(&partial, &dir)?;
-    Ok(dir)
+    pinned(&paths::cache("pynvml")?.join(version), &format!("pynvml {version}"), pin)
 }

@@ -5,7 +5,6 @@
 //! a release belongs to, for what the stories foretell of it, and nothing else of drivers.
 
 mod closed;
-mod parts;
 mod rig;
 mod source;
 
@@ -63,7 +62,6 @@ pub struct Args {
     shell: bool,
 }
 
-/// The verb.
 pub fn real_driver(args: &Args) -> Result<Outcome> {
     guest::prepare(Arch::Amd64)?;
     let kernel = kernels::ready(&args.kernel)?;
@@ -98,7 +96,6 @@ pub fn real_driver(args: &Args) -> Result<Outcome> {
     Ok(tally.outcome())
 }
 
-/// Fetches what a release of drivers.toml is made from.
 pub fn fetch(release: &str, is_closed: bool) -> Result<()> {
     if is_closed { closed::fetched(release) } else { source::fetched(release) }.map(drop)
 }

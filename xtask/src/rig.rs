@@ -13,7 +13,9 @@ use anyhow::{bail, Context, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::apt::Suite;
-use crate::run::{output, say};
+use crate::files::{self, beside};
+use crate::run::output;
+use crate::run::{is_root, say};
 use crate::{paths, setup};
 
 /// What `cargo test` looks at to find the trees.
@@ -54,12 +56,10 @@ struct Root {
     only: Option<String>,
 }
 
-/// Why there are no trees.
 pub const ROOT_ONLY: &str = "trees of files that belong to root are made as root only";
 
-/// Whether this user can make the trees.
 pub fn possible() -> Result<bool> {
-    Ok(output(Command::new("id").arg("-u"))?.trim() == "0")
+    Ok(is_root())
 }
 
 /// The folder of the trees, all of them there: made now unless the cache has them.
@@ -94,21 +94,14 @@ pub fn ready() -> Result<PathBuf> {
 fn made(place: &Path, row: &impl Serialize, make: impl FnOnce(&Path) -> Result<()>) -> Result<PathBuf> {
     let row = origin(row)?;
     let mark = beside(place, "made-from");
-    if place.is_dir() && fs::read_to_string(&mark).is_ok_and(|text| text == row) {
-        return Ok(place.to_owned());
-    }
-    let _ = fs::remove_file(&mark);
-    let partial = beside(place, &format!("partial-{}", std::process::id()));
-    for old in [&partial, &place.to_owned()] {
-        if old.exists() {
-            fs::remove_dir_all(old).with_context(|| format!("cannot remove {}", old.display()))?;
-        }
-    }
-    say(format!("making {}", place.display()));
-    make(&partial).with_context(|| format!("cannot make {}", place.display()))?;
-    fs::rename(&partial, place)?;
-    fs::write(&mark, row)?;
-    Ok(place.to_owned())
+    let is_whole = |place: &Path| place.is_dir() && files::read(&mark).is_ok_and(|text| text == row);
+    files::made(place.to_owned(), is_whole, |partial| {
+        // A mark never stands beside a tree that is older.
+        files::remove(place)?;
+        say(format!("making {}", place.display()));
+        make(partial).with_context(|| format!("cannot make {}", place.display()))?;
+        Ok(fs::write(&mark, &row)?)
+    })
 }
 
 /// What a tree is made from: its row, and the number of the way that this module makes it, to be raised with that way.
@@ -116,17 +109,9 @@ fn origin(row: &impl Serialize) -> Result<String> {
     Ok(format!("{}\nway 2\n", serde_json::to_string(row)?))
 }
 
-/// A name beside a tree's. Versions have dots, so that an extension would replace their ends.
-fn beside(tree: &Path, word: &str) -> PathBuf {
-    let mut name = tree.as_os_str().to_owned();
-    name.push(".");
-    name.push(word);
-    PathBuf::from(name)
-}
-
 fn make_driver(tree: &Path, host: &Path, driver: &Driver) -> Result<()> {
     // Files are shared with the host's tree by hard links; whoever replaces one (ldconfig does) makes a new one.
-    output(Command::new("cp").arg("-al").arg(host).arg(tree))?;
+    output(Command::new("cp").arg("-al").arg(host.join(".")).arg(tree))?;
     let unpacked = beside(tree, "unpacked");
     Suite::open(&driver.suite)?.unpack(&driver.packages, &unpacked)?;
     prune(&unpacked)?;
@@ -155,8 +140,7 @@ fn make_root(tree: &Path, root: &Root) -> Result<()> {
     if let Some(only) = &root.only {
         let kept = beside(tree, "kept");
         fs::rename(tree.join(only), &kept)?;
-        fs::remove_dir_all(tree)?;
-        fs::create_dir(tree)?;
+        files::emptied(tree)?;
         fs::rename(&kept, tree.join(Path::new(only).file_name().context("a name")?))?;
         return Ok(());
     }
@@ -181,7 +165,6 @@ fn make_root(tree: &Path, root: &Root) -> Result<()> {
     }
 }
 
-/// Runs a tree's ldconfig on a tree.
 fn ldconfig(tool: &Path, tree: &Path) -> Result<()> {
     let program = ["usr/sbin/ldconfig", "sbin/ldconfig"].map(|path| tool.join(path));
     let program = program.iter().find(|path| path.is_file()).context("no ldconfig in the tree")?;
@@ -192,7 +175,7 @@ fn ldconfig(tool: &Path, tree: &Path) -> Result<()> {
 /// Moves what is in one folder into another, folder by folder.
 fn merge(from: &Path, to: &Path) -> Result<()> {
     fs::create_dir_all(to)?;
-    for entry in fs::read_dir(from).with_context(|| format!("no {}", from.display()))? {
+    for entry in fs_err::read_dir(from)? {
         let entry = entry?;
         let place = to.join(entry.file_name());
         if entry.file_type()?.is_dir() {
@@ -206,13 +189,7 @@ fn merge(from: &Path, to: &Path) -> Result<()> {
 }
 
 fn prune(tree: &Path) -> Result<()> {
-    for name in PRUNED {
-        let folder = tree.join("usr/share").join(name);
-        if folder.is_dir() {
-            fs::remove_dir_all(folder)?;
-        }
-    }
-    Ok(())
+    PRUNED.iter().try_for_each(|name| files::remove(&tree.join("usr/share").join(name)))
 }
 
 /// Root, and somebody who is not.

@@ -1,10 +1,11 @@
 //! Running other programs: loudly when they fail, quietly when they do not. Also the progress lines, so that all look alike.
 
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
-use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use anyhow::{bail, Context, Result};
@@ -14,7 +15,6 @@ pub fn say(what: impl AsRef<str>) {
     eprintln!("x: {}", what.as_ref());
 }
 
-/// A command by name and arguments.
 pub fn command<S: AsRef<OsStr>>(program: &str, args: impl IntoIterator<Item = S>) -> Command {
     let mut command = Command::new(program);
     command.args(args);
@@ -46,7 +46,7 @@ pub fn output(command: &mut Command) -> Result<String> {
 
 /// Runs with both outputs in a file; true if it succeeded.
 pub fn logged(command: &mut Command, log: &Path) -> Result<bool> {
-    let file = File::create(log).with_context(|| format!("cannot write {}", log.display()))?;
+    let file = fs_err::File::create(log)?.into_file();
     let copy = file.try_clone().context("cannot share the log file")?;
     passes(command.stdin(Stdio::null()).stdout(file).stderr(copy))
 }
@@ -54,7 +54,7 @@ pub fn logged(command: &mut Command, log: &Path) -> Result<bool> {
 /// As [`logged`], with a line of progress after each so many lines that the program prints.
 pub fn watched(command: &mut Command, log: &Path, what: &str, every: usize) -> Result<bool> {
     let began = Instant::now();
-    let mut file = File::create(log).with_context(|| format!("cannot write {}", log.display()))?;
+    let mut file = fs_err::File::create(log)?.into_file();
     let errors = file.try_clone().context("cannot share the log file")?;
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(errors);
     let mut child = command.spawn().with_context(|| format!("cannot start {}", shown(command)))?;
@@ -79,12 +79,11 @@ pub fn quietly(command: &mut Command, log: &Path) -> Result<Option<String>> {
     if logged(command, log)? {
         return Ok(None);
     }
-    let text = std::fs::read(log).with_context(|| format!("cannot read {}", log.display()))?;
+    let text = fs_err::read(log)?;
     let text = String::from_utf8_lossy(&text).into_owned();
     Ok(Some(format!("{}\nall of it: {}", tail(&text, 60), log.display())))
 }
 
-/// The last lines of a text.
 pub fn tail(text: &str, lines: usize) -> String {
     let all: Vec<&str> = text.lines().collect();
     all[all.len().saturating_sub(lines)..].join("\n")
@@ -95,12 +94,34 @@ pub fn have(program: &str) -> bool {
     find(program).is_some()
 }
 
-/// Where a program is.
-pub fn find(program: &str) -> Option<std::path::PathBuf> {
+pub fn find(program: &str) -> Option<PathBuf> {
     let path = std::env::var("PATH").unwrap_or_default();
     let folders = path.split(':').chain(["/usr/sbin", "/sbin", "/usr/bin", "/bin"]);
     let mut places = folders.map(|dir| Path::new(dir).join(program));
     places.find(|place| place.is_file())
+}
+
+/// What is made once a run, by its name: others wait for the one that makes it.
+pub struct Once(Mutex<BTreeMap<String, PathBuf>>);
+
+impl Once {
+    pub const fn new() -> Self {
+        Self(Mutex::new(BTreeMap::new()))
+    }
+
+    pub fn made(&self, name: &str, make: impl FnOnce() -> Result<PathBuf>) -> Result<PathBuf> {
+        let mut made = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(path) = made.get(name) {
+            return Ok(path.clone());
+        }
+        let path = make()?;
+        made.insert(name.to_owned(), path.clone());
+        Ok(path)
+    }
+}
+
+pub fn is_root() -> bool {
+    output(Command::new("id").arg("-u")).is_ok_and(|id| id.trim() == "0")
 }
 
 fn shown(command: &Command) -> String {

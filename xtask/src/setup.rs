@@ -11,15 +11,13 @@ use anyhow::{bail, Context, Result};
 use crate::apt;
 use crate::arch::Arch;
 use crate::paths;
-use crate::run::{find, have, output, say};
+use crate::run::{find, have, is_root, output, say};
 
 /// What a package is here for, and how to see that it is there without asking dpkg.
 pub struct Need {
     /// A path, or the name of a program.
     pub sign: &'static str,
-    /// Debian's and Ubuntu's name of the package.
     pub package: &'static str,
-    /// Why it is needed.
     pub why: &'static str,
 }
 
@@ -50,7 +48,6 @@ pub const SOURCES: &[Need] = &[
     need("/usr/include/gelf.h", "libelf-dev", "its objtool"),
 ];
 
-/// For tests on this machine.
 pub const HOST: &[Need] = &[
     need("git", "git", "tests of the tree ask it for the list of files"),
     need("zsh", "zsh", "to check its completions"),
@@ -65,7 +62,6 @@ pub const HOST: &[Need] = &[
     ),
 ];
 
-/// For checking the kernel object.
 pub const OBJECTS: &[Need] = &[need("objdump", "binutils", "to look into the kernel object")];
 
 /// For packing releases.
@@ -126,20 +122,17 @@ pub const ARM64: &[Need] = &[
     ),
 ];
 
-/// For checking the arm64 kernel object.
 pub const ARM64_OBJECTS: &[Need] =
     &[need("aarch64-linux-gnu-objdump", "binutils-aarch64-linux-gnu", "to look into the arm64 kernel object")];
 
-/// Everything, for `x setup` and `x doctor`.
+const ALL: [&[Need]; 9] = [HOST, KERNELS, OBJECTS, GUESTS, ARM64, ARM64_OBJECTS, EMULATED, PACKAGES, NODE];
+
 pub fn all() -> impl Iterator<Item = &'static Need> {
-    [HOST, KERNELS, OBJECTS, GUESTS, ARM64, ARM64_OBJECTS, EMULATED, PACKAGES, NODE].into_iter().flatten()
+    ALL.into_iter().flatten()
 }
 
-/// Installs what any verb needs.
 pub fn everything() -> Result<()> {
-    [HOST, KERNELS, OBJECTS, GUESTS, ARM64, ARM64_OBJECTS, EMULATED, PACKAGES, NODE]
-        .into_iter()
-        .try_for_each(require)?;
+    ALL.into_iter().try_for_each(require)?;
     say("all packages are here");
     Ok(())
 }
@@ -149,7 +142,6 @@ pub fn missing<'a>(needs: impl IntoIterator<Item = &'a Need>) -> Vec<&'a Need> {
     needs.into_iter().filter(|need| !is_met(need)).collect()
 }
 
-/// Installs what is missing of these.
 pub fn require(needs: &'static [Need]) -> Result<()> {
     // Whoever waited finds what the other one brought.
     let guard = one_at_a_time();
@@ -249,7 +241,7 @@ fn backports() -> Result<Vec<String>> {
     }
     say("reading the index of Debian's bookworm-backports, for QEMU 10 and the tool for firmware variables");
     let line = apt::source_line(BACKPORTS)?;
-    let options = apt::besides(Path::new("/etc/apt/sources.list.d"), &paths::cache("apt/besides")?, &line)?;
+    let options = apt::besides(Path::new("/etc/apt/sources.list"), &paths::cache("apt/besides")?, &line)?;
     output(apt_get().args(&options).args(["-qq", "update"])).context("cannot read the index of bookworm-backports")?;
     Ok(options.into_iter().chain(target).collect())
 }
@@ -276,8 +268,7 @@ fn apt_get() -> Command {
 }
 
 fn as_root(program: &str) -> Command {
-    let is_root = output(Command::new("id").arg("-u")).is_ok_and(|id| id.trim() == "0");
-    if is_root {
+    if is_root() {
         return Command::new(program);
     }
     let mut command = Command::new("sudo");

@@ -6,7 +6,6 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Mutex;
 
 use anyhow::{ensure, Context, Result};
 
@@ -14,7 +13,7 @@ use crate::apt::Suite;
 use crate::arch::Arch;
 use crate::cpio::Archive;
 use crate::run::{find, output, say};
-use crate::{libraries, paths};
+use crate::{files, paths};
 
 /// Newer than the C library that any machine links with which runs `./x`: what is built here runs there.
 const SUITE: &str = "trixie";
@@ -34,12 +33,26 @@ pub fn program(arch: Arch, name: &str) -> Result<PathBuf> {
     places.find(|place| place.is_file()).with_context(|| format!("no {name} in {}", root.display()))
 }
 
+/// Adds a program, and what it needs.
+pub fn add(archive: &mut Archive, arch: Arch, name: &str, program: &Path) -> Result<()> {
+    archive.file(name, 0o755, program)?;
+    libraries(archive, arch, program)
+}
+
 /// Adds the libraries that a program needs, and the loader, where it looks for them.
 pub fn libraries(archive: &mut Archive, arch: Arch, program: &Path) -> Result<()> {
-    match arch {
-        Arch::Amd64 => libraries::libraries(archive, program),
-        other => of_root(archive, other, program),
+    if arch != Arch::Amd64 {
+        return of_root(archive, arch, program);
     }
+    // /lib is a link to /usr/lib on the machine; in the guest both are folders, and a file lies where it is looked for.
+    needed_here(program).iter().try_for_each(|file| put(archive, file.trim_start_matches('/'), Path::new(file)))
+}
+
+/// The libraries of this machine that a program needs, and the loader.
+pub fn needed_here(program: &Path) -> Vec<String> {
+    // A static program makes ldd fail: it needs none.
+    let listed = output(Command::new("ldd").arg(program)).unwrap_or_default();
+    listed.split_whitespace().filter(|word| word.starts_with('/')).map(str::to_owned).collect()
 }
 
 /// By name, as no loader of this machine reads another's programs.
@@ -82,21 +95,13 @@ fn put(archive: &mut Archive, name: &str, file: &Path) -> Result<()> {
 
 /// The folder with Debian's programs of another architecture, fetched now unless the cache has it.
 fn ready(arch: Arch) -> Result<PathBuf> {
-    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-    let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    let dir = paths::cache("sysroot")?.join(arch.to_string());
-    if std::fs::read_to_string(dir.join("recipe")).is_ok_and(|recipe| recipe == RECIPE) {
-        return Ok(dir);
-    }
-    say(format!("fetching {arch} programs for guests from {SUITE}"));
-    let suite = Suite::open_for(SUITE, arch)?;
-    let partial = dir.with_extension(format!("partial-{}", std::process::id()));
-    let _ = std::fs::remove_dir_all(&partial);
-    suite.unpack(&suite.with_dependencies(&PACKAGES.map(str::to_owned))?, &partial)?;
-    std::fs::write(partial.join("recipe"), RECIPE)?;
-    let _ = std::fs::remove_dir_all(&dir);
-    std::fs::rename(&partial, &dir).with_context(|| format!("cannot move {} into place", partial.display()))?;
-    Ok(dir)
+    let is_whole = |dir: &Path| files::read(&dir.join("recipe")).is_ok_and(|recipe| recipe == RECIPE);
+    files::made(paths::cache("sysroot")?.join(arch.to_string()), is_whole, |partial| {
+        say(format!("fetching {arch} programs for guests from {SUITE}"));
+        let suite = Suite::open_for(SUITE, arch)?;
+        suite.unpack(&suite.with_dependencies(&PACKAGES.map(str::to_owned))?, partial)?;
+        Ok(fs_err::write(partial.join("recipe"), RECIPE)?)
+    })
 }
 
 #[cfg(test)]

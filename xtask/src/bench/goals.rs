@@ -12,15 +12,12 @@ const LOOK_UP_ROWS: u32 = 200;
 /// A goal, and how a run stands to it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Verdict {
-    /// What it is about.
     pub what: String,
     /// As whom; empty when it makes no difference.
     pub caller: String,
-    /// The goal, in words.
     pub goal: String,
     /// The figure that is held against it, in words.
     pub found: String,
-    /// Whether it is met.
     pub met: bool,
 }
 

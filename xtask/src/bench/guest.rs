@@ -12,9 +12,8 @@ use anyhow::{bail, ensure, Context, Result};
 use crate::cpio::Archive;
 use crate::guest::qemu::{self, Console, Line};
 use crate::guest::{image, Job};
-use crate::libraries::libraries;
 use crate::run::{find, run};
-use crate::{kernels, nvidia, paths};
+use crate::{kernels, paths, sysroot};
 
 /// What is measured without any peer: nothing, the kernel module, the engine in user space.
 const OURS: [&str; 3] = ["none", "mpu", "notify"];
@@ -30,7 +29,7 @@ pub const CROWD: (u32, u32) = (1000, 10_000);
 /// takes one step more than at 200,000, and two more than at 4,000.
 const FIRST_PID: u32 = 3_000_000;
 
-/// What one guest found.
+#[derive(Default)]
 pub struct Run {
     pub kernel: String,
     pub release: String,
@@ -41,7 +40,6 @@ pub struct Run {
     pub figures: BTreeMap<Key, Figure>,
     /// Things that could not be measured, each with its reason.
     pub failures: Vec<String>,
-    /// What is wrong with the guest as a whole.
     pub troubles: Vec<String>,
     /// Processes in the guest beside the GPU's when the crowd was there.
     pub crowd: Option<u64>,
@@ -57,7 +55,6 @@ pub struct Key {
     pub module: String,
 }
 
-/// One figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Figure {
     /// The guest's nanoseconds, which are instructions.
@@ -67,20 +64,17 @@ pub struct Figure {
 }
 
 impl Run {
-    /// A figure, if it was taken.
     pub fn figure(&self, what: &str, caller: &str, module: &str) -> Option<Figure> {
         let key = Key { what: what.to_owned(), caller: caller.to_owned(), module: module.to_owned() };
         self.figures.get(&key).copied()
     }
 
-    /// Instructions that a module adds.
     pub fn adds(&self, what: &str, caller: &str, module: &str) -> Option<i64> {
         let [with, without] = [module, "none"].map(|module| self.figure(what, caller, module));
         Some(with?.instructions.cast_signed() - without?.instructions.cast_signed())
     }
 }
 
-/// Boots one guest and returns what it found.
 pub fn measure(
     kernel: &str,
     era: &str,
@@ -104,21 +98,16 @@ pub fn measure(
     };
     let release = kernels::ready(kernel)?.release;
     let image = build(&job, era, client, &modules, peers)?;
-    let console = qemu::boot_counting(&job, &image, loud)?;
     let log = paths::target("guest/log")?.join(format!("bench-{kernel}-era{era}.log"));
-    let lines: Vec<String> = console.lines.iter().map(Line::to_string).collect();
-    std::fs::write(&log, lines.join("\n")).with_context(|| format!("cannot write {}", log.display()))?;
+    let console = qemu::boot_counting(&job, &image, &log, loud)?;
     let mut found = Run {
         kernel: redirect.map_or_else(|| kernel.to_owned(), |way| format!("{kernel} by {way}")),
         release,
         era: era.to_owned(),
         client: client.to_owned(),
         modules,
-        figures: BTreeMap::new(),
-        failures: vec![],
         troubles: console.deaths.clone(),
-        crowd: None,
-        real: BTreeMap::new(),
+        ..Run::default()
     };
     read(&console, &mut found)?;
     match console.rc {
@@ -138,9 +127,7 @@ fn build(job: &Job, era: &str, client: &str, modules: &[String], peers: &[PathBu
     }
     archive.file("init", 0o755, &paths::repo().join("benches/guest.sh"))?;
     archive.file("bin/busybox", 0o755, &find("busybox").context("no busybox: install busybox-static")?)?;
-    let mpu = image::programs(kernel.arch)?.join("mpu");
-    archive.file("bin/mpu", 0o755, &mpu)?;
-    libraries(&mut archive, &mpu)?;
+    sysroot::add(&mut archive, kernel.arch, "bin/mpu", &image::programs(kernel.arch)?.join("mpu"))?;
     let sim = image::sim_programs(kernel.arch)?;
     for program in ["gpu-hold", "nvctl"] {
         archive.file(&format!("bin/{program}"), 0o755, &sim.join(program))?;
@@ -153,11 +140,7 @@ fn build(job: &Job, era: &str, client: &str, modules: &[String], peers: &[PathBu
     for (name, peer) in modules[OURS.len()..].iter().zip(peers) {
         archive.file(&format!("modules/{name}.ko"), 0o644, peer)?;
     }
-    let programs = nvidia::ready(client, kernel.arch)?;
-    for name in ["nvidia-smi", "libnvidia-ml.so.1"] {
-        archive.file(&format!("nvidia/{client}/{name}"), 0o755, &programs.join(name))?;
-        libraries(&mut archive, &programs.join(name))?;
-    }
+    image::client(&mut archive, kernel.arch, client)?;
     let rows = ROWS.map(|rows| rows.to_string()).join(" ");
     let (modules, (namespaces, processes)) = (modules.join(" "), CROWD);
     let plan = format!(
@@ -165,7 +148,7 @@ fn build(job: &Job, era: &str, client: &str, modules: &[String], peers: &[PathBu
     );
     archive.text("plan", 0o644, plan.as_bytes());
     let path = paths::target("guest")?.join(format!("bench-{}.cpio", std::process::id()));
-    std::fs::write(&path, archive.finish()).with_context(|| format!("cannot write {}", path.display()))?;
+    fs_err::write(&path, archive.finish())?;
     Ok(path)
 }
 
@@ -233,11 +216,7 @@ pub mod fake {
             era: "0".into(),
             client: "470.256.02".into(),
             modules: vec!["none".into(), "mpu".into()],
-            figures: BTreeMap::new(),
-            failures: vec![],
-            troubles: vec![],
-            crowd: None,
-            real: BTreeMap::new(),
+            ..Run::default()
         };
         read(&console, &mut run)?;
         Ok(run)

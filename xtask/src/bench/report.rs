@@ -5,7 +5,6 @@ use serde_json::{json, Value};
 use super::goals::{allowance, measured, per_question, slopes, verdicts, CALLERS};
 use super::guest::{Key, Run, CROWD};
 
-/// The table, the goals, and what went wrong.
 pub fn print(run: &Run) {
     let Run { release, era, client, .. } = run;
     println!(
@@ -115,7 +114,6 @@ pub fn markdown(runs: &[Run]) {
     });
 }
 
-/// All of it for a program.
 pub fn json(run: &Run) -> Value {
     let figure = |(key, figure): (&Key, &super::guest::Figure)| {
         let Key { what, caller, module } = key;

@@ -14,10 +14,12 @@ use anyhow::{ensure, Context, Result};
 
 use super::deb;
 use super::rpm::{self, Variant};
-use super::tree::{empty_folders, files, put};
+use super::tree::empty_folders;
 use crate::arch::Arch;
+use crate::files::{self, below, put};
 use crate::guest::verdict::Ending;
 use crate::run::{find, output};
+use crate::sysroot::needed_here;
 
 /// Files that one family has elsewhere or alone: what a path begins with in the Debian package, in the RPM, and why.
 const DIFFERENCES: &[(Option<&str>, Option<&str>, &str)] = &[
@@ -121,13 +123,13 @@ fn unpacked(package: &Path, how: &str) -> Result<BTreeMap<String, String>> {
 
 fn state(root: &Path) -> Result<BTreeMap<String, String>> {
     let mut found = BTreeMap::new();
-    for path in files(root)? {
+    for path in below(root)? {
         let about = std::fs::symlink_metadata(&path)?;
         let what = match std::fs::read_link(&path) {
             Ok(target) => format!("a link to {}", target.display()),
             Err(_) => {
-                let digest = output(Command::new("sha256sum").arg(&path))?;
-                format!("{:o} {}", about.permissions().mode() & 0o7777, digest.get(..12).unwrap_or_default())
+                let digest = files::sha256(fs_err::read(&path)?);
+                format!("{:o} {}", about.permissions().mode() & 0o7777, &digest[..12])
             }
         };
         found.insert(path.strip_prefix(root)?.display().to_string(), what);
@@ -142,7 +144,6 @@ struct Root {
 
 /// What the scripts call and a root of ours cannot have.
 const RECORDED: [&str; 7] = ["systemctl", "dkms", "udevadm", "semodule", "selinuxenabled", "load_policy", "nvidia-smi"];
-/// Kernels with headers there.
 const KERNELS: [&str; 2] = ["6.1.0-1", "6.12.0-2"];
 /// Where rpm's database is below it, which is rpm's own.
 const DATABASE: &str = "var/lib/rpm";
@@ -163,9 +164,7 @@ impl Root {
             let text = format!("#!/bin/sh\necho {name} \"$@\" >> /calls\n");
             put(&root.at("usr/bin").join(name), text.as_bytes(), 0o755)?;
         }
-        // A static program makes ldd fail: it needs none.
-        let listed = output(Command::new("ldd").arg(program)).unwrap_or_default();
-        for library in listed.split_whitespace().filter(|word| word.starts_with('/')) {
+        for library in needed_here(program) {
             put(&root.at(library.trim_start_matches('/')), &std::fs::read(library)?, 0o755)?;
         }
         for folder in [
@@ -214,7 +213,6 @@ impl Root {
         Ok(said)
     }
 
-    /// The calls since the last time, and forgets them.
     fn calls(&self) -> Vec<String> {
         let text = std::fs::read_to_string(self.at("calls")).unwrap_or_default();
         let _ = std::fs::remove_file(self.at("calls"));
@@ -222,8 +220,8 @@ impl Root {
     }
 
     /// What is wrong with the calls since the last time.
-    fn expect(&self, step: &str, wanted: &[&Vec<String>]) -> Option<String> {
-        let (calls, wanted) = (self.calls(), wanted.iter().copied().flatten().cloned().collect::<Vec<String>>());
+    fn expect(&self, step: &str, wanted: Vec<String>) -> Option<String> {
+        let calls = self.calls();
         (calls != wanted).then(|| format!("{step} calls {calls:#?}, not {wanted:#?}"))
     }
 
@@ -235,21 +233,9 @@ impl Root {
 
     /// Every name in it but those of rpm's database.
     fn names(&self) -> Result<BTreeSet<PathBuf>> {
-        let mut found = BTreeSet::new();
-        let mut left = vec![self.folder.path().to_owned()];
-        while let Some(folder) = left.pop() {
-            for entry in std::fs::read_dir(folder)? {
-                let path = entry?.path();
-                if path.starts_with(self.at(DATABASE)) {
-                    continue;
-                }
-                found.insert(path.strip_prefix(self.folder.path())?.to_owned());
-                if path.is_dir() && !path.is_symlink() {
-                    left.push(path);
-                }
-            }
-        }
-        Ok(found)
+        let all = files::tree(self.folder.path())?.into_iter().map(walkdir::DirEntry::into_path);
+        let ours = all.filter(|path| !path.starts_with(self.at(DATABASE)));
+        ours.map(|path| Ok(path.strip_prefix(self.folder.path())?.to_owned())).collect()
     }
 }
 
@@ -260,23 +246,23 @@ pub fn life(package: &Path, newer: &Path, variant: Variant, version: &str, progr
     let before = root.names()?;
     let mut faults = Vec::new();
     let file = |path: &Path| path.display().to_string();
-    let calls = Calls::of(variant, version);
+    let calls = |parts: &str| calls(variant, version, parts);
     // Nothing that it depends on is there.
     root.rpm(&["-i", "--nodeps", &file(package)])?;
-    faults.extend(root.expect("an installation", &[&calls.first, &calls.policy, &calls.start]));
+    faults.extend(root.expect("an installation", calls("first policy start")));
     root.rpm(&["-V", "--nodeps", variant.name])?;
-    let over = [&calls.module_goes, &calls.reload, &calls.policy, &calls.start];
+    let over = || calls("module_goes reload policy start");
     root.rpm(&["-U", "--nodeps", "--replacepkgs", &file(package)])?;
-    faults.extend(root.expect("the same again", &over));
+    faults.extend(root.expect("the same again", over()));
     let config = root.at("etc/mpu/config.toml");
     let original = std::fs::read(&config).ok();
     if original.is_some() {
         std::fs::write(&config, EDITED)?;
     }
     root.rpm(&["-U", "--nodeps", &file(newer)])?;
-    faults.extend(root.expect("an upgrade", &over));
+    faults.extend(root.expect("an upgrade", over()));
     root.rpm(&["-U", "--nodeps", "--oldpackage", &file(package)])?;
-    faults.extend(root.expect("a downgrade", &over));
+    faults.extend(root.expect("a downgrade", over()));
     if let Some(original) = original {
         if std::fs::read_to_string(&config).unwrap_or_default() != EDITED {
             faults.push("an upgrade changes an edited configuration".to_owned());
@@ -295,9 +281,8 @@ pub fn life(package: &Path, newer: &Path, variant: Variant, version: &str, progr
         }
         std::fs::remove_dir_all(docker.parent().context("no parent")?)?;
     }
-    let goes =
-        [&calls.engines_left, &calls.stop, &calls.forgotten, &calls.module_goes, &calls.policy_goes, &calls.reload];
-    faults.extend(root.expect("a removal", &goes));
+    let goes = calls("engines_left stop forgotten module_goes policy_goes reload");
+    faults.extend(root.expect("a removal", goes));
     let after = root.names()?;
     faults.extend(after.difference(&before).map(|path| format!("a removal leaves {}", path.display())));
     faults.extend(before.difference(&after).map(|path| format!("a removal takes {} along", path.display())));
@@ -307,37 +292,37 @@ pub fn life(package: &Path, newer: &Path, variant: Variant, version: &str, progr
 /// What goes wrong where scripts of one transaction share no `/run`, as under rpm-ostree: there nobody can write the note.
 pub fn forgetful(package: &Path, variant: Variant, version: &str, program: &Path) -> Result<Vec<String>> {
     let root = Root::make(program)?;
-    let calls = Calls::of(variant, version);
+    let calls = |parts: &str| calls(variant, version, parts);
     std::fs::create_dir(root.at("run/mpu-variant"))?;
     root.rpm(&["-i", "--nodeps", &package.display().to_string()])?;
     let step = "an installation that cannot keep a note";
-    Ok(root.expect(step, &[&calls.first, &calls.policy, &calls.start]).into_iter().collect())
+    Ok(root.expect(step, calls("first policy start")).into_iter().collect())
 }
 
 /// What goes wrong where a removal must leave something: an engine that is held, another machine's, one of a pod.
 pub fn spared(package: &Path, variant: Variant, version: &str, program: &Path) -> Result<Vec<String>> {
     let root = Root::make(program)?;
     let mut faults = Vec::new();
-    let calls = Calls::of(variant, version);
+    let calls = |parts: &str| calls(variant, version, parts);
     let installed = || root.rpm(&["-i", "--nodeps", &package.display().to_string()]).map(|_| drop(root.calls()));
     let held = b"#!/bin/sh\necho mpu \"$@\" >> /calls\nexit 1\n";
+    let held_down = vec!["mpu down --wait 30".to_owned()];
     installed()?;
     put(&root.at("usr/bin/mpu"), held, 0o755)?;
     if root.rpm(&["-e", "--nodeps", variant.name]).is_ok() {
         faults.push("a package goes, though its engine stays".to_owned());
         installed()?;
     }
-    faults.extend(root.expect("a removal under a held engine", &[&calls.stop, &vec!["mpu down --wait 30".to_owned()]]));
+    faults.extend(root.expect("a removal under a held engine", [calls("stop"), held_down].concat()));
     // The same in an image that is being built, after a transaction that was killed there.
     put(&root.at("usr/bin/mpu"), held, 0o755)?;
     put(&root.at("run/mpu-variant"), b"1 new\n", 0o644)?;
     put(&root.at("run/mpu/up.json"), b"{}", 0o644)?;
     std::fs::rename(root.at("proc/1"), root.at("proc/2"))?;
     root.rpm(&["-e", "--nodeps", variant.name])?;
-    let mut goes =
-        [&calls.stop, &calls.forgotten, &calls.module_goes, &calls.policy_goes, &calls.reload].map(Clone::clone);
-    goes[3].retain(|call| call != "load_policy");
-    faults.extend(root.expect("a removal in a chroot", &goes.each_ref()));
+    let mut goes = calls("stop forgotten module_goes policy_goes reload");
+    goes.retain(|call| call != "load_policy");
+    faults.extend(root.expect("a removal in a chroot", goes));
     faults.extend(root.lacks("a removal in a chroot", &["run/mpu/up.json"]));
     std::fs::rename(root.at("proc/2"), root.at("proc/1"))?;
     for (names, left) in [
@@ -377,8 +362,8 @@ pub fn swap(packages: [(&Path, Variant); 2], version: &str, program: &Path) -> R
         python.args(["-c", SWAP]).arg(root.folder.path()).args([&format!("/{DATABASE}"), gone.name]).arg(package);
         output(&mut python).with_context(|| format!("cannot swap {} for {}", gone.name, comes.name))?;
         let step = format!("{} for {}", comes.name, gone.name);
-        let calls = Calls::of(comes, version);
-        faults.extend(root.expect(&step, &[&calls.module_goes, &calls.reload, &calls.policy, &calls.start]));
+        let wanted = calls(comes, version, "module_goes reload policy start");
+        faults.extend(root.expect(&step, wanted));
         faults.extend(root.lacks(&step, &["usr/bin/mpu", "usr/lib/systemd/system/mpu.service", BUILT]));
         if std::fs::read_to_string(root.at("etc/mpu/config.toml")).unwrap_or_default() != EDITED {
             faults.push(format!("{step} changes an edited configuration"));
@@ -422,65 +407,48 @@ failed.extend(transaction.run(tell, "") or [])
 sys.exit(str(failed) if failed else 0)
 "#;
 
-/// How the scripts call what is not theirs.
-struct Calls {
-    first: Vec<String>,
-    policy: Vec<String>,
-    policy_goes: Vec<String>,
-    start: Vec<String>,
-    reload: Vec<String>,
-    engines_left: Vec<String>,
-    stop: Vec<String>,
-    forgotten: Vec<String>,
-    module_goes: Vec<String>,
-}
+/// How the scripts call what is not theirs: a program's package or the variant with DKMS, the part of its life, and the call.
+const CALLS: &str = "
+mpu-container first: systemctl --no-reload preset mpu-cdi-refresh.service
+mpu-container start: systemctl --system daemon-reload
+mpu-container start: systemctl --quiet is-enabled mpu-cdi-refresh.service
+mpu-container start: systemctl restart mpu-cdi-refresh.service
+mpu-container reload: systemctl --system daemon-reload
+mpu-container engines_left: systemctl --quiet is-active docker.service
+mpu-container engines_left: systemctl reload docker.service
+mpu-container stop: systemctl stop mpu-cdi-refresh.service
+mpu-container forgotten: systemctl --no-reload disable mpu-cdi-refresh.service
+mpu first: systemctl --no-reload preset mpu.service
+mpu policy: semodule -n -X 200 -i /usr/share/selinux/packages/mpu.cil
+mpu policy: selinuxenabled
+mpu policy: load_policy
+mpu policy_goes: semodule -n -X 200 -r mpu
+mpu policy_goes: selinuxenabled
+mpu policy_goes: load_policy
+dkms start: dkms add -m mpu -v VERSION
+dkms start: dkms install -m mpu -v VERSION -k 6.1.0-1 --force
+dkms start: dkms install -m mpu -v VERSION -k 6.12.0-2 --force
+mpu start: systemctl --system daemon-reload
+mpu start: udevadm control --reload
+mpu start: systemctl --quiet try-restart mpu-nri.service mpu-metrics.service
+mpu start: systemctl --quiet is-enabled mpu.service
+mpu start: systemctl start mpu.service
+mpu reload: systemctl --system daemon-reload
+mpu stop: systemctl stop mpu-metrics.service mpu-nri.service mpu.service
+mpu forgotten: systemctl --no-reload disable mpu.service mpu-metrics.service mpu-nri.service
+mpu module_goes: dkms remove -m mpu -v VERSION --all";
 
-impl Calls {
-    fn of(variant: Variant, version: &str) -> Calls {
-        let lines = |text: &[&str]| text.iter().map(|line| line.replace("VERSION", version)).collect::<Vec<String>>();
-        let reload = lines(&["systemctl --system daemon-reload"]);
-        if variant.program == "mpu-container" {
-            let unit = "mpu-cdi-refresh.service";
-            return Calls {
-                first: vec![format!("systemctl --no-reload preset {unit}")],
-                policy: Vec::new(),
-                policy_goes: Vec::new(),
-                start: [
-                    reload.clone(),
-                    vec![format!("systemctl --quiet is-enabled {unit}"), format!("systemctl restart {unit}")],
-                ]
-                .concat(),
-                reload,
-                engines_left: lines(&["systemctl --quiet is-active docker.service", "systemctl reload docker.service"]),
-                stop: vec![format!("systemctl stop {unit}")],
-                forgotten: vec![format!("systemctl --no-reload disable {unit}")],
-                module_goes: Vec::new(),
-            };
-        }
-        let mut dkms = lines(&["dkms add -m mpu -v VERSION"]);
-        dkms.extend(KERNELS.map(|kernel| format!("dkms install -m mpu -v {version} -k {kernel} --force")));
-        let start = [
-            reload.clone(),
-            lines(&[
-                "udevadm control --reload",
-                "systemctl --quiet try-restart mpu-nri.service mpu-metrics.service",
-                "systemctl --quiet is-enabled mpu.service",
-                "systemctl start mpu.service",
-            ]),
-        ];
-        let policy = |change: &str| lines(&[&format!("semodule -n -X 200 {change}"), "selinuxenabled", "load_policy"]);
-        Calls {
-            first: lines(&["systemctl --no-reload preset mpu.service"]),
-            policy: policy("-i /usr/share/selinux/packages/mpu.cil"),
-            policy_goes: policy("-r mpu"),
-            start: [if variant.with_dkms { dkms } else { Vec::new() }, start.concat()].concat(),
-            reload,
-            engines_left: Vec::new(),
-            stop: lines(&["systemctl stop mpu-metrics.service mpu-nri.service mpu.service"]),
-            forgotten: lines(&["systemctl --no-reload disable mpu.service mpu-metrics.service mpu-nri.service"]),
-            module_goes: lines(&["dkms remove -m mpu -v VERSION --all"]),
-        }
-    }
+fn calls(variant: Variant, version: &str, parts: &str) -> Vec<String> {
+    let of = |part: &str| {
+        let rows = CALLS.trim().lines().filter_map(|row| {
+            let (of, call) = row.split_once(": ")?;
+            let is_wanted =
+                of == format!("{} {part}", variant.program) || variant.with_dkms && of == format!("dkms {part}");
+            is_wanted.then(|| call.replace("VERSION", version))
+        });
+        rows.collect::<Vec<_>>()
+    };
+    parts.split(' ').flat_map(of).collect()
 }
 
 /// The same for an RPM of another machine, whose scripts cannot run here: its files come and go.

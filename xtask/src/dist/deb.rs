@@ -7,12 +7,12 @@ use std::process::{Command, Stdio};
 
 use anyhow::{ensure, Context, Result};
 
-use super::tree::{date, directories_to_0755, files, gzip, put, Package};
+use super::tree::{date, directories_to_0755, gzip, Package};
 use crate::arch::Arch;
+use crate::files::{self, below, put};
 use crate::paths;
 use crate::run::{have, output, run, say};
 
-/// The scripts that dpkg runs.
 const SCRIPTS: [&str; 3] = ["postinst", "prerm", "postrm"];
 
 /// The file of a package's template: what packages have in common lies in the first one's folder.
@@ -21,15 +21,13 @@ fn template(package: &str, file: &str) -> Result<String> {
     let packaging = paths::repo().join("packaging");
     let own = packaging.join(folder).join(file);
     let path = if own.exists() { own } else { packaging.join("debian").join(file) };
-    std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))
+    files::read(&path)
 }
 
-/// The name of a package's file.
 pub fn file_name(name: &str, version: &str, arch: Arch) -> String {
     format!("{name}_{version}_{}.deb", arch.facts().debian)
 }
 
-/// Packs it into `out`.
 pub fn pack(package: &Package, out: &Path) -> Result<PathBuf> {
     let name = package.name;
     let tree = paths::target("dist")?.join(format!("deb-{name}"));
@@ -47,7 +45,7 @@ pub fn pack(package: &Package, out: &Path) -> Result<PathBuf> {
     let overrides = template(name, "lintian-overrides")?;
     put(&tree.join("usr/share/lintian/overrides").join(name), overrides.as_bytes(), 0o644)?;
     // The executable is among them: a size in KiB, as policy 5.6.20 asks.
-    let all = files(&tree)?;
+    let all = below(&tree)?;
     let size: u64 =
         all.iter().filter_map(|path| Some(std::fs::symlink_metadata(path).ok()?.len().div_ceil(1024))).sum();
     put(&tree.join("DEBIAN/control"), fill("control", &size.to_string())?.as_bytes(), 0o644)?;
@@ -80,7 +78,6 @@ pub fn pack(package: &Package, out: &Path) -> Result<PathBuf> {
     Ok(file)
 }
 
-/// Debian's own checks, if they are installed.
 fn lintian(package: &Path) -> Result<()> {
     if !have("lintian") {
         say("no lintian here: the package is not checked by it");

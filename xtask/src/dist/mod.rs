@@ -16,13 +16,14 @@ use std::path::{Path, PathBuf};
 use anyhow::{ensure, Context, Result};
 
 use crate::arch::Arch;
+use crate::files::{self, put};
 use crate::guest::image;
 use crate::guest::verdict::Ending;
 use crate::outcome::Outcome;
 use crate::run::{output, run, say};
 use crate::{chart, container, foreign, lint, paths, setup};
 use provenance::{Sources, Told};
-use tree::{put, Package};
+use tree::Package;
 
 /// The oldest C library that a released executable runs with: that of Debian 12 is 2.36, of Ubuntu 22.04 2.35, of RHEL 9 2.34.
 const NEWEST_GLIBC: (u32, u32) = (2, 34);
@@ -49,7 +50,6 @@ pub struct Args {
     key: Option<PathBuf>,
 }
 
-/// The verb.
 pub fn dist(args: &Args) -> Result<Outcome> {
     if let Some(folder) = &args.verify {
         return verify(folder, args.key.as_deref());
@@ -69,14 +69,10 @@ pub fn dist(args: &Args) -> Result<Outcome> {
     release.make(&out)?;
     println!("{}", out.display());
     let checks = check::all(&out, &newer()?, version, &release.arches);
-    for (name, _, why) in checks.iter().filter(|(_, ending, _)| *ending == Ending::Fail) {
-        println!("{name}: {why}");
-    }
-    if checks.iter().any(|(_, ending, _)| *ending == Ending::Fail) {
-        return Ok(Outcome::Failed);
-    }
-    if !args.twice {
-        return Ok(Outcome::Passed);
+    let failed: Vec<_> = checks.iter().filter(|(_, ending, _)| *ending == Ending::Fail).collect();
+    failed.iter().for_each(|(name, _, why)| println!("{name}: {why}"));
+    if !failed.is_empty() || !args.twice {
+        return Ok(Outcome::of(failed.is_empty()));
     }
     say("once more, in another folder");
     let again = paths::target("dist")?.join("again");
@@ -84,10 +80,10 @@ pub fn dist(args: &Args) -> Result<Outcome> {
     let (first, second) = (std::fs::read(out.join(provenance::SUMS))?, std::fs::read(again.join(provenance::SUMS))?);
     if first == second {
         println!("built twice, the same bytes");
-        return Ok(Outcome::Passed);
+    } else {
+        println!("the second build differs:\n{}", String::from_utf8_lossy(&second));
     }
-    println!("the second build differs:\n{}", String::from_utf8_lossy(&second));
-    Ok(Outcome::Failed)
+    Ok(Outcome::of(first == second))
 }
 
 /// For tests of upgrades: RPMs of the release after the one that is handed out, with the same programs.
@@ -114,27 +110,21 @@ pub enum Profile {
     Quick,
 }
 
-/// One way to build.
 #[derive(Clone)]
 pub struct Release {
-    /// How the executable is compiled.
     pub profile: Profile,
     /// The folder below target/dist for what cargo makes.
     pub build: &'static str,
     /// Another version than the tree's, for tests of upgrades: built from a copy of the tree that bears it.
     pub version: Option<&'static str>,
-    /// For which machines.
     pub arches: Vec<Arch>,
-    /// What it is signed with.
     pub key: Option<PathBuf>,
 }
 
 impl Release {
-    /// Makes everything in `out`, which is emptied first.
     pub fn make(&self, out: &Path) -> Result<()> {
         let sources = Sources::now()?;
-        let _ = std::fs::remove_dir_all(out);
-        std::fs::create_dir_all(out)?;
+        files::emptied(out)?;
         let tree = match self.version {
             None => paths::repo().to_owned(),
             Some(version) => copy_of_the_tree(version)?,
@@ -144,8 +134,7 @@ impl Release {
         }
         for text in ["LICENSE", "LICENSES/MIT.txt", "LICENSES/GPL-2.0-only.txt", "README.md"] {
             let from = paths::repo().join(text);
-            std::fs::copy(&from, out.join(from.file_name().unwrap_or_default()))
-                .with_context(|| format!("cannot copy {text}"))?;
+            fs_err::copy(&from, out.join(from.file_name().unwrap_or_default()))?;
         }
         std::fs::create_dir_all(out.join("kubernetes"))?;
         chart::render(&out.join("kubernetes"))?;
@@ -162,10 +151,8 @@ impl Release {
         say(format!("building the module's object for {arch}, checked"));
         let sources = self.sources(arch, tree)?;
         let folder = out.join(arch.facts().debian);
-        std::fs::create_dir_all(folder.join("kmod"))?;
-        for entry in std::fs::read_dir(&sources)? {
-            let entry = entry?;
-            std::fs::copy(entry.path(), folder.join("kmod").join(entry.file_name()))?;
+        for file in files::entries(&sources)? {
+            files::copy(&file, &folder.join("kmod").join(file.file_name().unwrap_or_default()))?;
         }
         let (version, epoch) = (self.version.unwrap_or(env!("CARGO_PKG_VERSION")), epoch()?);
         say(format!("building mpu for {arch}, with the module's sources inside"));
@@ -212,7 +199,6 @@ impl Release {
         Ok(())
     }
 
-    /// The module's sources with its object for a machine.
     fn sources(&self, arch: Arch, tree: &Path) -> Result<PathBuf> {
         let made = image::mpu_sources(arch)?;
         if self.version.is_none() {
@@ -272,9 +258,7 @@ fn copy_of_the_tree(version: &str) -> Result<PathBuf> {
     let _ = std::fs::remove_dir_all(&tree);
     let mut git = crate::run::command("git", ["ls-files", "-z"]);
     for name in output(git.current_dir(paths::repo()))?.split('\0').filter(|name| !name.is_empty()) {
-        let to = tree.join(name);
-        std::fs::create_dir_all(to.parent().context("no parent")?)?;
-        std::fs::copy(paths::repo().join(name), to).with_context(|| format!("cannot copy {name}"))?;
+        files::copy(&paths::repo().join(name), &tree.join(name))?;
     }
     let manifest = tree.join("Cargo.toml");
     let text = std::fs::read_to_string(&manifest)?;

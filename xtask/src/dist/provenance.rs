@@ -10,10 +10,9 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 use serde_json::{json, Value};
-use sha2::{Digest, Sha256};
 
-use super::tree::files;
 use crate::arch::Arch;
+use crate::files::{self, below};
 use crate::paths;
 use crate::run::{output, say};
 
@@ -26,15 +25,10 @@ const ENVELOPE: &str = "provenance.dsse.json";
 const STATEMENT_TYPE: &str = "application/vnd.in-toto+json";
 const REPOSITORY: &str = "https://github.com/mpu-project/mpu";
 
-/// What a build was told.
 pub struct Told<'a> {
-    /// The version that it made.
     pub version: &'a str,
-    /// Unoptimised, for a look.
     pub is_quick: bool,
-    /// For these machines.
     pub arches: &'a [Arch],
-    /// From these sources.
     pub sources: &'a Sources,
 }
 
@@ -47,7 +41,6 @@ pub struct Sources {
 }
 
 impl Sources {
-    /// Those of this tree, now.
     pub fn now() -> Result<Sources> {
         Sources::of(paths::repo())
     }
@@ -63,7 +56,6 @@ impl Sources {
         Ok(Sources { commit: commit.trim().to_owned(), changes })
     }
 
-    /// Whether they are the commit's.
     pub fn are_committed(&self) -> bool {
         self.changes.is_empty()
     }
@@ -129,7 +121,7 @@ pub fn verify(dir: &Path, key: Option<&Path>) -> Result<(Vec<String>, String)> {
 /// Each file but what is made of the checksums, in order of name.
 fn digests(dir: &Path) -> Result<Vec<(String, String)>> {
     let mut found = Vec::new();
-    for path in files(dir)? {
+    for path in below(dir)? {
         let name = path.strip_prefix(dir)?.display().to_string();
         if ![SUMS, SIGNATURE, ENVELOPE].contains(&name.as_str()) {
             found.push((name, hex_of(&path)?));
@@ -140,8 +132,7 @@ fn digests(dir: &Path) -> Result<Vec<(String, String)>> {
 }
 
 fn hex_of(path: &Path) -> Result<String> {
-    let bytes = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
-    Ok(Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect())
+    Ok(files::sha256(fs_err::read(path)?))
 }
 
 /// No time and no machine: the same sources give the same statement.
@@ -237,11 +228,10 @@ fn is_by(key: &Path, file: &Path, signature: &Path) -> bool {
 
 /// A path that is told and must be there before minutes of building.
 pub fn readable(path: &Path) -> Result<PathBuf> {
-    std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+    fs_err::read(path)?;
     Ok(path.to_owned())
 }
 
-/// The keys of a test: private and public.
 #[cfg(test)]
 fn keys(dir: &Path, name: &str) -> Result<(PathBuf, PathBuf)> {
     let (private, public) = (dir.join(format!("{name}.key")), dir.join(format!("{name}.pem")));

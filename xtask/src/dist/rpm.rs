@@ -8,15 +8,15 @@ use std::process::{Command, Stdio};
 
 use anyhow::{ensure, Context, Result};
 
-use super::tree::{date, directories_to_0755, empty_folders, files, put, Package};
+use super::tree::{date, directories_to_0755, empty_folders, Package};
 use crate::arch::Arch;
+use crate::files::{below, put};
+use crate::paths;
 use crate::run::output;
-use crate::{foreign, paths};
 
 /// A package by its name, and of which of our programs it has the files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Variant {
-    /// The package's name.
     pub name: &'static str,
     /// The Debian package with the same files.
     pub program: &'static str,
@@ -24,7 +24,6 @@ pub struct Variant {
     pub with_dkms: bool,
 }
 
-/// Every RPM package.
 pub const VARIANTS: [Variant; 3] = [
     Variant { name: "mpu", program: "mpu", with_dkms: true },
     Variant { name: "mpu-nodkms", program: "mpu", with_dkms: false },
@@ -56,14 +55,13 @@ const OWNED: &[&str] = &["bash-completion", "fish", "zsh", "selinux"];
 /// NVIDIA's packages, in whose place mpu-container comes, as Debian's control file names them.
 fn replaced() -> Result<Vec<String>> {
     let control = paths::repo().join("packaging/debian-container/control");
-    let text = std::fs::read_to_string(&control).with_context(|| format!("cannot read {}", control.display()))?;
+    let text = fs_err::read_to_string(&control)?;
     let line = text.lines().find_map(|line| line.strip_prefix("Conflicts: ")).context("no Conflicts there")?;
     Ok(line.split(", ").map(str::to_owned).collect())
 }
 
-/// The name of a package's file.
 pub fn file_name(name: &str, version: &str, release: u32, arch: Arch) -> String {
-    format!("{name}-{version}-{release}.{}.rpm", foreign::name(arch))
+    format!("{name}-{version}-{release}.{}.rpm", arch.facts().machine_name)
 }
 
 /// Packs one variant into `out`. `release` counts packages of one version.
@@ -78,7 +76,7 @@ pub fn pack(package: &Package, variant: Variant, release: u32, out: &Path) -> Re
     let spec = work.join("spec");
     put(&spec, specification(package, variant, release, &tree, &list)?.as_bytes(), 0o644)?;
     let mut build = Command::new("rpmbuild");
-    build.args(["-bb", "--quiet", "--target", &format!("{}-linux", foreign::name(package.arch))]);
+    build.args(["-bb", "--quiet", "--target", &format!("{}-linux", package.arch.facts().machine_name)]);
     build.arg("--define").arg(format!("_topdir {}", work.display()));
     build.arg("--define").arg(format!("_rpmdir {}", out.display()));
     for (name, value) in MACROS {
@@ -117,7 +115,7 @@ fn change(package: &Package, variant: Variant, tree: &Path) -> Result<()> {
 fn listed(tree: &Path) -> Result<String> {
     let mut lines = "%defattr(-,root,root)\n".to_owned();
     let mut folders = std::collections::BTreeSet::new();
-    for path in files(tree)? {
+    for path in below(tree)? {
         let name = path.strip_prefix(tree)?;
         folders.extend(name.ancestors().skip(1).filter(|folder| is_owned(folder)).map(Path::to_owned));
         let mark = match name.to_str().context("a name that is no text")? {
@@ -144,7 +142,7 @@ fn is_owned(folder: &Path) -> bool {
 
 fn specification(package: &Package, variant: Variant, release: u32, tree: &Path, list: &Path) -> Result<String> {
     let template = paths::repo().join("packaging/rpm").join(format!("{}.spec", package.name));
-    let text = std::fs::read_to_string(&template).with_context(|| format!("cannot read {}", template.display()))?;
+    let text = fs_err::read_to_string(&template)?;
     let mut replaces = String::new();
     for name in replaced()?.iter().filter(|_| text.contains("@REPLACES@")) {
         replaces += &format!("Provides:       {name}\nConflicts:      {name}\n");

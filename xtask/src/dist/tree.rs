@@ -2,30 +2,25 @@
 //!
 //! Knows no family: which files one of them has besides is in its own file, and the differences are a table of `check`.
 
-use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
-use anyhow::{ensure, Context, Result};
+use anyhow::{Context, Result};
 
 use crate::arch::Arch;
+use crate::files::{self, put};
 use crate::paths;
 use crate::run::output;
 
 /// One program with everything that belongs to it, for one kind of machine.
 pub struct Package<'a> {
-    /// Its name.
     pub name: &'static str,
-    /// The machine.
     pub arch: Arch,
-    /// Its version.
     pub version: &'a str,
     /// The time that all of it bears, in seconds.
     pub epoch: &'a str,
-    /// What is in its program.
     pub bom: &'a str,
-    /// Puts its files below a root.
     pub stage: &'a dyn Fn(&Path) -> Result<()>,
 }
 
@@ -36,8 +31,7 @@ const AS_THEY_ARE: [(&str, &str, &str); 1] =
 impl Package<'_> {
     /// Puts what every family has into an emptied folder.
     pub fn lay(&self, tree: &Path) -> Result<()> {
-        let _ = std::fs::remove_dir_all(tree);
-        std::fs::create_dir_all(tree)?;
+        files::emptied(tree)?;
         (self.stage)(tree).with_context(|| format!("cannot stage {}'s files", self.name))?;
         let doc = tree.join("usr/share/doc").join(self.name);
         put(&doc.join(format!("{}.cdx.json", self.name)), self.bom.as_bytes(), 0o644)?;
@@ -46,7 +40,7 @@ impl Package<'_> {
             put(&tree.join(place), &std::fs::read(paths::repo().join(file))?, 0o644)?;
         }
         if tree.join("usr/share/man").exists() {
-            for page in files(&tree.join("usr/share/man"))? {
+            for page in files::below(&tree.join("usr/share/man"))? {
                 gzip(&page)?;
             }
         }
@@ -59,13 +53,12 @@ impl Package<'_> {
         let mut shared = String::new();
         for name in ["every", family, self.name] {
             let path = folder.join(format!("{name}.sh"));
-            let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+            let text = fs_err::read_to_string(&path)?;
             shared += &(text + "\n");
         }
         Ok(self.filled(&template.replace("@SCRIPTS@\n", &shared)))
     }
 
-    /// A template with this package's own words.
     pub fn filled(&self, template: &str) -> String {
         template
             .replace("@NAME@", self.name)
@@ -74,54 +67,22 @@ impl Package<'_> {
     }
 }
 
-/// Writes a file and the folders above it.
-pub fn put(path: &Path, bytes: &[u8], mode: u32) -> Result<()> {
-    std::fs::create_dir_all(path.parent().context("no parent")?)?;
-    std::fs::write(path, bytes).with_context(|| format!("cannot write {}", path.display()))?;
-    Ok(std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))?)
-}
-
-/// Every file below a folder, in order of name.
-pub fn files(dir: &Path) -> Result<Vec<PathBuf>> {
-    let mut found = Vec::new();
-    let mut left = vec![dir.to_owned()];
-    while let Some(folder) = left.pop() {
-        for entry in std::fs::read_dir(&folder)? {
-            let path = entry?.path();
-            if path.is_dir() && !path.is_symlink() {
-                left.push(path);
-            } else {
-                found.push(path);
-            }
-        }
-    }
-    found.sort();
-    Ok(found)
-}
-
-/// Every folder below one that has nothing in it.
+/// Every folder below one that has nothing in it, and the folder itself if it has nothing.
 pub fn empty_folders(dir: &Path) -> Result<Vec<PathBuf>> {
-    let inside: Vec<PathBuf> = std::fs::read_dir(dir)?.flatten().map(|entry| entry.path()).collect();
-    let mut found = if inside.is_empty() { vec![dir.to_owned()] } else { Vec::new() };
-    for folder in inside.iter().filter(|path| path.is_dir() && !path.is_symlink()) {
-        found.extend(empty_folders(folder)?);
-    }
+    let folders = walkdir::WalkDir::new(dir).into_iter().filter_entry(|entry| entry.file_type().is_dir());
+    let mut found = folders.map(|entry| Ok(entry?.into_path())).collect::<Result<Vec<_>>>()?;
+    found.retain(|folder| files::entries(folder).is_ok_and(|inside| inside.is_empty()));
     Ok(found)
 }
 
 /// The modes of folders are nobody's umask.
 pub fn directories_to_0755(dir: &Path) -> Result<()> {
-    std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o755))?;
-    for entry in std::fs::read_dir(dir)? {
-        let path = entry?.path();
-        if path.is_dir() && !path.is_symlink() {
-            directories_to_0755(&path)?;
-        }
+    for entry in walkdir::WalkDir::new(dir).into_iter().filter_entry(|entry| entry.file_type().is_dir()) {
+        fs_err::set_permissions(entry?.path(), std::fs::Permissions::from_mode(0o755))?;
     }
     Ok(())
 }
 
-/// A time as `date` writes it.
 pub fn date(epoch: &str, format: &str) -> Result<String> {
     let mut date = Command::new("date");
     Ok(output(date.env("LC_ALL", "C").args(["-u", "-d", &format!("@{epoch}"), format]))?.trim().to_owned())
@@ -129,14 +90,10 @@ pub fn date(epoch: &str, format: &str) -> Result<String> {
 
 /// Packs a file in place, without its name and time.
 pub fn gzip(path: &Path) -> Result<()> {
-    let bytes = std::fs::read(path)?;
-    let mut child = Command::new("gzip").args(["-9n"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
-    child.stdin.take().context("no pipe")?.write_all(&bytes)?;
-    let packed = child.wait_with_output()?;
-    ensure!(packed.status.success(), "gzip failed");
-    let to = PathBuf::from(format!("{}.gz", path.display()));
-    put(&to, &packed.stdout, 0o644)?;
-    Ok(std::fs::remove_file(path)?)
+    // Of a link, what it leads to.
+    output(Command::new("gzip").arg("-9nf").arg(path))?;
+    let packed = format!("{}.gz", path.display());
+    Ok(fs_err::set_permissions(packed, std::fs::Permissions::from_mode(0o644))?)
 }
 
 #[cfg(test)]

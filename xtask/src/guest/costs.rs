@@ -28,14 +28,12 @@ impl Costs {
         costs
     }
 
-    /// Another guest's.
     pub fn add(&mut self, other: &Self) {
         for (what, (used, times)) in &other.0 {
             self.count(what.clone(), *used, *times);
         }
     }
 
-    /// The dearest few, a line each.
     pub fn dearest(&self, few: usize) -> String {
         let mut all: Vec<_> = self.0.iter().collect();
         all.sort_by_key(|(_, (used, _))| std::cmp::Reverse(*used));

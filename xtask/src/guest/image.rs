@@ -1,20 +1,19 @@
 //! What a guest boots from: one archive that the kernel unpacks as its root, made of this machine's tools, the simulated drivers, the
 //! module, NVIDIA's user space and mpu-guest, which is process 1 there. Everything in it is built or fetched here first.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Mutex, PoisonError};
 
 use anyhow::{ensure, Context, Result};
 
-use super::job::{Job, Row};
+use super::job::Job;
 use super::real;
 use crate::arch::Arch;
 use crate::cpio::Archive;
-use crate::run::{output, run, say};
-use crate::sysroot::{libraries, program};
-use crate::{chart, container, kernels, kmod, lint, modules, nvidia, paths, python};
+use crate::run::{output, run, say, Once};
+use crate::sysroot::{add, program};
+use crate::{chart, container, files, kernels, kmod, lint, modules, nvidia, paths, python};
 
 /// Programs of this machine that guests use: containers are the real ones.
 const PROGRAMS: [&str; 2] = ["crun", "runc"];
@@ -29,11 +28,13 @@ pub fn build(job: &Job) -> Result<PathBuf> {
     let arch = kernels::arch_of(&job.kernel)?;
     base(&mut archive, arch)?;
     drivers(&mut archive, job)?;
-    clients(&mut archive, arch, job)?;
+    let versions: BTreeSet<&str> = job.rows.iter().map(|row| row.client.as_str()).collect();
+    versions.into_iter().try_for_each(|version| client(&mut archive, arch, version))?;
     manifests(&mut archive, job)?;
-    archive.text("plan", 0o644, plan(&job.rows).as_bytes());
+    let plan: String = job.rows.iter().map(|row| format!("{row}\n")).collect();
+    archive.text("plan", 0o644, plan.as_bytes());
     let path = paths::target("guest")?.join(format!("{}-{}.cpio", job.name(), std::process::id()));
-    std::fs::write(&path, archive.finish()).with_context(|| format!("cannot write {}", path.display()))?;
+    fs_err::write(&path, archive.finish())?;
     Ok(path)
 }
 
@@ -61,23 +62,17 @@ fn base(archive: &mut Archive, arch: Arch) -> Result<()> {
         archive.folder(folder);
     }
     let programs = programs(arch)?;
-    archive.file("init", 0o755, &programs.join("mpu-guest"))?;
-    libraries(archive, arch, &programs.join("mpu-guest"))?;
-    archive.file("bin/mpu", 0o755, &programs.join("mpu"))?;
-    libraries(archive, arch, &programs.join("mpu"))?;
+    add(archive, arch, "init", &programs.join("mpu-guest"))?;
+    add(archive, arch, "bin/mpu", &programs.join("mpu"))?;
+    add(archive, arch, "bin/busybox", &program(arch, "busybox")?)?;
+    for name in PROGRAMS {
+        add(archive, arch, &format!("usr/bin/{name}"), &program(arch, name)?)?;
+    }
     archive.file("usr/bin/mpu-container", 0o755, &container::quick(arch)?)?;
     // Debian's is static; it writes the caches of containers' roots.
     archive.file("sbin/ldconfig", 0o755, &program(arch, "ldconfig")?)?;
-    let busybox = program(arch, "busybox")?;
-    archive.file("bin/busybox", 0o755, &busybox)?;
-    libraries(archive, arch, &busybox)?;
     archive.text("etc/passwd", 0o644, b"root:x:0:0:root:/root:/bin/sh\n");
     archive.text("etc/group", 0o644, b"root:x:0:\n");
-    for name in PROGRAMS {
-        let path = program(arch, name)?;
-        archive.file(&format!("usr/bin/{name}"), 0o755, &path)?;
-        libraries(archive, arch, &path)?;
-    }
     match arch {
         Arch::Amd64 => python::add(archive),
         // What Python opens is asked of a Python, which this machine has for itself alone: stories of pynvml are not played there.
@@ -110,8 +105,7 @@ fn drivers(archive: &mut Archive, job: &Job) -> Result<()> {
     }
     archive.file("bin/taint.allowed", 0o644, &paths::repo().join("tests/gpu/taint.allowed"))?;
     // Not static: it loads a client's NVML.
-    archive.file("bin/nvmlcall", 0o755, &programs.join("nvmlcall"))?;
-    libraries(archive, kernel.arch, &programs.join("nvmlcall"))?;
+    add(archive, kernel.arch, "bin/nvmlcall", &programs.join("nvmlcall"))?;
     if job.rows.iter().any(|row| row.engines.iter().any(|engine| engine != "none")) {
         for module in mpu_modules(&kernel, job.redirect.as_deref())? {
             let name = module.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -142,15 +136,8 @@ fn real_modules(archive: &mut Archive, kernel: &kernels::Kernel, release: &str) 
 /// The simulated driver for a kernel, as one era.
 pub fn sim_module(kernel: &kernels::Kernel, era: &str) -> Result<PathBuf> {
     let mut make_args = vec![format!("ERA={}", era.trim_end_matches(['f', 'd', 'n']))];
-    if era.ends_with('f') {
-        make_args.push("FRONTEND=1".to_owned());
-    }
-    if era.ends_with('d') {
-        make_args.push("DECOY=1".to_owned());
-    }
-    if era.ends_with('n') {
-        make_args.push("NEWEST=1".to_owned());
-    }
+    let kinds = [('f', "FRONTEND=1"), ('d', "DECOY=1"), ('n', "NEWEST=1")];
+    make_args.extend(kinds.iter().filter(|(end, _)| era.ends_with(*end)).map(|(_, kind)| (*kind).to_owned()));
     let out = paths::target(&format!("guest/modules/{}/era{era}", kernel.name))?;
     clean(modules::build(kernel, &paths::repo().join("sim"), &out, &make_args)?, "the simulated driver")
 }
@@ -184,24 +171,17 @@ fn mpu_modules(kernel: &kernels::Kernel, redirect: Option<&str>) -> Result<Vec<P
 
 /// kmod/ with the freshly built object in its place: what a release ships.
 pub fn mpu_sources(arch: Arch) -> Result<PathBuf> {
-    static ONCE: Mutex<BTreeMap<&str, PathBuf>> = Mutex::new(BTreeMap::new());
-    let mut once = ONCE.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(made) = once.get(arch.facts().target) {
-        return Ok(made.clone());
-    }
-    let copy = paths::target(&format!("kmod/{}", arch.named("mpu")))?;
-    std::fs::remove_dir_all(&copy)?;
-    std::fs::create_dir_all(&copy)?;
-    for name in source_files(&paths::repo().join("kmod"))? {
-        std::fs::copy(paths::repo().join("kmod").join(&name), copy.join(&name))
-            .with_context(|| format!("cannot copy kmod/{name}"))?;
-    }
-    let object = kmod::build(arch)?;
-    let faults = kmod::faults(arch, &object)?;
-    ensure!(faults.is_empty(), "the kernel object is unfit:\n{}", faults.join("\n"));
-    std::fs::copy(object, copy.join("mpu_core.o_shipped"))?;
-    once.insert(arch.facts().target, copy.clone());
-    Ok(copy)
+    static ONCE: Once = Once::new();
+    ONCE.made(arch.facts().target, || {
+        let (kmod, copy) = (paths::repo().join("kmod"), paths::target(&format!("kmod/{}", arch.named("mpu")))?);
+        files::emptied(&copy)?;
+        source_files(&kmod)?.iter().try_for_each(|name| files::copy(&kmod.join(name), &copy.join(name)))?;
+        let object = kmod::build(arch)?;
+        let faults = kmod::faults(arch, &object)?;
+        ensure!(faults.is_empty(), "the kernel object is unfit:\n{}", faults.join("\n"));
+        files::copy(&object, &copy.join("mpu_core.o_shipped"))?;
+        Ok(copy)
+    })
 }
 
 /// The files of a folder that git knows, or would know: what a build has left there is no source. A release that has one which is not
@@ -224,7 +204,6 @@ fn all_clean(built: modules::Built, what: &str) -> Result<Vec<PathBuf>> {
     Ok(built.files)
 }
 
-/// The programs that use the simulated driver.
 pub fn sim_programs(arch: Arch) -> Result<PathBuf> {
     let out = paths::target(&format!("guest/{}", arch.named("sim")))?;
     let mut make = Command::new("make");
@@ -236,49 +215,27 @@ pub fn sim_programs(arch: Arch) -> Result<PathBuf> {
 
 /// mpu and mpu-guest, linked as a release is: mpu loads NVML, which a static program cannot.
 pub fn programs(arch: Arch) -> Result<PathBuf> {
-    static ONCE: Mutex<BTreeMap<&str, PathBuf>> = Mutex::new(BTreeMap::new());
-    let mut once = ONCE.lock().unwrap_or_else(PoisonError::into_inner);
+    static ONCE: Once = Once::new();
     let target = arch.facts().target;
-    if let Some(dir) = once.get(target) {
-        return Ok(dir.clone());
-    }
-    let dir = paths::target("guest/cargo")?;
-    let mut cargo = lint::cargo();
-    cargo.args([
-        "build",
-        "--quiet",
-        "--locked",
-        "--release",
-        "--package",
-        "mpu",
-        "--package",
-        "mpu-guest",
-        "--target",
-        target,
-    ]);
-    // Another profile than the product's: linking for size and speed takes minutes that a test has no use for.
-    cargo.env("CARGO_PROFILE_RELEASE_LTO", "off").env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16");
-    cargo.arg("--target-dir").arg(&dir).env_remove("CARGO_ENCODED_RUSTFLAGS").env_remove("RUSTFLAGS");
-    run(cargo.envs(arch.linker())).context("cannot build mpu and mpu-guest")?;
-    let built = dir.join(target).join("release");
-    once.insert(target, built.clone());
-    Ok(built)
+    ONCE.made(target, || {
+        let dir = paths::target("guest/cargo")?;
+        let mut cargo = lint::cargo();
+        cargo.args(["build", "--quiet", "--locked", "--release", "--package", "mpu", "--package", "mpu-guest"]);
+        // Another profile than the product's: linking for size and speed takes minutes that a test has no use for.
+        cargo.env("CARGO_PROFILE_RELEASE_LTO", "off").env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16");
+        cargo.args(["--target", target, "--target-dir"]).arg(&dir);
+        cargo.env_remove("CARGO_ENCODED_RUSTFLAGS").env_remove("RUSTFLAGS");
+        run(cargo.envs(arch.linker())).context("cannot build mpu and mpu-guest")?;
+        Ok(dir.join(target).join("release"))
+    })
 }
 
-fn clients(archive: &mut Archive, arch: Arch, job: &Job) -> Result<()> {
-    let versions: BTreeSet<&str> = job.rows.iter().map(|row| row.client.as_str()).collect();
-    for version in versions {
-        let dir = nvidia::ready(version, arch)?;
-        for name in ["nvidia-smi", "libnvidia-ml.so.1"] {
-            archive.file(&format!("nvidia/{version}/{name}"), 0o755, &dir.join(name))?;
-            libraries(archive, arch, &dir.join(name))?;
-        }
-    }
-    Ok(())
-}
-
-fn plan(rows: &[Row]) -> String {
-    rows.iter().map(|row| format!("{row}\n")).collect()
+/// The nvidia-smi and NVML of a release.
+pub fn client(archive: &mut Archive, arch: Arch, version: &str) -> Result<()> {
+    let dir = nvidia::ready(version, arch)?;
+    nvidia::PROGRAMS
+        .iter()
+        .try_for_each(|name| add(archive, arch, &format!("nvidia/{version}/{name}"), &dir.join(name)))
 }
 
 #[cfg(test)]

@@ -8,16 +8,11 @@ pub use mpu_plan::Row;
 use super::real;
 use crate::{kernels, nvidia};
 
-/// One guest to boot.
 #[derive(Clone, Debug)]
 pub struct Job {
-    /// The kernel's short name.
     pub kernel: String,
-    /// What to do in it.
     pub rows: Vec<Row>,
-    /// Its processors.
     pub cpus: u32,
-    /// How long it may take.
     pub limit: Duration,
     /// How the module redirects, where it is not left to it: its parameter `redirect`.
     pub redirect: Option<String>,
@@ -35,7 +30,6 @@ impl Job {
         self.rows.iter().any(|row| real::release(&row.era).is_some())
     }
 
-    /// A name for logs and images.
     pub fn name(&self) -> String {
         let mut eras: Vec<&str> = self.rows.iter().map(|row| row.era.as_str()).collect();
         eras.dedup();

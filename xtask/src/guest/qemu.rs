@@ -3,14 +3,14 @@
 //! Always software emulation: it behaves the same on every machine, nested or not. Knows the console's death cries, nothing of stories.
 
 use std::fmt;
-use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::mpsc::{channel, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use fs_err::File;
 use mpu_plan::{Last, OOPS_AWAITED, OOPS_OVER};
 
 use super::job::Job;
@@ -19,16 +19,13 @@ use crate::arch::Arch;
 use crate::kernels::{self, Kernel};
 use crate::run;
 
-/// What came over the serial line.
 #[derive(Default)]
 pub struct Console {
-    /// Its lines.
     pub lines: Vec<Line>,
     /// The status that process 1 reported; none if it never did.
     pub rc: Option<i32>,
     /// Lines that say the kernel is unwell, and whether time ran out.
     pub deaths: Vec<String>,
-    /// How long it ran.
     pub took: Duration,
     /// What it used of this machine's processors: the same whatever else this machine does, or nearly.
     pub used: Duration,
@@ -112,24 +109,23 @@ const REAL_KEPT_OFF: &str = "mem=1G";
 
 /// Boots a job's kernel with an image, and deletes the image. The console goes into `log` as it comes.
 pub fn boot(job: &Job, image: &Path, log: &Path, loud: bool) -> Result<Console> {
-    let log = File::create(log).with_context(|| format!("cannot write {}", log.display()))?;
     let kernel = kernels::ready(&job.kernel)?;
-    let limit = job.limit * kernel.slower;
     let words = format!("quiet loglevel=4 {CLOCK}");
     let command = command(job, &kernel, image, &words, fast(kernel.arch), kernel.memory);
-    watch(command, image, limit, Some(log), loud)
+    watch(command, image, job.limit * kernel.slower, log, loud)
 }
 
 /// The same with a clock that counts instructions.
-pub fn boot_counting(job: &Job, image: &Path, loud: bool) -> Result<Console> {
+pub fn boot_counting(job: &Job, image: &Path, log: &Path, loud: bool) -> Result<Console> {
     let kernel = kernels::ready(&job.kernel)?;
     let mut counting = Command::new(kernel.arch.facts().qemu);
     counting.args(COUNTING);
-    let command = command(job, &kernel, image, "quiet loglevel=4", counting, COUNTING_MEMORY);
-    watch(command, image, job.limit, None, loud)
+    watch(command(job, &kernel, image, "quiet loglevel=4", counting, COUNTING_MEMORY), image, job.limit, log, loud)
 }
 
-fn watch(mut command: Command, image: &Path, limit: Duration, log: Option<File>, loud: bool) -> Result<Console> {
+/// The same with a machine of the caller's making.
+pub fn watch(mut command: Command, image: &Path, limit: Duration, log: &Path, loud: bool) -> Result<Console> {
+    let mut log = File::create(log)?;
     let began = Instant::now();
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().context("cannot start QEMU")?;
     let pipe = child.stdout.take().context("QEMU has no output")?;
@@ -148,7 +144,7 @@ fn watch(mut command: Command, image: &Path, limit: Duration, log: Option<File>,
         match receive.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
             Ok(line) => {
                 console.take(began.elapsed(), processor::used(pid), &line, loud);
-                if let (Some(mut log), Some(line)) = (log.as_ref(), console.lines.last()) {
+                if let Some(line) = console.lines.last() {
                     writeln!(log, "{line}").context("cannot write the log")?;
                 }
             }
@@ -160,16 +156,12 @@ fn watch(mut command: Command, image: &Path, limit: Duration, log: Option<File>,
         }
     }
     console.used = processor::used(pid);
-    end(&mut child);
+    // It has ended by itself unless it is late.
+    let _ = child.kill();
+    let _ = child.wait();
     let _ = std::fs::remove_file(image);
     console.took = began.elapsed();
     Ok(console)
-}
-
-/// The same with a machine of the caller's making.
-pub fn watch_of(command: Command, image: &Path, limit: Duration, log: &Path, loud: bool) -> Result<Console> {
-    let log = File::create(log).with_context(|| format!("cannot write {}", log.display()))?;
-    watch(command, image, limit, Some(log), loud)
 }
 
 /// Boots a machine of the caller's making for a person.
@@ -182,9 +174,7 @@ pub fn shell_of(mut command: Command) -> Result<()> {
 /// Boots for a person: console on the terminal, a shell in the guest.
 pub fn shell(job: &Job, image: &Path) -> Result<()> {
     let kernel = kernels::ready(&job.kernel)?;
-    let mut command = command(job, &kernel, image, "quiet mpu.shell", fast(kernel.arch), kernel.memory);
-    let status = command.status().context("cannot start QEMU")?;
-    run::say(format!("the guest ended: {status}"));
+    shell_of(command(job, &kernel, image, "quiet mpu.shell", fast(kernel.arch), kernel.memory))?;
     Ok(std::fs::remove_file(image)?)
 }
 
@@ -230,12 +220,6 @@ fn command(job: &Job, kernel: &Kernel, image: &Path, more: &str, mut command: Co
     let console = kernel.arch.facts().console;
     command.args(["-append", &format!("console={console} panic=-1 oops=panic {more} {} {kept_off}", kernel.arguments)]);
     command
-}
-
-fn end(child: &mut Child) {
-    // It has ended by itself unless it is late.
-    let _ = child.kill();
-    let _ = child.wait();
 }
 
 #[cfg(test)]

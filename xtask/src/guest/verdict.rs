@@ -17,21 +17,17 @@ use crate::run::say;
 /// So many of what guests did are named with what it cost.
 const DEAREST: usize = 10;
 
-/// What one guest said.
 pub struct Report {
     pub kernel: String,
     pub verdicts: Vec<Verdict>,
-    /// What is wrong with the guest as a whole.
     pub troubles: Vec<String>,
     pub took: Duration,
-    /// Of this machine's processors.
     pub used: Duration,
     pub costs: Costs,
     pub log: PathBuf,
 }
 
 impl Report {
-    /// Reads a console.
     pub fn read(job: &Job, console: &Console, log: PathBuf) -> Self {
         let verdicts: Vec<Verdict> = console.lines.iter().filter_map(|line| Verdict::read(&line.text)).collect();
         let mut troubles = console.deaths.clone();
@@ -62,12 +58,10 @@ impl Report {
         Self { kernel: name, verdicts: Vec::new(), troubles, took, used, costs, log: PathBuf::new() }
     }
 
-    /// Whether nothing is wrong with it.
     pub fn is_good(&self) -> bool {
         self.troubles.is_empty() && self.verdicts.iter().all(|verdict| verdict.result != Ending::Fail)
     }
 
-    /// One line for the one who waits.
     pub fn summary(&self) -> String {
         let count = |ending| self.verdicts.iter().filter(|verdict| verdict.result == ending).count();
         let [pass, fail, skip] = [Ending::Pass, Ending::Fail, Ending::Skip].map(count);
@@ -80,7 +74,6 @@ impl Report {
     }
 }
 
-/// Verdicts of many guests.
 #[derive(Default)]
 pub struct Tally {
     cells: BTreeMap<(String, String, String, String), [usize; 3]>,
@@ -95,7 +88,6 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Counts one guest in.
     pub fn add(&mut self, report: &Report) {
         for verdict in &report.verdicts {
             let key = (report.kernel.clone(), verdict.era.clone(), verdict.client.clone(), verdict.engine.clone());
@@ -125,7 +117,6 @@ impl Tally {
         self.costs.add(&report.costs);
     }
 
-    /// Counts a check that is no story in.
     pub fn check(&mut self, name: &str, result: Ending, reason: &str) {
         self.counts[result as usize] += 1;
         match result {
@@ -205,13 +196,8 @@ impl Tally {
         self.counts[Ending::Pass as usize] + self.counts[Ending::Fail as usize] == 0
     }
 
-    /// Whether anything failed.
     pub fn outcome(&self) -> Outcome {
-        if self.counts[Ending::Fail as usize] == 0 {
-            Outcome::Passed
-        } else {
-            Outcome::Failed
-        }
+        Outcome::of(self.counts[Ending::Fail as usize] == 0)
     }
 }
 

@@ -5,11 +5,10 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{bail, ensure, Context, Result};
-use sha2::{Digest, Sha256};
+use anyhow::{ensure, Context, Result};
 
 use crate::run::{output, tail, watched};
-use crate::{paths, setup};
+use crate::{files, paths, setup};
 
 /// Two at a time, behind everything else: a build takes a quarter of an hour, and people go on working.
 const JOBS: &str = "-j2";
@@ -25,17 +24,13 @@ const BASE: &str = "guest.config";
 
 /// The configuration: what guests need, and the guards of the named file.
 pub fn fragment(name: &str) -> Result<String> {
-    let read = |name: &str| {
-        let path = paths::repo().join("xtask").join(name);
-        std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))
-    };
+    let read = |name: &str| files::read(&paths::repo().join("xtask").join(name));
     Ok(read(BASE)? + &read(name)?)
 }
 
 /// A line for the kernel's stamp: another fragment is another kernel.
 pub fn mark(fragment: &str) -> String {
-    let digest: String = Sha256::digest(fragment.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("fragment={digest}")
+    format!("fragment={}", files::sha256(fragment))
 }
 
 /// Builds the source package unpacked below `root` into `tree`, with `vmlinux` beside it, and returns what `uname -r` will say.
@@ -70,14 +65,10 @@ fn refused<'a>(fragment: &'a str, config: &str) -> Vec<&'a str> {
 }
 
 fn archive(root: &Path) -> Result<PathBuf> {
-    let folder = root.join("usr/src");
-    let files = std::fs::read_dir(&folder).with_context(|| format!("cannot read {}", folder.display()))?;
-    let mut files = files.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
+    let mut files = files::entries(&root.join("usr/src"))?;
     files.retain(|path| path.to_string_lossy().ends_with(".tar.xz"));
-    match &files[..] {
-        [one] => Ok(one.clone()),
-        others => bail!("a source package holds one .tar.xz, not {}", others.len()),
-    }
+    ensure!(files.len() == 1, "a source package holds one .tar.xz, not {}", files.len());
+    Ok(files.remove(0))
 }
 
 fn make(tree: &Path) -> Command {
@@ -90,46 +81,19 @@ fn make(tree: &Path) -> Command {
 
 /// Leaves what modules are built against, as Debian's header packages do.
 fn prune(tree: &Path) -> Result<()> {
-    remove_but(tree, |name, is_folder| !is_folder || KEPT.contains(&name))?;
-    remove_but(&tree.join("arch"), |name, is_folder| !is_folder || name == "x86")?;
-    remove_but(&tree.join("tools"), |name, is_folder| !is_folder || name == "objtool")?;
-    for folder in ["arch/x86", "tools/objtool"] {
-        objects(&tree.join(folder))?;
-    }
-    Ok(())
-}
-
-fn remove_but(folder: &Path, stays: impl Fn(&str, bool) -> bool) -> Result<()> {
-    for entry in std::fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))? {
-        let entry = entry?;
-        let is_folder = entry.file_type()?.is_dir();
-        let name = entry.file_name().to_string_lossy().into_owned();
-        if stays(&name, is_folder) && !is_object(&name) {
-            continue;
-        }
-        let path = entry.path();
-        if is_folder { std::fs::remove_dir_all(&path) } else { std::fs::remove_file(&path) }
-            .with_context(|| format!("cannot remove {}", path.display()))?;
-    }
-    Ok(())
-}
-
-fn objects(folder: &Path) -> Result<()> {
-    let mut left = vec![folder.to_owned()];
-    while let Some(folder) = left.pop() {
-        remove_but(&folder, |_, _| true)?;
-        for entry in std::fs::read_dir(&folder)? {
-            let entry = entry?;
-            if entry.file_type()?.is_dir() {
-                left.push(entry.path());
+    for (folder, kept) in [("", &KEPT[..]), ("arch", &["x86"]), ("tools", &["objtool"])] {
+        for path in files::entries(&tree.join(folder))?.iter().filter(|path| path.is_dir() && !path.is_symlink()) {
+            if !kept.iter().any(|name| path.ends_with(name)) {
+                files::remove(path)?;
             }
         }
     }
-    Ok(())
-}
-
-fn is_object(name: &str) -> bool {
-    [".o", ".a", ".cmd"].iter().any(|end| name.ends_with(end))
+    let is_object = |path: &&PathBuf| [".o", ".a", ".cmd"].iter().any(|end| path.to_string_lossy().ends_with(end));
+    let mut objects = [files::below(&tree.join("arch/x86"))?, files::below(&tree.join("tools/objtool"))?].concat();
+    for folder in ["", "arch", "tools"] {
+        objects.extend(files::entries(&tree.join(folder))?);
+    }
+    objects.iter().filter(is_object).try_for_each(|path| Ok(fs_err::remove_file(path)?))
 }
 
 #[cfg(test)]

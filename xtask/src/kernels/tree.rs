@@ -4,12 +4,11 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{bail, ensure, Context, Result};
-use sha2::{Digest, Sha256};
 
 use super::{usual_memory, usual_pace, Build, Kernel};
 use crate::arch::Arch;
-use crate::paths;
 use crate::run::have;
+use crate::{files, paths};
 
 /// How names of such kernels begin; the release follows.
 const PREFIX: &str = "tree-";
@@ -22,7 +21,6 @@ const RELEASE: &str = "include/config/kernel.release";
 const LEFT_BY: [(&str, &str); 4] =
     [(CONFIG, "olddefconfig"), (IMAGE, "bzImage"), (RELEASE, "bzImage"), (SYMBOLS, "modules")];
 
-/// Whether a name is of such a kernel.
 pub fn is_name(name: &str) -> bool {
     name.starts_with(PREFIX)
 }
@@ -40,14 +38,12 @@ pub fn adopt(tree: &Path) -> Result<String> {
     }
     let name = format!("{PREFIX}{}", read(&tree, RELEASE)?.trim());
     let folder = place(&name)?;
-    let _ = std::fs::remove_dir_all(&folder);
-    std::fs::create_dir_all(&folder)?;
+    files::emptied(&folder)?;
     std::os::unix::fs::symlink(tree.join(IMAGE), folder.join("vmlinux"))?;
     std::os::unix::fs::symlink(&tree, folder.join("build"))?;
     Ok(name)
 }
 
-/// The kernel by the name that `adopt` gave it.
 pub fn ready(name: &str) -> Result<Kernel> {
     let dir = place(name)?;
     let build = dir.join("build");
@@ -59,7 +55,7 @@ pub fn ready(name: &str) -> Result<Kernel> {
         build: Build::Here,
         compiler: compiler(&config)?,
         // Another build of the same release is another kernel.
-        stamp: format!("{}{}", digest(&config), digest(&read(&build, SYMBOLS)?)),
+        stamp: files::digest([&config, &read(&build, SYMBOLS)?]),
         dir,
         slower: usual_pace(),
         memory: usual_memory(),
@@ -72,12 +68,7 @@ fn place(name: &str) -> Result<PathBuf> {
 }
 
 fn read(tree: &Path, file: &str) -> Result<String> {
-    let path = tree.join(file);
-    std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))
-}
-
-fn digest(text: &str) -> String {
-    Sha256::digest(text.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
+    files::read(&tree.join(file))
 }
 
 /// The compiler that built the kernel: kconfig notes its first line of `--version`, in a comment before 5.8, and as an option since.

@@ -31,7 +31,6 @@ impl Key {
         Self { stem: dir.join(name) }
     }
 
-    /// A new one.
     pub fn make(dir: &Path, name: &str) -> Result<Self> {
         let key = Self::of(dir, name);
         let mut openssl = Command::new("openssl");
@@ -44,12 +43,10 @@ impl Key {
         Ok(key)
     }
 
-    /// The private half.
     pub fn private(&self) -> PathBuf {
         self.stem.with_extension("key")
     }
 
-    /// The certificate as text.
     pub fn pem(&self) -> PathBuf {
         self.stem.with_extension("pem")
     }
@@ -61,7 +58,7 @@ impl Key {
 
     /// A copy of a module, signed as the kernel's own build signs.
     pub fn sign(&self, kernel: &Kernel, module: &Path, to: &Path) -> Result<()> {
-        std::fs::copy(module, to).with_context(|| format!("cannot copy {}", module.display()))?;
+        fs_err::copy(module, to)?;
         let series = kernel.release.splitn(3, '.').take(2).collect::<Vec<_>>().join(".");
         let tool = kernel.root().join(format!("usr/lib/linux-kbuild-{series}/scripts/sign-file"));
         run(Command::new(tool).arg("sha256").arg(self.private()).arg(self.pem()).arg(to)).context("cannot sign")

@@ -2,17 +2,22 @@
 //! driver has and compiled for it.
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{bail, ensure, Context, Result};
 use serde::Deserialize;
 
-use super::parts::{parts, read};
 use super::source::{Driver, Inside};
+use crate::files::{self, read};
 use crate::kernels::Kernel;
-use crate::modules;
 use crate::run::output;
+use crate::{modules, paths};
+
+/// The parts that are ours.
+fn parts() -> PathBuf {
+    paths::repo().join("tests/real-driver")
+}
 
 #[derive(Deserialize)]
 struct Table {
@@ -74,11 +79,9 @@ pub fn make(kernel: &Kernel, driver: &Driver, folder: &Path) -> Result<()> {
     let symbols: BTreeSet<&str> = listed.lines().filter_map(|line| line.rsplit(' ').next()).collect();
     let table = table(&read(&parts().join("overrides.toml"))?, &driver.release, &symbols)?;
     let sources = folder.join("overrides");
-    let _ = std::fs::remove_dir_all(&sources);
-    std::fs::create_dir_all(&sources)?;
-    for entry in std::fs::read_dir(parts().join("overrides"))? {
-        let entry = entry?;
-        std::fs::copy(entry.path(), sources.join(entry.file_name()))?;
+    files::emptied(&sources)?;
+    for file in files::entries(&parts().join("overrides"))? {
+        files::copy(&file, &sources.join(file.file_name().unwrap_or_default()))?;
     }
     std::fs::write(sources.join("table.h"), table)?;
     standins(inside, &sources).with_context(|| {
@@ -87,7 +90,6 @@ pub fn make(kernel: &Kernel, driver: &Driver, folder: &Path) -> Result<()> {
     clean(modules::build(kernel, &sources, folder, &[])?, "the overrides")
 }
 
-/// Compiles standins.c as the driver's own files are.
 fn standins(inside: &Inside, sources: &Path) -> Result<()> {
     let mut compiler = Command::new("gcc-12");
     compiler

@@ -8,13 +8,12 @@ use std::process::Command;
 
 use anyhow::{ensure, Context, Result};
 use serde::Deserialize;
-use sha2::{Digest, Sha256};
 
-use super::parts::read;
 use crate::apt::Suite;
+use crate::files::read;
 use crate::kernels::{Build, Kernel};
 use crate::run::{output, say, tail, watched};
-use crate::{paths, setup};
+use crate::{files, paths, setup};
 
 /// Raised when what is kept changes.
 const RECIPE: &str = "recipe 1";
@@ -25,18 +24,28 @@ pub const LEFT_OUT: &str = "nvidia-uvm nvidia-drm nvidia-modeset nvidia-peermem"
 #[derive(Deserialize)]
 struct Table {
     driver: Vec<Row>,
+    closed: Vec<Row>,
 }
 
 #[derive(Deserialize)]
-struct Row {
+pub struct Row {
     release: String,
-    suite: String,
-    package: String,
+    pub suite: String,
+    pub package: String,
 }
 
-/// A driver that is built.
+pub fn row(release: &str, is_closed: bool) -> Result<Row> {
+    let table = toml::from_str::<Table>(include_str!("../../drivers.toml")).context("drivers.toml")?;
+    let (rows, kind) = if is_closed { (table.closed, "closed") } else { (table.driver, "open") };
+    let known = rows.iter().map(|row| row.release.as_str()).collect::<Vec<_>>().join(", ");
+    rows.into_iter().find(|row| row.release == release).with_context(|| {
+        format!(
+            "no {kind} driver {release} in drivers.toml, which has {known}; --source takes any open one's source tree"
+        )
+    })
+}
+
 pub struct Driver {
-    /// As the tree names it.
     pub release: String,
     /// The module, without what debuggers want.
     pub module: PathBuf,
@@ -44,31 +53,24 @@ pub struct Driver {
     pub inside: Option<Inside>,
 }
 
-/// The inside of an open driver.
 pub struct Inside {
     /// The folder that the flags are meant in: its headers are found from there.
     pub folder: PathBuf,
-    /// What its objects were compiled with.
     pub flags: Vec<String>,
 }
 
 /// The source tree of a release of drivers.toml, fetched unless the cache has it.
 pub fn fetched(release: &str) -> Result<PathBuf> {
-    let rows = toml::from_str::<Table>(include_str!("../../drivers.toml")).context("drivers.toml")?.driver;
-    let known = || rows.iter().map(|row| row.release.as_str()).collect::<Vec<_>>().join(", ");
-    let row = rows.iter().find(|row| row.release == release).with_context(|| {
-        format!("no driver {release} in drivers.toml, which has {}; name another's source tree by --source", known())
-    })?;
+    let row = row(release, false)?;
     let tree = paths::cache("real-driver")?.join(format!("source-{release}"));
-    if !tree.join("version.mk").is_file() {
-        say(format!("fetching the sources of NVIDIA's open driver {release} from {}", row.suite));
-        let partial = PathBuf::from(format!("{}.partial", tree.display()));
-        let _ = std::fs::remove_dir_all(&partial);
-        Suite::open_sources(&row.suite)?.unpack_source(&row.package, release, &partial)?;
-        let _ = std::fs::remove_dir_all(&tree);
-        std::fs::rename(&partial, &tree).with_context(|| format!("cannot move {} into place", partial.display()))?;
-    }
-    Ok(tree)
+    files::made(
+        tree,
+        |tree| tree.join("version.mk").is_file(),
+        |partial| {
+            say(format!("fetching the sources of NVIDIA's open driver {release} from {}", row.suite));
+            Suite::open_sources(&row.suite)?.unpack_source(&row.package, release, partial)
+        },
+    )
 }
 
 /// Any source tree. It is read, and built elsewhere.
@@ -78,9 +80,7 @@ pub fn of_tree(kernel: &Kernel, tree: &Path) -> Result<Driver> {
     let sources = sources(tree)?;
     let key = key(kernel, tree, &sources)?;
     let kept = paths::cache("real-driver")?.join(format!("{release}-{}-{}", kernel.name, &key[..16]));
-    if !kept.join("done").exists() {
-        build(kernel, &release, tree, &sources, &kept)?;
-    }
+    let kept = made(kept, |partial| build(kernel, &release, tree, &sources, partial))?;
     let flags = read(&kept.join("flags"))?.split_whitespace().map(str::to_owned).collect();
     let inside = Some(Inside { folder: kept.join("tree/src/nvidia"), flags });
     Ok(Driver { release, module: kept.join("nvidia.ko"), inside })
@@ -105,20 +105,17 @@ fn release(tree: &Path) -> Result<String> {
 
 /// The tree's files, without what a build or a version control left there.
 fn sources(tree: &Path) -> Result<Vec<PathBuf>> {
-    let (mut found, mut left) = (Vec::new(), vec![tree.to_owned()]);
-    while let Some(folder) = left.pop() {
-        for entry in std::fs::read_dir(&folder).with_context(|| format!("cannot read {}", folder.display()))? {
-            let entry = entry?;
-            let name = entry.file_name().to_string_lossy().into_owned();
-            if name.starts_with('.') || ["_out", "debian"].contains(&name.as_str()) {
-                continue;
-            }
-            let is_product = [".o", ".ko", ".o_binary", ".d"].iter().any(|end| name.ends_with(end));
-            if entry.file_type()?.is_dir() {
-                left.push(entry.path());
-            } else if entry.file_type()?.is_file() && !is_product {
-                found.push(entry.path().strip_prefix(tree)?.to_owned());
-            }
+    let is_left = |entry: &walkdir::DirEntry| {
+        let name = entry.file_name().to_string_lossy();
+        let is_product = [".o", ".ko", ".o_binary", ".d"].iter().any(|end| name.ends_with(end));
+        let is_other = entry.depth() > 0 && (name.starts_with('.') || name == "_out" || name == "debian");
+        !is_other && (entry.file_type().is_dir() || entry.file_type().is_file() && !is_product)
+    };
+    let mut found = Vec::new();
+    for entry in walkdir::WalkDir::new(tree).into_iter().filter_entry(is_left) {
+        let entry = entry?;
+        if entry.file_type().is_file() {
+            found.push(entry.path().strip_prefix(tree)?.to_owned());
         }
     }
     found.sort();
@@ -129,41 +126,24 @@ fn key(kernel: &Kernel, tree: &Path, sources: &[PathBuf]) -> Result<String> {
     let mut parts = vec![RECIPE.as_bytes().to_vec(), kernel.stamp.clone().into_bytes()];
     for path in sources {
         parts.push(path.to_string_lossy().into_owned().into_bytes());
-        parts.push(std::fs::read(tree.join(path)).with_context(|| format!("cannot read {}", path.display()))?);
+        parts.push(fs_err::read(tree.join(path))?);
     }
-    Ok(digest(&parts))
+    Ok(files::digest(parts))
 }
 
-/// What a build is kept by.
-pub fn digest(parts: &[Vec<u8>]) -> String {
-    let mut hash = Sha256::new();
-    for bytes in parts {
-        hash.update((bytes.len() as u64).to_le_bytes());
-        hash.update(bytes);
-    }
-    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-fn build(kernel: &Kernel, release: &str, tree: &Path, sources: &[PathBuf], kept: &Path) -> Result<()> {
+fn build(kernel: &Kernel, release: &str, tree: &Path, sources: &[PathBuf], partial: &Path) -> Result<()> {
     say(format!("building NVIDIA's open driver {release} for {}, once: some minutes", kernel.release));
     setup::require(setup::KERNELS)?;
-    let partial = PathBuf::from(format!("{}.partial", kept.display()));
-    let _ = std::fs::remove_dir_all(&partial);
     let work = partial.join("tree");
-    for path in sources {
-        let to = work.join(path);
-        std::fs::create_dir_all(to.parent().context("no parent")?)?;
-        std::fs::copy(tree.join(path), &to).with_context(|| format!("cannot write {}", to.display()))?;
-    }
+    sources.iter().try_for_each(|path| files::copy(&tree.join(path), &work.join(path)))?;
     // The part that knows no kernel, and then the module around it, as the tree's own makefile does it for all its modules.
     step(
         make(&work).arg("kernel-open/nvidia/nv-kernel.o_binary"),
         &partial.join("log.kernel"),
         "the part that knows no kernel (about 1300 steps)",
     )?;
-    module(kernel, &work.join("kernel-open"), &partial)?;
-    keep(&work, &partial)?;
-    done(&partial, kept)
+    module(kernel, &work.join("kernel-open"), partial)?;
+    keep(&work, partial)
 }
 
 /// Makes `nvidia.ko` around the part that knows no kernel; without what debuggers want, and with its log, it lies in `to`.
@@ -180,11 +160,16 @@ pub fn module(kernel: &Kernel, inside: &Path, to: &Path) -> Result<()> {
     output(&mut strip).map(drop).context("the driver's makefiles left no nvidia.ko that can be read")
 }
 
-/// What was made in `partial` is kept from here on.
-pub fn done(partial: &Path, kept: &Path) -> Result<()> {
-    std::fs::write(partial.join("done"), "")?;
-    let _ = std::fs::remove_dir_all(kept);
-    std::fs::rename(partial, kept).with_context(|| format!("cannot move {} into place", partial.display()))
+/// A folder that is kept once it is done.
+pub fn made(kept: PathBuf, make: impl FnOnce(&Path) -> Result<()>) -> Result<PathBuf> {
+    files::made(
+        kept,
+        |kept| kept.join("done").exists(),
+        |partial| {
+            make(partial)?;
+            Ok(fs_err::write(partial.join("done"), "")?)
+        },
+    )
 }
 
 /// The flags, and of the tree the headers.

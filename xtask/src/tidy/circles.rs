@@ -10,10 +10,8 @@ use super::imports::Target;
 use super::{packages, tracked, with_ending};
 use crate::paths::repo;
 
-/// Modules by their names' segments.
 type Circle = BTreeSet<Vec<String>>;
 
-/// From which module to which other.
 type Arrows = BTreeSet<(Vec<String>, Vec<String>)>;
 
 /// The groups in which each thing reaches each other along the arrows.

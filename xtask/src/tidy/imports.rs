@@ -23,7 +23,6 @@ pub struct Target {
     modules: Vec<Module>,
 }
 
-/// A module, inline ones included.
 struct Module {
     file: PathBuf,
     /// Where files of its children lie.
@@ -45,7 +44,6 @@ struct Found {
     /// What is brought in with all its names.
     globs: Vec<Vec<String>>,
     modules: Vec<syn::ItemMod>,
-    /// What is defined here.
     items: BTreeSet<String>,
     /// Macros that the crate's root exports, wherever they stand.
     macros: Vec<String>,
@@ -186,7 +184,6 @@ fn plain(ident: &impl ToString) -> String {
     ident.to_string().trim_start_matches("r#").to_owned()
 }
 
-/// Whether an item is built for tests only.
 fn is_for_tests(attributes: &[syn::Attribute]) -> bool {
     let cfgs = attributes.iter().filter(|attribute| attribute.path().is_ident("cfg"));
     cfgs.filter_map(|attribute| attribute.parse_args::<syn::Meta>().ok()).any(|said| is_never_but_for_tests(&said))

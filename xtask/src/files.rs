@@ -1,0 +1,127 @@
+//! Files and folders: text, whole trees, and folders of the cache that are in place only when they are whole.
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use anyhow::{Context, Result};
+use sha2::{Digest, Sha256};
+use walkdir::WalkDir;
+
+/// A file's text.
+pub fn read(path: &Path) -> Result<String> {
+    Ok(fs_err::read_to_string(path)?)
+}
+
+pub fn put(path: &Path, bytes: impl AsRef<[u8]>, mode: u32) -> Result<()> {
+    fs_err::create_dir_all(path.parent().context("no parent")?)?;
+    fs_err::write(path, bytes)?;
+    Ok(fs_err::set_permissions(path, std::fs::Permissions::from_mode(mode))?)
+}
+
+pub fn copy(from: &Path, to: &Path) -> Result<()> {
+    fs_err::create_dir_all(to.parent().context("no parent")?)?;
+    fs_err::copy(from, to)?;
+    Ok(())
+}
+
+/// What lies in a folder, in order of name.
+pub fn entries(folder: &Path) -> Result<Vec<PathBuf>> {
+    let mut found = fs_err::read_dir(folder)?.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
+    found.sort();
+    Ok(found)
+}
+
+/// Everything below a folder but itself, in order of name. No link is followed.
+pub fn tree(folder: &Path) -> Result<Vec<walkdir::DirEntry>> {
+    Ok(WalkDir::new(folder).min_depth(1).sort_by_file_name().into_iter().collect::<walkdir::Result<_>>()?)
+}
+
+/// All below a folder that is none, in order of name.
+pub fn below(folder: &Path) -> Result<Vec<PathBuf>> {
+    let files = tree(folder)?.into_iter().filter(|entry| !entry.file_type().is_dir());
+    let mut found: Vec<PathBuf> = files.map(walkdir::DirEntry::into_path).collect();
+    found.sort();
+    Ok(found)
+}
+
+/// Removes a folder with all in it, if it is there.
+pub fn remove(folder: &Path) -> Result<()> {
+    match fs_err::remove_dir_all(folder) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error.into()),
+        _ => Ok(()),
+    }
+}
+
+pub fn emptied(folder: &Path) -> Result<()> {
+    remove(folder)?;
+    Ok(fs_err::create_dir_all(folder)?)
+}
+
+/// SHA-256 of all parts, each with its length, in hexadecimal digits.
+pub fn digest<T: AsRef<[u8]>>(parts: impl IntoIterator<Item = T>) -> String {
+    let mut hash = Sha256::new();
+    for part in parts {
+        hash.update((part.as_ref().len() as u64).to_le_bytes());
+        hash.update(part);
+    }
+    hex(&hash.finalize())
+}
+
+/// SHA-256 of some bytes, in hexadecimal digits.
+pub fn sha256(bytes: impl AsRef<[u8]>) -> String {
+    hex(&Sha256::digest(bytes))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// A name beside another. Versions have dots, so that an extension would replace their ends.
+pub fn beside(place: &Path, word: &str) -> PathBuf {
+    PathBuf::from(format!("{}.{word}", place.display()))
+}
+
+/// A folder that is whole, or is made now: in another place, from which it is moved.
+pub fn made(
+    place: PathBuf,
+    is_whole: impl Fn(&Path) -> bool,
+    make: impl FnOnce(&Path) -> Result<()>,
+) -> Result<PathBuf> {
+    // Two lanes of `x test` may want the same one.
+    static PLACES: Mutex<BTreeMap<PathBuf, Arc<Mutex<()>>>> = Mutex::new(BTreeMap::new());
+    let lock = PLACES.lock().unwrap_or_else(PoisonError::into_inner).entry(place.clone()).or_default().clone();
+    let _guard = lock.lock().unwrap_or_else(PoisonError::into_inner);
+    if is_whole(&place) {
+        return Ok(place);
+    }
+    let partial = beside(&place, &format!("partial-{}", std::process::id()));
+    emptied(&partial)?;
+    make(&partial)?;
+    remove(&place)?;
+    fs_err::rename(&partial, &place)?;
+    Ok(place)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn made_folder_is_in_place_only_when_whole() {
+        let cache = tempfile::tempdir().unwrap();
+        let place = cache.path().join("550.163.01");
+        let whole = |place: &Path| place.join("done").exists();
+        let make = |fails: bool| {
+            made(place.clone(), whole, |partial| {
+                put(&partial.join("done"), "", 0o644)?;
+                anyhow::ensure!(!fails, "no network");
+                Ok(())
+            })
+        };
+        assert!(make(true).is_err() && !place.exists());
+        assert!(make(false).is_ok() && whole(&place));
+        assert!(make(true).is_ok(), "it is not made again");
+    }
+}
