@@ -25,7 +25,6 @@ pub(super) const THREADS: usize = 2;
 const MOST_TRIES: u64 = 16;
 /// What a thread needs is in buffers elsewhere.
 const STACK: usize = 256 << 10;
-/// No patience.
 const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 
 /// A listener and whose it is.
@@ -37,7 +36,6 @@ pub(super) struct Listener {
     pub(super) name: String,
     /// The container's, which its listeners share.
     pub(super) account: Arc<Account>,
-    /// The container's, too.
     pub(super) held: Arc<Processes>,
     /// Who takes the next notification.
     turn: Turn,

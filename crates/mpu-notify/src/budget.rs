@@ -40,7 +40,6 @@ pub(super) struct Account {
 struct Spent {
     /// By threads that have ended.
     before: Duration,
-    /// Those that have not.
     threads: Vec<Tid>,
 }
 
@@ -68,7 +67,6 @@ pub(super) struct Worker {
     /// Pages that were brought in and are to be paid for.
     pages: u64,
     looked: Timespec,
-    /// Since then.
     calls: u32,
     percent: u32,
 }

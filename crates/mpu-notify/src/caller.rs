@@ -42,7 +42,6 @@ pub(super) struct Caller {
     tid: Tid,
     /// Of the thread itself; none before Linux 6.9.
     pidfd: Option<OwnedFd>,
-    /// Its folder.
     pub(super) folder: Folder,
     /// Its PID namespace, which it has for life: only its children can be born in another (pid_namespaces(7)).
     pub(super) namespace: Arc<Namespace>,

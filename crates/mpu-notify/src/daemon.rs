@@ -44,7 +44,6 @@ const LONGEST_REQUEST: u64 = 8 << 10;
 /// The exit code that asks whoever started us to start us again, with all that was kept (EX_TEMPFAIL of sysexits.h).
 pub const AGAIN: u8 = 75;
 
-/// What ended the supervisor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
     /// It was retired, and the last listener has gone.

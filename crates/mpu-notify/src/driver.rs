@@ -17,7 +17,6 @@ use std::io;
 /// The driver's status for a client that is not the caller's (nvstatuscodes.h).
 const NV_ERR_INVALID_CLIENT: u32 = 0x23;
 
-/// See the module.
 pub(super) struct Driver<'a> {
     pub(super) own: &'a Own,
     pub(super) file: OwnedFd,

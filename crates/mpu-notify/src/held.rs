@@ -32,7 +32,6 @@ struct Known {
 }
 
 impl Held {
-    /// Nobody yet.
     pub(super) fn among(all: &Everybody) -> Held {
         Held { known: Mutex::default(), all: all.clone() }
     }

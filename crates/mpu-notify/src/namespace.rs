@@ -28,7 +28,6 @@ impl Namespace {
         Namespace::new(fs::File::open("/proc/self/ns/pid")?.into())
     }
 
-    /// Which one it is.
     pub(super) fn id(&self) -> Id {
         self.id
     }

@@ -19,7 +19,6 @@ use std::io;
 /// How numbers are looked up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lookup {
-    /// The namespace is asked.
     Kernel,
     /// `/proc` is read.
     Proc,
@@ -39,7 +38,6 @@ impl Lookup {
         }
     }
 
-    /// Its name in reports.
     pub fn name(self) -> &'static str {
         match self {
             Lookup::Kernel => "kernel",

@@ -19,7 +19,6 @@ use std::time::Instant;
 /// A process's numbers, from its own namespace up to the host's.
 pub(super) type Numbers = Vec<(Id, ViewPid)>;
 
-/// See the module.
 #[derive(Debug)]
 pub(super) struct Process {
     pidfd: OwnedFd,

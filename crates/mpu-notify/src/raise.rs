@@ -49,27 +49,22 @@ pub struct SupervisorOptions {
     pub program: Option<PathBuf>,
 }
 
-/// What became of it.
 #[derive(Debug)]
 pub enum Raised {
-    /// There was none.
     Started(State),
     /// One was retired, and takes containers again.
     Resumed(State),
     /// One of another version, which was this one, has made room.
     Replaced(State, String),
-    /// It was up before.
     Already(State),
 }
 
 /// What became of one that was up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lowered {
-    /// It has ended.
     Ended,
     /// It ends with the last of so many containers, and lets their calls pass untouched until then.
     Retired {
-        /// The containers.
         containers: usize,
     },
 }
@@ -105,7 +100,6 @@ pub fn unfit(host: &Host) -> Option<NotifyError> {
     (!host.in_init_pid_namespace()).then_some(NotifyError::NotOnHost)
 }
 
-/// Raises it.
 pub fn raise(host: &Host, options: &SupervisorOptions, driver: Option<&Driver>) -> Result<Raised, NotifyError> {
     let this = env!("CARGO_PKG_VERSION");
     options.drivers.take(driver)?;

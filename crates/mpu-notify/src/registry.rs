@@ -30,7 +30,6 @@ const MOST_OF_ONE: usize = 128;
 pub(super) const JOURNAL: &str = "journal";
 /// What listeners' names with the keeper begin with; the key and the container's id follow.
 const PREFIX: &str = "l";
-/// All of them.
 pub(super) struct Registry {
     pub(super) setting: Arc<Setting>,
     journal: Arc<Journal>,
@@ -186,7 +185,6 @@ impl Registry {
             .collect()
     }
 
-    /// The containers, each once.
     pub(super) fn containers(&self) -> Vec<String> {
         let mut names: Vec<String> = self.lock().values().map(|listener| listener.name.clone()).collect();
         names.sort();

@@ -19,9 +19,7 @@ use std::io;
 pub(super) struct Rights {
     /// Effective user, by the host's number.
     pub(super) uid: Uid,
-    /// Effective group.
     pub(super) gid: Gid,
-    /// Supplementary groups.
     pub(super) groups: Vec<Gid>,
     /// Effective capabilities that count on the host: none of those that hold in a user namespace only.
     pub(super) capabilities: CapabilitySet,

@@ -20,11 +20,9 @@ use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Arc, PoisonError, RwLock};
 
-/// See the module.
 pub struct Setting {
     lookup: Lookup,
     pub(super) host: Namespace,
-    /// This process.
     pub(super) pid: HostPid,
     pub(super) threads: Threads,
     /// Processes that are held for all containers.

@@ -422,7 +422,6 @@ pub(super) struct Held {
 }
 
 impl Held {
-    /// The place.
     pub(super) fn get(&mut self) -> &mut Place {
         // SAFETY: the index is below the number of places that are mapped.
         let place = unsafe { self.journal.base.add(self.index) };

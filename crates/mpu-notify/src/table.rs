@@ -13,7 +13,6 @@ use mpu_abi::{Inner, Layout, Row};
 /// What stands in memory for rows that the driver has not written to. One that ends so is a row even so: rows are whole.
 const UNWRITTEN: u8 = 0xa5;
 
-/// See the module.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Table {
     /// Byte offset of the pointer.

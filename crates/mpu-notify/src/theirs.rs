@@ -5,7 +5,6 @@
 use super::memory::Memory;
 use std::io;
 
-/// See the module.
 pub(super) struct Theirs<'a> {
     pub(super) memory: Memory,
     pub(super) still_waits: &'a dyn Fn() -> bool,

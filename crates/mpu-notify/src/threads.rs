@@ -19,7 +19,6 @@ const DRIVER_STAYS: Duration = Duration::from_secs(1);
 /// What the loaded driver does.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Habits {
-    /// Names threads in lists.
     names: bool,
     /// Looks a process up by the thread that made its client.
     wants: bool,

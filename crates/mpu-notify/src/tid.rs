@@ -12,7 +12,6 @@ impl Tid {
         Tid(taken.pid)
     }
 
-    /// The one that calls.
     pub(super) fn of_this_thread() -> Tid {
         Tid(rustix::thread::gettid().as_raw_nonzero().get() as u32)
     }

@@ -22,7 +22,6 @@ pub(super) struct Turn {
 }
 
 impl Turn {
-    /// Nobody's, for this listener.
     pub(super) fn at(listener: BorrowedFd<'_>) -> Turn {
         Turn { taken: Mutex::default(), bell: bell(listener).ok() }
     }

@@ -13,7 +13,6 @@ use super::threads::InCall;
 use mpu_core::policy::Sees;
 use mpu_core::{HostPid, PidMap, ViewPid};
 
-/// A view.
 pub(super) enum View<'a> {
     /// The processes of the caller's namespace.
     Own(Numbers<'a>),

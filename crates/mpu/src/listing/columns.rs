@@ -60,9 +60,7 @@ pub enum Column {
 /// How a cell stands in its column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Align {
-    /// Words.
     Left,
-    /// Numbers.
     Right,
 }
 
@@ -198,12 +196,10 @@ impl Column {
         ROWS.iter().find(|row| row.0 == self).unwrap_or(&ROWS[0])
     }
 
-    /// Its title.
     pub fn title(self) -> &'static str {
         self.row().1
     }
 
-    /// How its cells stand.
     pub fn align(self) -> Align {
         self.row().2
     }
@@ -230,7 +226,6 @@ impl Column {
 /// A column to sort by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sort {
-    /// Which.
     pub column: Column,
     /// Largest first.
     pub descending: bool,

@@ -58,7 +58,6 @@ pub struct Plugin {
     pub words: String,
 }
 
-/// A plugin's own file.
 pub struct Presence {
     plugin: Plugin,
     path: PathBuf,
