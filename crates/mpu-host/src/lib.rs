@@ -17,10 +17,10 @@ pub mod kernel_release;
 pub mod maker;
 pub mod own;
 pub mod progress;
-pub mod same;
 mod sys;
 pub mod time;
 
 pub use exit::Exit;
 pub use explain::Explain;
 pub use host::Host;
+pub use mpu_os::file as same;

@@ -336,17 +336,9 @@ pub fn age(seconds: u64) -> String {
     }
 }
 
-/// Text of somebody else's, such as a command line, made fit to be printed on a terminal: escape sequences and marks that turn the
-/// writing direction round become a replacement character.
+/// Text of others as a cell.
 pub fn harmless(text: &str) -> String {
-    let marks = ['\u{200e}', '\u{200f}', '\u{2028}', '\u{2029}', '\u{feff}'];
-    let bad = |c: char| {
-        c.is_control()
-            || marks.contains(&c)
-            || ('\u{202a}'..='\u{202e}').contains(&c)
-            || ('\u{2066}'..='\u{2069}').contains(&c)
-    };
-    text.chars().map(|c| if bad(c) { '\u{fffd}' } else { c }).collect()
+    mpu_os::text::printable(text, usize::MAX)
 }
 
 #[cfg(test)]
