@@ -9,31 +9,23 @@ use mpu_host::host::Host;
 use mpu_notify::client;
 use serde::Serialize;
 
-/// What became of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum How {
-    /// An engine has them.
     Applied,
-    /// There was none to give them to.
     NotUp,
 }
 
 impl How {
-    /// Every way.
     pub const ALL: [How; 2] = [How::Applied, How::NotUp];
 }
 
-/// What was applied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Applied {
-    /// What became of it.
     pub how: How,
-    /// How many compiled rules.
     pub rules: usize,
 }
 
-/// Gives them.
 pub fn apply(host: &Host) -> Result<Applied, EngineError> {
     checks::root(host)?;
     let config = Config::of(host)?;

@@ -13,33 +13,24 @@ use mpu_notify::raise::{self, Lowered};
 use serde::Serialize;
 use std::time::{Duration, Instant};
 
-/// What became of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum How {
-    /// The module was unloaded.
     Unloaded,
-    /// The notify engine ended.
     Ended,
     /// It goes on for containers that have its filter, and lets their calls through.
     Retired,
-    /// None was up.
     NotUp,
 }
 
 impl How {
-    /// Every way.
     pub const ALL: [How; 4] = [How::Unloaded, How::Ended, How::Retired, How::NotUp];
 }
 
-/// What was done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Down {
-    /// What became of it.
     pub how: How,
-    /// Containers that still have the notify engine's filter.
     pub containers: usize,
-    /// How long it took.
     pub took: Duration,
 }
 

@@ -3,6 +3,8 @@
 //! Owns the choice. An engine is a module below this one; another one adds a variant to [`Engine`], a line to [`choose`] and its
 //! own module, and nothing else here. [`lock`] keeps those apart who bring one up at the same time.
 
+#![allow(missing_docs)]
+
 pub mod apply;
 pub mod down;
 pub mod error;
@@ -48,10 +50,8 @@ impl Engine {
     }
 }
 
-/// An engine and the reason for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Choice {
-    /// The engine.
     pub engine: Engine,
     /// Why this one, as half a sentence.
     pub why: String,

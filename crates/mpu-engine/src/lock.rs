@@ -27,11 +27,8 @@ const COMMAND: usize = 64;
 #[derive(Debug, thiserror::Error)]
 #[error("{} is held by {by}; waited {} s", path.display(), waited.as_secs())]
 pub struct Held {
-    /// The file.
     pub path: PathBuf,
-    /// Who, in words.
     pub by: String,
-    /// How long was waited.
     pub waited: Duration,
 }
 
@@ -49,12 +46,9 @@ impl Explain for Held {
     }
 }
 
-/// Why a lock is not ours.
 #[derive(Debug)]
 pub enum LockError {
-    /// The file cannot be used.
     Io(io::Error),
-    /// Another has it.
     Held(Held),
 }
 

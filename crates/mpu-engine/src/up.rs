@@ -22,6 +22,7 @@ use super::{after_refusal, choose, Choice, Engine};
 use mpu_host::config::{rules, Asked, Config, Drivers};
 use mpu_host::driver::Driver;
 use mpu_host::host::Host;
+use mpu_host::phase::Phase;
 use mpu_notify::client;
 use mpu_notify::error::NotifyError;
 use mpu_notify::raise::{self as notify, Lowered};
@@ -38,7 +39,6 @@ pub struct UpOptions {
     pub engine: Option<Asked>,
 
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub module: module::ModuleOptions,
 
     /// Accept a driver release that this mpu does not know, even where drivers = "known" is configured
@@ -58,60 +58,42 @@ pub struct UpOptions {
     pub ask: Option<Ask>,
 }
 
-/// What became of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum How {
-    /// The module was loaded.
     Loaded,
-    /// The notify engine's supervisor was started.
     Started,
     /// It was retired, and takes containers again.
     Resumed,
-    /// This version took over from another.
     Replaced,
-    /// It was up before.
     AlreadyUp,
-    /// The module was built and nothing more.
     Built,
 }
 
 impl How {
-    /// Every way.
     pub const ALL: [How; 6] = [How::Loaded, How::Started, How::Resumed, How::Replaced, How::AlreadyUp, How::Built];
 }
 
 /// What else became of something: of the engine that was not chosen, if it was up, and of the plugin that brings the notify engine containers.
 #[derive(Debug)]
 pub enum Note {
-    /// The notify engine was told to go.
     SupervisorLowered(Lowered),
-    /// It could not be told, and stays.
     SupervisorStays(NotifyError),
-    /// The module was unloaded.
     ModuleUnloaded,
-    /// It could not be unloaded.
     ModuleStays(ModuleError),
     /// The container engine's plugin was asked of systemd, as the configuration wants it.
     PluginStarted,
     /// The configuration wants it, and systemd is not there, or has no such unit.
     NoPlugin,
-    /// systemd does not start it.
     PluginStays(NotifyError),
-    /// Another project's module is loaded, and stays.
     ForeignModule(Foreign),
 }
 
-/// What was done.
 #[derive(Debug)]
 pub struct Up {
-    /// What became of it.
     pub how: How,
-    /// The engine, and why this one.
     pub choice: Choice,
-    /// What became of the other one.
     pub notes: Vec<Note>,
-    /// The module's file.
     pub module: Option<PathBuf>,
     /// Where that comes from; none if it is not known.
     pub origin: Option<Origin>,
@@ -119,17 +101,12 @@ pub struct Up {
     pub passed_over: Vec<PassedOver>,
     /// How long building it took, if it was built now.
     pub built_in: Option<Duration>,
-    /// Whom it took over from.
     pub replaced: Option<Replaced>,
-    /// What the module says.
     pub module_state: Option<State>,
     /// Whether it was seen to translate, where somebody asked.
     pub proof: Option<Proof>,
-    /// What the notify engine's supervisor says.
     pub notify_state: Option<client::State>,
-    /// The driver.
     pub driver: Option<Driver>,
-    /// How long all of it took.
     pub took: Duration,
 }
 
@@ -140,7 +117,6 @@ const ASK_PATIENCE: Duration = Duration::from_secs(120);
 /// How long callers inside a module that is not needed any more are waited for.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Brings MPU up.
 pub fn up(host: &Host, kernel: &dyn Kernel, options: &UpOptions) -> Result<Up, EngineError> {
     let began = Instant::now();
     if !options.module.build_only {
@@ -190,7 +166,6 @@ pub fn up(host: &Host, kernel: &dyn Kernel, options: &UpOptions) -> Result<Up, E
     Ok(up)
 }
 
-/// The unit of the container engine's plugin.
 pub const PLUGIN: &str = "mpu-nri.service";
 
 /// Has it started, or finds that it is up.
@@ -311,7 +286,7 @@ fn by_notify(
 /// The module is up: a supervisor is not needed any more. Both at once do no harm, so its failure is none of ours.
 fn without_notify(host: &Host) -> Option<Note> {
     let Ok(Some(state)) = client::state(host) else { return None };
-    if state.state != "armed" {
+    if state.state != Phase::Armed {
         return None;
     }
     match notify::lower(host) {
@@ -320,7 +295,6 @@ fn without_notify(host: &Host) -> Option<Note> {
     }
 }
 
-/// The notify engine was chosen: the module goes.
 fn without_module(host: &Host, kernel: &dyn Kernel) -> Option<Note> {
     state::is_loaded(host).then(|| match lower_module(host, kernel, PATIENCE) {
         Ok(_) => Note::ModuleUnloaded,

@@ -14,6 +14,7 @@ pub mod host;
 pub mod kernel_release;
 pub mod maker;
 pub mod own;
+pub mod phase;
 pub mod progress;
 pub mod same;
 mod sys;

@@ -19,7 +19,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Where built modules are kept.
 pub const STORE: &str = "/var/lib/mpu";
 
 /// The file that lies beside `mpu.ko`: the same module under the other name.
@@ -28,9 +27,7 @@ pub const NEXT: &str = "mpu_next.ko";
 const MODULE: &str = "mpu.ko";
 const KEY: &str = "mpu.key";
 
-/// Why there is no module.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs)] // the messages say it, and the fields are what they name
 pub enum BuildError {
     #[error("cannot write to {}", path.display())]
     Store { path: PathBuf, source: io::Error },
@@ -101,10 +98,8 @@ pub(super) fn hold(folder: &Path, patience: Duration) -> Result<File, BuildError
     })
 }
 
-/// A module that is ready to be loaded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ready {
-    /// Where it is.
     pub path: PathBuf,
     /// How long it took to build; none when it was there already.
     pub took: Option<Duration>,

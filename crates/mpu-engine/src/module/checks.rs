@@ -8,9 +8,7 @@ use mpu_host::explain::Explain;
 use mpu_host::host::{Host, Lockdown, CAP_SYS_ADMIN, CAP_SYS_MODULE};
 use std::path::{Path, PathBuf};
 
-/// Why the module engine cannot run here.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs)] // the messages say it, and the fields are what they name
 pub enum Unfit {
     #[error("this needs root: changing an engine takes the capability CAP_SYS_MODULE, which this process lacks")]
     NotRoot,
@@ -104,14 +102,10 @@ impl Explain for Unfit {
     }
 }
 
-/// What building needs, found on this host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Toolchain {
-    /// The kernel's release.
     pub release: String,
-    /// The kernel's build directory.
     pub headers: PathBuf,
-    /// `make`.
     pub make: PathBuf,
     /// What to tell the kernel's makefiles about the compiler: `CC=…` or `LLVM=1`.
     pub compiler: String,

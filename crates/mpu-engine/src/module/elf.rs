@@ -5,7 +5,6 @@
 /// Processors that modules of ours are made for: the ELF number, Rust's name, and the kernel's.
 const MACHINES: [(u16, &str, &str); 2] = [(62, "x86_64", "x86"), (183, "aarch64", "arm64")];
 
-/// The facts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
     machine: u16,

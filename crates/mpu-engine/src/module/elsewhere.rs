@@ -49,9 +49,7 @@ pub struct BuildOptions {
     pub sign_cert: Option<String>,
 }
 
-/// Why there is no module for that kernel.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs)] // the messages say it, and the fields are what they name
 pub enum ElsewhereError {
     #[error(transparent)]
     Headers(#[from] HeadersError),
@@ -117,24 +115,18 @@ impl Explain for ElsewhereError {
     }
 }
 
-/// What was built.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Elsewhere {
-    /// The kernel's release.
     pub release: String,
     /// The processor, by Rust's name.
     pub arch: &'static str,
     /// What the module says of the kernel that it is for.
     pub vermagic: String,
-    /// The module.
     pub module: PathBuf,
     /// The same under its other name, for a change of versions without a gap.
     pub next: PathBuf,
-    /// What the build said.
     pub log: PathBuf,
-    /// Whether it carries a signature.
     pub signed: bool,
-    /// How long it took.
     pub took: Duration,
 }
 

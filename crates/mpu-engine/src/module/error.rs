@@ -16,37 +16,23 @@ pub enum ModuleError {
     /// The driver's release is one that the administrator does not want.
     #[error(transparent)]
     UnknownDriver(#[from] UnknownDriver),
-    /// The module's sources are not to be had.
     #[error(transparent)]
     Source(#[from] SourceError),
-    /// The module could not be built.
     #[error(transparent)]
     Build(#[from] BuildError),
-    /// The module could not be loaded or unloaded.
     #[error(transparent)]
     Load(#[from] LoadError),
     /// A module for another kernel could not be built.
     #[error(transparent)]
     Elsewhere(#[from] ElsewhereError),
-    /// The module's state could not be read.
     #[error(transparent)]
     State(#[from] StateError),
     /// Any of these, after modules that were there could not be used.
     #[error("{}; passed over: {}", chain(error), ReadyMade::in_words(passed_over))]
-    After {
-        /// What could not be done without them.
-        error: Box<ModuleError>,
-        /// Those modules.
-        passed_over: Vec<PassedOver>,
-    },
+    After { error: Box<ModuleError>, passed_over: Vec<PassedOver> },
     /// Any of these, when it was to take the place of another version.
     #[error("{}; {}", chain(error), what_is_up(now.as_deref()))]
-    Replacing {
-        /// Why it did not.
-        error: Box<ModuleError>,
-        /// The version that is up now.
-        now: Option<String>,
-    },
+    Replacing { error: Box<ModuleError>, now: Option<String> },
 }
 
 fn what_is_up(now: Option<&str>) -> String {
@@ -54,7 +40,6 @@ fn what_is_up(now: Option<&str>) -> String {
 }
 
 impl ModuleError {
-    /// The same, with what was passed over before.
     pub fn after(self, passed_over: Vec<PassedOver>) -> ModuleError {
         match passed_over.is_empty() {
             true => self,
@@ -62,7 +47,6 @@ impl ModuleError {
         }
     }
 
-    /// What went wrong, whatever was passed over before.
     pub fn plain(&self) -> &ModuleError {
         match self {
             ModuleError::After { error, .. } | ModuleError::Replacing { error, .. } => error.plain(),

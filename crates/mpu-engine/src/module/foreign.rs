@@ -35,7 +35,6 @@ pub struct Foreign {
     pub dkms: Vec<String>,
 }
 
-/// Looks for all of it.
 pub fn find(host: &Host) -> Foreign {
     let of_version = |version: &String| !host.at(format!("/usr/src/mpu-{version}/{OUR_SOURCE}")).exists();
     let mut dkms: Vec<String> = names(&host.at("/var/lib/dkms/mpu"))
@@ -51,7 +50,6 @@ pub fn find(host: &Host) -> Foreign {
     Foreign { files, dkms, ..loaded(host) }
 }
 
-/// Looks only for what is loaded.
 pub fn loaded(host: &Host) -> Foreign {
     let is_foreign = |instance: &Instance| instance.presence(host) == Presence::Foreign;
     let loaded: Vec<&str> = Instance::ALL.into_iter().filter(is_foreign).map(Instance::name).collect();
@@ -59,7 +57,6 @@ pub fn loaded(host: &Host) -> Foreign {
     Foreign { loaded, version, ..Foreign::default() }
 }
 
-/// Whether our modules' names are free, or ours.
 pub fn names_are_free(host: &Host) -> Result<(), Unfit> {
     if loaded(host).is_none() {
         return Ok(());

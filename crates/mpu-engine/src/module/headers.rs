@@ -12,9 +12,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Why headers cannot be used.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs)] // the messages say it, and the fields are what they name
 pub enum HeadersError {
     #[error("`{release}` is not the release of a kernel")]
     BadRelease { release: String },
@@ -86,12 +84,10 @@ impl Explain for HeadersError {
     }
 }
 
-/// Headers that can be used, and with what.
 #[derive(Debug)]
 pub struct Headers {
     /// The processor, by Rust's name.
     pub arch: &'static str,
-    /// What builds with them.
     pub tools: Toolchain,
 }
 
@@ -202,7 +198,6 @@ fn nothing_there(folder: PathBuf, release: &str) -> HeadersError {
     HeadersError::NotHeaders { path: folder, release }
 }
 
-/// The processor that the headers were configured for.
 fn arch_of(path: &Path, config: &str, asked: Option<&str>) -> Result<&'static str, HeadersError> {
     let has = |option: &str| config.lines().any(|line| line == option);
     let found = match (has("CONFIG_X86_64=y"), has("CONFIG_ARM64=y")) {

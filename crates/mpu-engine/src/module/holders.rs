@@ -7,15 +7,12 @@ use mpu_host::containers;
 use mpu_host::host::Host;
 use std::fmt;
 
-/// More are counted, not named.
 const NAMED: usize = 3;
 /// How much of `comm` there can be: 16 bytes and a line's end (proc_pid_comm(5)).
 const COMMAND: usize = 64;
 
-/// A caller that stays inside.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Held {
-    /// What the module says.
     pub holder: Holder,
     /// The program's name, as the kernel has it; none when the process is gone.
     pub command: Option<String>,

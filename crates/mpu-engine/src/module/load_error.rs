@@ -11,7 +11,6 @@ use std::time::Duration;
 
 /// Why the module is not in the kernel, or still is.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs)] // the messages say it, and the fields are what they name
 pub enum LoadError {
     #[error("{} is not the root of the running host", root.display())]
     OtherRoot { root: PathBuf },
@@ -76,7 +75,6 @@ pub fn not_placed(symbol: &str, errno: i32) -> String {
     }
 }
 
-/// What the errno of a refused redirect means.
 fn why_not(errno: i32) -> String {
     match errno {
         libc::EBUSY => "another module has one already (a live patch, or another shim)".to_string(),

@@ -19,7 +19,6 @@ pub const PACKINGS: [(&str, Option<&str>); 4] =
 /// No module is as large: a small file that unpacks to all of a host's memory is stopped here.
 const LARGEST: u64 = 64 << 20;
 
-/// How long is waited for another unpacker.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// How the files of an unpacker begin that is at work, or was killed.

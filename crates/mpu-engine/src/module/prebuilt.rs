@@ -34,12 +34,9 @@ impl fmt::Display for PassedOver {
     }
 }
 
-/// What was found for a kernel.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Found {
-    /// The first that can be used.
     pub taken: Option<Built>,
-    /// Those before it that cannot.
     pub passed_over: Vec<PassedOver>,
 }
 
@@ -99,7 +96,6 @@ fn name_of(path: &Path) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-/// Another version's module is not for us.
 pub(super) fn of_this_version(bytes: &[u8]) -> Result<(), String> {
     if sources::is_of_this_version(bytes) {
         return Ok(());

@@ -212,7 +212,7 @@ pub(super) fn is_in_place(state: &State) -> bool {
 
 /// Whether a loaded module does nothing, and will not until it is loaded anew.
 pub(super) fn is_of_no_use(state: &State, driver: Option<&Driver>) -> bool {
-    matches!(state.phase, Phase::Refused { .. } | Phase::Retired) || state.phase == Phase::Waiting && driver.is_some()
+    matches!(state.phase, Phase::Refused | Phase::Retired) || state.phase == Phase::Waiting && driver.is_some()
 }
 
 /// Whether a loaded module translates, or will when its driver comes.

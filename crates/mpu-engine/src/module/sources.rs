@@ -15,9 +15,7 @@ use std::path::{Path, PathBuf};
 /// The sources that this executable carries; empty when it was built without any.
 const CARRIED: &[(&str, &[u8])] = include!(concat!(env!("OUT_DIR"), "/kmod_files.rs"));
 
-/// Why there is nothing to build or load.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs)] // the messages say it, and the fields are what they name
 pub enum SourceError {
     #[error("this mpu was built without the kernel module's sources")]
     NotCarried,
@@ -79,15 +77,12 @@ impl Explain for SourceError {
 /// A set of source files, in order of name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sources {
-    /// Name and contents.
     pub files: Vec<(String, Vec<u8>)>,
 }
 
-/// The files without which there is no module.
 const MUST: [&str; 2] = ["Kbuild", "mpu_core.o_shipped"];
 
 impl Sources {
-    /// Those that this executable carries.
     pub fn carried() -> Result<Sources, SourceError> {
         if CARRIED.is_empty() {
             return Err(SourceError::NotCarried);
@@ -133,12 +128,10 @@ fn is_source(name: &str) -> bool {
     !generated && (matches!(name, "Kbuild" | "Makefile" | "VERSION") || by_kind)
 }
 
-/// A module that is built already.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Built {
     /// Where it is. It may be packed.
     pub path: PathBuf,
-    /// Whether a signature is appended to it.
     pub signed: bool,
 }
 
@@ -174,24 +167,20 @@ pub fn is_foreign(bytes: &[u8]) -> bool {
     modinfo(bytes, "author").as_deref() != Some("The MPU authors")
 }
 
-/// Whether a module is of this executable's version.
 pub fn is_this_version(path: &Path) -> bool {
     fs::read(path).is_ok_and(|bytes| is_of_this_version(&bytes))
 }
 
-/// The same of a module's bytes.
 pub fn is_of_this_version(bytes: &[u8]) -> bool {
     // Other strings of the module begin so, too; only its own information is followed by nothing else.
     let wanted = concat!("version=", env!("CARGO_PKG_VERSION")).as_bytes();
     bytes.split(|byte| *byte == 0).any(|text| text == wanted)
 }
 
-/// A module's version, as it says itself.
 pub fn version(path: &Path) -> Option<String> {
     version_in(&fs::read(path).ok()?)
 }
 
-/// The same of a module's bytes.
 pub fn version_in(bytes: &[u8]) -> Option<String> {
     modinfo(bytes, "version")
 }
@@ -219,7 +208,6 @@ pub mod fake {
         module_named("mpu", release)
     }
 
-    /// The same under a name.
     pub fn module_named(name: &str, release: &str) -> Vec<u8> {
         let mut bytes = super::elf::fake::header(std::env::consts::ARCH);
         bytes.extend_from_slice(format!("\0license=GPL\0author=The MPU authors\0name={name}\0vermagic=").as_bytes());

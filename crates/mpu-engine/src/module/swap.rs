@@ -17,10 +17,8 @@ use std::time::Duration;
 /// Callers that waited at the door are still in the old one's text until their calls end.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What was replaced.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Replaced {
-    /// Its version.
     pub version: String,
     /// Whether every call in between was translated. Not if the old module could not hand over.
     pub gapless: bool,

@@ -113,7 +113,6 @@ impl Walk {
         Ok(at)
     }
 
-    /// An absolute path, from our root.
     fn inside<'a>(&self, path: &'a Path) -> Result<&'a Path, String> {
         path.strip_prefix(&self.root).or(path.strip_prefix(&self.named)).map_err(|_| leads_out(path))
     }

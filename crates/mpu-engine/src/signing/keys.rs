@@ -11,11 +11,9 @@ use std::fs;
 pub struct Key {
     /// The private key: a file, or a `pkcs11:` address that the signing tool understands.
     pub private: String,
-    /// The certificate.
     pub certificate: String,
 }
 
-/// What the firmware knows of a certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Enrolled {
     /// It is in the machine owner's list, or in the firmware's own.
@@ -26,10 +24,8 @@ pub enum Enrolled {
     Unknown,
 }
 
-/// This program's own place: private key, certificate.
 pub const OWN: (&str, &str) = ("/etc/mpu/signing.key", "/etc/mpu/signing.der");
 
-/// DKMS's.
 pub const DKMS: (&str, &str) = ("/var/lib/dkms/mok.key", "/var/lib/dkms/mok.pub");
 
 /// Those two, and Ubuntu's, which its DKMS uses.
@@ -62,7 +58,6 @@ impl Key {
         host.bounded(&self.certificate, LIMIT).unwrap_or_default()
     }
 
-    /// Whether the firmware has its certificate.
     pub fn enrolled(&self, host: &Host) -> Enrolled {
         let certificate = self.certificate_bytes(host);
         let lists: Vec<Vec<u8>> = LISTS.iter().filter_map(|list| host.bounded(list, LIMIT)).collect();

@@ -14,7 +14,6 @@ pub(super) fn is_in(name: &str) -> bool {
     plain.trim_start().starts_with(PKCS11) && plain.contains(PIN)
 }
 
-/// The address without it.
 pub(super) fn taken_from(address: &str) -> String {
     let parts = address.split_inclusive([';', '?', '&']).filter(|part| !plain(part).contains(PIN));
     parts.collect::<String>().trim_end_matches([';', '?', '&']).to_string()

@@ -23,9 +23,7 @@ use std::time::{Duration, Instant};
 /// What the kernel looks for at the end of a module.
 const MARK: &[u8] = b"~Module signature appended~\n";
 
-/// Why a module could not be signed.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs)] // the messages say it, and the fields are what they name
 pub enum SignError {
     #[error("cannot run {}", tool.display())]
     Tool { tool: PathBuf, source: io::Error },
@@ -84,7 +82,6 @@ const TOLD: [&str; 5] =
 /// How long the tool may take: a token in a network has a while, and one that waits for a person is given up.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// What is read of a tool's complaints.
 const LONGEST_COMPLAINT: u64 = 64 << 10;
 
 /// A tool and a key, for a kernel that demands signatures.
@@ -159,7 +156,6 @@ impl Signer {
         &self.identity
     }
 
-    /// Appends a signature to a module.
     pub fn sign(&self, module: &Path) -> Result<(), SignError> {
         let mut command = Command::new(&self.tool);
         command.arg(&self.digest).arg(&self.private).arg(&self.certificate).arg(module);
@@ -212,7 +208,6 @@ pub fn is_signed(module: &Path) -> bool {
     read.is_ok() && end == MARK
 }
 
-/// The same of a module's bytes.
 pub fn carries_signature(module: &[u8]) -> bool {
     module.ends_with(MARK)
 }

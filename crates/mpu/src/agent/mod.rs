@@ -219,7 +219,7 @@ impl<'a> Agent<'a> {
             return Ok(None);
         }
         // One that is retired goes on for containers of before, and takes no new ones.
-        let is_up = observe::observe(Engine::Notify, self.host)?.is_some_and(|engine| engine.state == "armed");
+        let is_up = observe::observe(Engine::Notify, self.host)?.is_some_and(|engine| engine.state == Phase::Armed);
         // A module that is up, and an agent that raised it, come before an engine that is being tried beside it.
         let is_theirs = is_up && (engine == Asked::Notify || state::read(self.host)?.is_none());
         match is_theirs || engine == Asked::Auto {

@@ -21,7 +21,7 @@ use crate::listing::Listed;
 use schema::one;
 use schemars::{Schema, SchemaGenerator};
 
-pub use views::{ArgumentView, DriverView, HolderView, NotifyView, ProofView, Refusal, StateView};
+pub use views::{ArgumentView, DriverView, HolderView, NotifyView, ProofView, StateView};
 
 /// A command that can answer in JSON.
 struct Answers {

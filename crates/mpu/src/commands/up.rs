@@ -8,6 +8,7 @@ use crate::report::{Lines, Report, Style};
 use crate::wiring;
 use mpu_engine::module::load::Kernel;
 use mpu_engine::module::prebuilt::PassedOver;
+use mpu_engine::module::state::Phase;
 use mpu_engine::module::which::Origin;
 use mpu_engine::up::{How, Note, Up, UpOptions};
 use mpu_engine::{self as engine, Engine};
@@ -57,7 +58,6 @@ pub struct Done {
     pub seconds: f64,
 }
 
-/// Brings MPU up.
 pub fn up(host: &Host, kernel: &dyn Kernel, options: &UpOptions) -> Result<Done, Error> {
     Ok(Done::of(host, engine::up::up(host, kernel, options)?))
 }
@@ -147,7 +147,7 @@ impl Report for Done {
         lines.put("engine", format!("{} ({})", self.engine.name(), self.engine_because));
         if let Some(state) = &self.module_state {
             lines.put("state", state.line(style));
-            if let Some(proof) = self.proof.as_ref().filter(|_| state.state == "placed") {
+            if let Some(proof) = self.proof.as_ref().filter(|_| state.state == Phase::Placed) {
                 lines.put("proof", proof.line(style));
             }
             if let Some(line) = state.argument_line(style).filter(|_| state.has_to_believe()) {

@@ -43,7 +43,6 @@ const LISTS: [&str; 2] = ["/sys/kernel/tracing/enabled_functions", "/sys/kernel/
 
 /// What the names of NVML's functions begin with.
 const NAME: &[u8] = b"nvmlDevice";
-/// More of a library is not read.
 const LONGEST: usize = 16 << 20;
 
 fn foreign_module(host: &Host) -> Seen {

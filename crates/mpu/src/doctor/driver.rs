@@ -10,7 +10,6 @@ use mpu_host::driver::Driver;
 use mpu_host::host::{Host, CAP_SYS_ADMIN};
 use std::path::{Component, Path, PathBuf};
 
-/// Where distributions and NVIDIA's installer put libraries.
 const LIBRARIES: [&str; 8] = [
     "/usr/lib/x86_64-linux-gnu",
     "/usr/lib/x86_64-linux-gnu/nvidia/current",

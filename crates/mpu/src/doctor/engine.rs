@@ -10,7 +10,7 @@ use mpu_engine::module::build::STORE;
 use mpu_engine::module::foreign;
 use mpu_engine::module::load_error;
 use mpu_engine::module::proof;
-use mpu_engine::module::state::{self, Argument, Instance, Phase};
+use mpu_engine::module::state::{self, Argument, Instance, Phase, Refusal};
 use mpu_engine::{self as engine, module::raise, observe};
 use mpu_host::config::{rules, Config, Redirect};
 use mpu_host::driver::Driver;
@@ -97,7 +97,8 @@ fn up(host: &Host) -> Seen {
             "a driver is loaded, but the module does not find its functions",
             "sudo mpu up   # reloads it; update MPU if the driver is newer",
         ),
-        Phase::Refused { symbol, errno } => {
+        Phase::Refused => {
+            let Refusal { symbol, errno } = state.refused.unwrap_or_default();
             let fix = match symbol.as_str() {
                 load_error::TRACING => "sudo sysctl kernel.ftrace_enabled=1 && sudo mpu up",
                 _ => {
@@ -105,12 +106,12 @@ fn up(host: &Host) -> Seen {
                      # unload what holds a function, then sudo mpu up"
                 }
             };
-            Seen::broken(format!("refused: {}; nothing is redirected", load_error::not_placed(symbol, *errno)), fix)
+            Seen::broken(format!("refused: {}; nothing is redirected", load_error::not_placed(&symbol, errno)), fix)
         }
         Phase::Retired => {
             Seen::broken("retired: its redirects are removed, and nothing is translated", "sudo mpu up --replace")
         }
-        Phase::Other(word) => Seen::attention(format!("it says {word}, which this mpu does not know"), "# update mpu"),
+        word => Seen::attention(format!("it says {word}, which this mpu does not know"), "# update mpu"),
     }
 }
 
@@ -203,7 +204,7 @@ fn orphans(host: &Host) -> Seen {
 /// Of the two engines, this is the one that may be up.
 fn supervisor(host: &Host) -> Seen {
     match client::state(host) {
-        Ok(Some(state)) if state.state == "armed" => {
+        Ok(Some(state)) if state.state == Phase::Armed => {
             Seen::fine(format!("notify, armed: {} containers have its listener", state.containers.len()))
         }
         Ok(Some(state)) => Seen::broken(

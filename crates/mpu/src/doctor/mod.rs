@@ -27,13 +27,9 @@ use std::time::Duration;
 /// How long one check may take. A driver that hangs must not hang the doctor.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// One check.
 pub struct Check {
-    /// Its stable name.
     pub id: &'static str,
-    /// What it is about.
     pub group: Group,
-    /// What it looks at, and why that matters.
     pub about: &'static str,
     look: fn(&Host) -> Seen,
 }
@@ -53,7 +49,6 @@ pub struct Finding {
     pub fix: Option<String>,
 }
 
-/// Every check, in the order of a report.
 pub fn checks() -> Vec<Check> {
     [kernel::CHECKS, driver::CHECKS, engine::CHECKS, notify::CHECKS, nri::CHECKS, conflicts::CHECKS]
         .into_iter()
@@ -62,7 +57,6 @@ pub fn checks() -> Vec<Check> {
         .collect()
 }
 
-/// Looks at everything.
 pub fn examine(host: &Host) -> Vec<Finding> {
     checks().into_iter().map(|check| finding(host, &check, PATIENCE)).collect()
 }

@@ -47,7 +47,6 @@ pub const CHECKS: &[CheckRow] = &[
     ),
 ];
 
-/// NVIDIA's name of the wrapper, and ours.
 const WRAPPER: &str = "nvidia-container-runtime";
 const OURS: &str = "mpu-container";
 /// Whether anything here matters on this host: the engine is up, or would be taken.

@@ -37,7 +37,6 @@ pub enum Group {
     Conflicts,
 }
 
-/// What one check saw.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Seen {
     pub(super) level: Level,
@@ -83,7 +82,6 @@ pub(super) fn typeable(fix: String) -> String {
     }
 }
 
-/// A row of a module's table.
 pub(super) type CheckRow = (&'static str, Group, &'static str, fn(&Host) -> Seen);
 
 #[cfg(test)]

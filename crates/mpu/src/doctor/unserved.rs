@@ -17,7 +17,6 @@ use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs;
 
-/// Whether there are any.
 pub(super) fn unserved(host: &Host) -> Seen {
     if matches!(state::read(host), Ok(Some(state)) if state.phase.is_placed()) {
         return Seen::fine("the module serves every container");

@@ -118,7 +118,7 @@ pub fn install(
         _ => true,
     };
     let is_up = state::read(host)?.is_some_and(|state| state.version == layout::VERSION)
-        || client::state(host)?.is_some_and(|state| state.version == layout::VERSION && state.state == "armed");
+        || client::state(host)?.is_some_and(|state| state.version == layout::VERSION && state.state == Phase::Armed);
     if old.is_some() && steps.iter().all(only_looks) && (is_up || options.no_start) {
         return Ok(Outcome { nothing: true, ..outcome });
     }
@@ -319,7 +319,7 @@ fn one(
         }
         Step::Verify => match state::read(host)? {
             Some(state) if state.phase.is_placed() || state.phase == Phase::Waiting => Ok(()),
-            _ if client::state(host)?.is_some_and(|state| state.state == "armed") => Ok(()),
+            _ if client::state(host)?.is_some_and(|state| state.state == Phase::Armed) => Ok(()),
             state => Err(InstallError::Failed {
                 command: "mpu status".into(),
                 status: Exit::Failed.name().into(),

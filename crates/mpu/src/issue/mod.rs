@@ -135,7 +135,7 @@ fn engines(host: &Host) -> String {
     for engine in observed(host) {
         line(&mut text, "engine", engine.engine.name());
         line(&mut text, "  version", plain(&engine.version));
-        line(&mut text, "  state", plain(&engine.state));
+        line(&mut text, "  state", plain(engine.state.word()));
         if let Some((symbol, errno)) = &engine.refused {
             line(&mut text, "  refused", format!("{}: error {errno}", plain(symbol)));
         }

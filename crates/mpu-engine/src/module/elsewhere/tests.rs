@@ -29,7 +29,6 @@ impl Rig {
         rig
     }
 
-    /// A make that builds modules for a kernel.
     fn makes(&self, release: &str) {
         for (name, ko) in [("mpu", "mpu.ko"), ("mpu_next", NEXT)] {
             fs::write(self.fake.host().at(ko), sources::fake::module_named(name, release)).expect("a module");

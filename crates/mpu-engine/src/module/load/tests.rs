@@ -8,7 +8,6 @@ use mpu_host::explain::Explain;
 use mpu_host::host::fake::FakeHost;
 use std::path::PathBuf;
 
-/// Of a host whose configuration has its defaults.
 const PLAIN: Parameters<'_> = Parameters { policy: "", redirect: Redirect::Auto };
 
 fn module(fake: &FakeHost) -> PathBuf {
@@ -77,7 +76,6 @@ fn unloading_waits_for_callers_but_not_for_ever() {
     assert!(state::is_loaded(&fake.host()));
 }
 
-/// A module of format 2 with callers inside.
 fn held(fake: &FakeHost) -> FakeKernel<'_> {
     fake.write("/sys/module/mpu/parameters/state", state::HELD);
     fake.write("/proc/4242/comm", "python3\n");

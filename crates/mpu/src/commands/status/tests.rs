@@ -70,7 +70,7 @@ fn of_two_engines_the_one_that_translates_is_told_of() {
     for part in said {
         assert!(text.contains(part), "{part}: {text}");
     }
-    supervisor.state.lock().expect("ours").state = "retired".to_string();
+    supervisor.state.lock().expect("ours").state = Phase::Retired;
     let retired = status(&fake.host(), cannot).expect("a status");
     assert_eq!((retired.up, retired.exit()), (true, Exit::NotReady));
 }
@@ -99,7 +99,7 @@ fn the_json_is_documented() {
     let all = state::HELD.replace("state=armed", "state=placed\nrefused=os_is_init_ns:16");
     fake.write("/sys/module/mpu/parameters/state", &all);
     let mut status = status(&fake.host(), cannot).expect("a status");
-    let refused = super::super::Refusal { symbol: "os_is_init_ns".to_string(), errno: 16 };
+    let refused = state::Refusal { symbol: "os_is_init_ns".to_string(), errno: 16 };
     status.module_state.as_mut().expect("loaded").refused = Some(refused);
     status.nri.push(plugin(Standing::Serves));
     status.foreign_module = Some(foreign::Foreign {
@@ -145,7 +145,7 @@ fn says(text: &str) -> FakeHost {
 #[test]
 fn a_module_that_only_stands_is_asked_to_translate_and_armed_when_it_did() {
     let proven = status(&says(state::PLACED).host(), translates).expect("a status");
-    assert_eq!((proven.exit(), proven.module_state.as_ref().map(|s| s.state.as_str())), (Exit::Ok, Some("armed")));
+    assert_eq!((proven.exit(), proven.module_state.as_ref().map(|s| &s.state)), (Exit::Ok, Some(&Phase::Armed)));
     let unasked = status(&says(state::PLACED).host(), cannot).expect("a status");
     let text = unasked.text(Style::Plain);
     assert!(unasked.exit() == Exit::Ok && text.contains("placed: the redirects stand"), "{text}");

@@ -24,7 +24,7 @@ fn up_builds_loads_and_reports() {
     let done = up(&s.fake.host(), &s.kernel(), &s.options()).expect("up");
     assert_eq!((done.result, done.engine), (How::Loaded, Engine::Module));
     assert!(done.build_seconds.is_some() && done.driver.as_ref().is_some_and(|d| d.era == Some(1)));
-    assert_eq!(done.module_state.as_ref().map(|s| s.state.as_str()), Some("armed"));
+    assert_eq!(done.module_state.as_ref().map(|s| &s.state), Some(&Phase::Armed));
     let text = done.text(Style::Plain);
     assert!(text.starts_with("MPU is up") && text.contains("os_find_ns_pid") && text.contains("550.163.01"), "{text}");
     let record = Record::read(&s.fake.host()).expect("a record");
@@ -58,7 +58,7 @@ fn armed_is_said_of_what_was_seen_and_placed_of_what_was_not() {
     let again = asked(&s, &kernel, translates).expect("up");
     assert_eq!(
         (again.result, again.module_state.map(|state| state.state)),
-        (How::AlreadyUp, Some("armed".to_string()))
+        (How::AlreadyUp, Some(Phase::Armed))
     );
 }
 

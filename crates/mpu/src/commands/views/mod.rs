@@ -7,5 +7,5 @@ mod module;
 mod notify;
 
 pub use driver::DriverView;
-pub use module::{ArgumentView, HolderView, ProofView, Refusal, StateView};
+pub use module::{ArgumentView, HolderView, ProofView, StateView};
 pub use notify::NotifyView;
