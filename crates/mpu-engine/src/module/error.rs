@@ -1,8 +1,7 @@
 //! What can go wrong with the module engine: the sum of its parts' errors, and nothing about any of them.
 
 use super::elsewhere::ElsewhereError;
-use super::prebuilt::PassedOver;
-use super::which::ReadyMade;
+use super::prebuilt::{self, PassedOver};
 use super::{build::BuildError, checks::Unfit, load_error::LoadError, sources::SourceError, state::StateError};
 use mpu_host::config::UnknownDriver;
 use mpu_host::explain::{chain, Explain, Sum};
@@ -28,7 +27,7 @@ pub enum ModuleError {
     #[error(transparent)]
     State(#[from] StateError),
     /// Any of these, after modules that were there could not be used.
-    #[error("{}; passed over: {}", chain(error), ReadyMade::in_words(passed_over))]
+    #[error("{}; passed over: {}", chain(error), prebuilt::in_words(passed_over))]
     After { error: Box<ModuleError>, passed_over: Vec<PassedOver> },
     /// Any of these, when it was to take the place of another version.
     #[error("{}; {}", chain(error), what_is_up(now.as_deref()))]
@@ -45,6 +44,11 @@ impl ModuleError {
             true => self,
             false => ModuleError::After { error: Box::new(self), passed_over },
         }
+    }
+
+    /// The same, of one that was to take the place of another version.
+    pub fn replacing(self, now: Option<String>) -> ModuleError {
+        ModuleError::Replacing { error: Box::new(self), now }
     }
 
     pub fn plain(&self) -> &ModuleError {

@@ -34,6 +34,11 @@ impl fmt::Display for PassedOver {
     }
 }
 
+/// What was passed over, as half a sentence; empty if nothing was.
+pub fn in_words(passed_over: &[PassedOver]) -> String {
+    passed_over.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+}
+
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Found {
     pub taken: Option<Built>,

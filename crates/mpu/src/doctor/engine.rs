@@ -2,6 +2,7 @@
 
 use super::kernel;
 use super::seen::{CheckRow, Group, Level, Seen};
+use super::taken::planned;
 use crate::install::journal::{self, Left};
 use crate::install::{self, Package, Record};
 use crate::metrics::page::is_missed;
@@ -11,7 +12,7 @@ use mpu_engine::module::foreign;
 use mpu_engine::module::load_error;
 use mpu_engine::module::proof;
 use mpu_engine::module::state::{self, Argument, Instance, Phase, Refusal};
-use mpu_engine::{self as engine, module::raise, observe};
+use mpu_engine::observe;
 use mpu_host::config::{rules, Config, Redirect};
 use mpu_host::driver::Driver;
 use mpu_host::exit::Exit;
@@ -54,13 +55,7 @@ pub const CHECKS: &[CheckRow] = &[
 ];
 
 fn choice(host: &Host) -> Seen {
-    let Config { engine: asked, modules, .. } = Config::of(host).unwrap_or_default();
-    let driver = Driver::loaded(host);
-    let options = raise::ModuleOptions { modules, ..raise::ModuleOptions::default() };
-    let choice = match engine::choose(host, asked, &options, driver.as_ref()) {
-        Ok(choice) => choice,
-        Err(_) => return Seen::skipped("the state of the loaded module is not known"),
-    };
+    let Some(choice) = planned(host) else { return Seen::skipped("the state of the loaded module is not known") };
     let because = format!("{}: {}", choice.engine.name(), choice.why);
     // Either engine is right: that the other would serve more is no trouble.
     match choice.better {

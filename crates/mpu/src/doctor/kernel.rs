@@ -3,10 +3,10 @@
 use super::seen::{CheckRow, Group, Level, Seen};
 use super::taken::without_module;
 use mpu_engine::module::build::STORE;
+use mpu_engine::module::plan::{self, Origin};
 use mpu_engine::module::prebuilt::PassedOver;
 use mpu_engine::module::record::Record;
 use mpu_engine::module::sources::Built;
-use mpu_engine::module::which::{self, Origin};
 use mpu_engine::module::{checks, installed, prebuilt, state};
 use mpu_engine::signing::{self, Enrolled, Key, Signer};
 use mpu_host::config::{Config, Modules};
@@ -132,7 +132,7 @@ fn signatures(host: &Host) -> Seen {
 
 /// The module that `mpu up` takes without building one.
 fn ready_made(host: &Host, release: &str) -> Option<Built> {
-    which::ready_made(host, release, modules(host)).file.map(|(_, built)| built)
+    plan::ready_made(host, release, modules(host)).file.map(|(_, built)| built)
 }
 
 fn modules(host: &Host) -> Modules {
@@ -142,7 +142,7 @@ fn modules(host: &Host) -> Modules {
 /// Which file is used, or would be, and why.
 fn module_file(host: &Host) -> Seen {
     let Ok(release) = host.release() else { return Seen::skipped("the kernel's release is not known") };
-    let ready = which::ready_made(host, &release, modules(host));
+    let ready = plan::ready_made(host, &release, modules(host));
     let loaded = Record::read(host).filter(|_| state::is_loaded(host));
     let in_words = |path: &Path, origin: Origin| format!("{} ({})", path.display(), origin.in_words());
     let used = match (&loaded, &ready.file) {
@@ -163,7 +163,7 @@ fn module_file(host: &Host) -> Seen {
             "# mend what is said of the file, or remove it: `mpu up` builds a module where none is at hand".to_string()
         }
     };
-    Seen::attention(format!("{used}; passed over: {}", which::ReadyMade::in_words(&over)), fix)
+    Seen::attention(format!("{used}; passed over: {}", prebuilt::in_words(&over)), fix)
 }
 
 fn headers(host: &Host) -> Seen {
@@ -231,7 +231,7 @@ pub fn dkms(host: &Host) -> Seen {
     };
     let said = match found.passed_over.as_slice() {
         [] => format!("DKMS has no module of MPU {version} for {release}"),
-        over => format!("no module of DKMS for {release} can be used: {}", which::ReadyMade::in_words(over)),
+        over => format!("no module of DKMS for {release} can be used: {}", prebuilt::in_words(over)),
     };
     Seen::attention(said, fix)
 }

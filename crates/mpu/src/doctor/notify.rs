@@ -1,12 +1,11 @@
 //! What the notify engine needs around it: a kernel, containers that get its filter, somebody who keeps it.
 
 use super::seen::{CheckRow, Group, Level, Seen};
+use super::taken::planned;
 use crate::nri::presence::{self, Standing};
 use crate::wiring::{self, Wiring};
-use mpu_engine::module::{raise, state};
-use mpu_engine::{self as engine, Engine};
-use mpu_host::config::{Asked, Config};
-use mpu_host::driver::Driver;
+use mpu_engine::module::state;
+use mpu_engine::Engine;
 use mpu_host::exit::Exit;
 use mpu_host::explain::Explain;
 use mpu_host::host::Host;
@@ -51,12 +50,7 @@ const WRAPPER: &str = "nvidia-container-runtime";
 const OURS: &str = "mpu-container";
 /// Whether anything here matters on this host: the engine is up, or would be taken.
 pub(super) fn is_used(host: &Host) -> bool {
-    let chosen = || {
-        let asked = Config::of(host).map_or(Asked::Auto, |config| config.engine);
-        let driver = Driver::loaded(host);
-        let choice = engine::choose(host, asked, &raise::ModuleOptions::default(), driver.as_ref());
-        choice.is_ok_and(|choice| choice.engine == Engine::Notify)
-    };
+    let chosen = || planned(host).is_some_and(|choice| choice.engine == Engine::Notify);
     state(host).is_some() || !state::is_loaded(host) && chosen()
 }
 

@@ -1,10 +1,10 @@
 //! Which engine this host takes: what another one lacks is nobody's trouble.
 
 use super::seen::Seen;
-use mpu_engine::module::{raise, state};
-use mpu_engine::{choose, Engine};
+use mpu_engine::module::state;
+use mpu_engine::up::{self, Choice, UpOptions};
+use mpu_engine::Engine;
 use mpu_host::config::Config;
-use mpu_host::driver::Driver;
 use mpu_host::host::Host;
 use mpu_notify::client;
 
@@ -16,10 +16,13 @@ fn taken(host: &Host) -> Engine {
     if matches!(client::state(host), Ok(Some(_))) {
         return Engine::Notify;
     }
-    let Config { engine: asked, modules, .. } = Config::of(host).unwrap_or_default();
-    let driver = Driver::loaded(host);
-    let options = raise::ModuleOptions { modules, ..raise::ModuleOptions::default() };
-    choose(host, asked, &options, driver.as_ref()).map_or(Engine::Module, |choice| choice.engine)
+    planned(host).map_or(Engine::Module, |choice| choice.engine)
+}
+
+/// What `mpu up` would take; none if that is not known. What is wrong with the configuration is another check's.
+pub(super) fn planned(host: &Host) -> Option<Choice> {
+    let config = Config::of(host).unwrap_or_default();
+    up::preflight(host, &config, &UpOptions::default()).ok().map(|plan| plan.choice)
 }
 
 /// Why the module's needs are not looked at; none where they are.

@@ -11,7 +11,7 @@ use crate::versions::is_newer;
 use mpu_engine::module::load::Kernel;
 use mpu_engine::module::sources::Sources;
 use mpu_engine::module::state::{self, Phase};
-use mpu_engine::module::{fits, raise};
+use mpu_engine::module::{plan as module_plan, raise};
 use mpu_engine::{down, up};
 use mpu_host::config::{Asked, Modules};
 use mpu_host::driver::Driver;
@@ -99,7 +99,8 @@ pub fn install(
     let config = mpu_host::config::Config::of(host).unwrap_or_default();
     let modules = config.modules;
     let module = raise::ModuleOptions { source: options.source.clone(), modules, ..raise::ModuleOptions::default() };
-    let fits = fits::unfit(host, &module, Driver::loaded(host).as_ref())?.is_none();
+    let planned = module_plan::preflight(host, &module, Driver::loaded(host).as_ref());
+    let fits = module_plan::unfit(host, &planned).is_none();
     let by_notify =
         config.engine == Asked::Notify || config.engine == Asked::Auto && !fits && notify::raise::unfit(host).is_none();
     let wishes = Wishes { no_start: options.no_start, no_module: by_notify && !fits || modules == Modules::Prebuilt };

@@ -1,9 +1,9 @@
 //! A host in order with sources at hand, for tests that raise.
 
 use super::super::load::fake::FakeKernel;
+use super::super::plan::ModuleOptions;
 use super::super::sources;
 use super::super::state::ARMED;
-use super::ModuleOptions;
 use mpu_host::host::fake::FakeHost;
 
 const BUILDS: &str = r#"for a; do case $a in M=*) echo module >"${a#M=}/mpu.ko";; esac; done"#;

@@ -3,16 +3,21 @@
 use super::fake::Setup;
 use super::*;
 use crate::module::load::fake::FakeKernel;
+use crate::module::{foreign, prebuilt};
+use crate::signing;
+use mpu_host::config::Modules;
 use mpu_host::exit::Exit;
 use mpu_host::explain::Explain;
 
-/// What became of it, in a word, and whether it was built.
-fn up(host: &Host, kernel: &dyn Kernel, options: &ModuleOptions) -> Result<(&'static str, bool), ModuleError> {
-    Ok(match raise(host, kernel, options, Driver::loaded(host).as_ref())? {
-        Raised::Loaded { built_in, .. } => ("loaded", built_in.is_some()),
-        Raised::Already { .. } => ("already", false),
-        Raised::Built { built_in, .. } => ("built", built_in.is_some()),
-    })
+fn raised(host: &Host, kernel: &dyn Kernel, options: &ModuleOptions) -> Result<Raised, ModuleError> {
+    let driver = Driver::loaded(host);
+    raise(host, kernel, plan::preflight(host, options, driver.as_ref())?, options, driver.as_ref())
+}
+
+/// What became of it, and whether it was built.
+fn up(host: &Host, kernel: &dyn Kernel, options: &ModuleOptions) -> Result<(How, bool), ModuleError> {
+    let raised = raised(host, kernel, options)?;
+    Ok((raised.how, raised.built_in.is_some()))
 }
 
 #[test]
@@ -47,7 +52,7 @@ fn foreign_twin_stops_only_the_swap() {
     assert_eq!((error.code(), error.exit(), kernel.calls.get()), ("foreign_module", Exit::Refused, (0, 0)));
     assert_eq!(s.fake.snapshot(), before);
     s.fake.write("/sys/module/mpu/parameters/state", state::ARMED);
-    assert_eq!(up(&s.fake.host(), &kernel, &s.options()).expect("up"), ("already", false));
+    assert_eq!(up(&s.fake.host(), &kernel, &s.options()).expect("up"), (How::AlreadyUp, false));
 }
 
 #[test]
@@ -56,11 +61,11 @@ fn a_module_that_was_refused_is_loaded_anew() {
     s.fake.write("/sys/module/mpu/parameters/state", "version=0.1.0\nstate=refused\nrefused=os_find_ns_pid:16\n");
     let kernel = s.kernel();
     let done = up(&s.fake.host(), &kernel, &s.options()).expect("up");
-    assert_eq!((done, kernel.calls.get()), (("loaded", true), (1, 1)));
+    assert_eq!((done, kernel.calls.get()), ((How::Loaded, true), (1, 1)));
 
     s.fake.write("/sys/module/mpu/parameters/state", "version=0.1.0\nstate=waiting\n");
     let done = up(&s.fake.host(), &kernel, &s.options()).expect("up");
-    assert_eq!((done, kernel.calls.get()), (("loaded", false), (2, 2)), "it waited beside a driver");
+    assert_eq!((done, kernel.calls.get()), ((How::Loaded, false), (2, 2)), "it waited beside a driver");
 }
 
 #[test]
@@ -108,7 +113,7 @@ fn a_kept_module_that_does_not_fit_is_built_anew_once() {
     let kernel = s.kernel();
     kernel.inserts.borrow_mut().push(libc::ENOEXEC);
     let done = up(&s.fake.host(), &kernel, &s.options()).expect("up at the second try");
-    assert_eq!((done, kernel.calls.get()), (("loaded", true), (2, 0)));
+    assert_eq!((done, kernel.calls.get()), ((How::Loaded, true), (2, 0)));
 
     s.fake.remove("/sys/module/mpu");
     let kernel = s.kernel();
@@ -127,7 +132,7 @@ fn what_dkms_built_is_taken_without_tools() {
     bytes.extend_from_slice(format!("version={}\0", env!("CARGO_PKG_VERSION")).as_bytes());
     std::fs::write(s.fake.host().at(&path), bytes).expect("a module");
     let done = up(&s.fake.host(), &s.kernel(), &ModuleOptions::default()).expect("up");
-    assert_eq!(done, ("loaded", false));
+    assert_eq!(done, (How::Loaded, false));
 }
 
 #[test]
@@ -147,19 +152,19 @@ fn what_a_locked_kernel_gets_is_signed_with_the_owners_key() {
     assert_eq!(code(), Err("sign_failed"));
     assert_eq!(code(), Err("sign_failed"), "what is not signed is not kept");
     s.fake.tool("kmodsign", "printf '~Module signature appended~\\n' >>\"$4\"");
-    assert_eq!(code(), Ok(("loaded", true)));
+    assert_eq!(code(), Ok((How::Loaded, true)));
     let store = host.at("/var/lib/mpu").join(mpu_host::host::fake::RELEASE);
     assert!(["mpu.ko", "mpu_next.ko"].iter().all(|name| signing::is_signed(&store.join(name))));
 
     s.fake.remove("/sys/module/mpu");
-    assert_eq!(code(), Ok(("loaded", false)));
+    assert_eq!(code(), Ok((How::Loaded, false)));
     s.fake.remove("/sys/module/mpu");
     s.fake.write("/var/lib/dkms/mok.pub", "another");
-    assert_eq!(code(), Ok(("loaded", true)), "another key asks for another module");
+    assert_eq!(code(), Ok((How::Loaded, true)), "another key asks for another module");
     s.fake.remove("/sys/module/mpu");
     s.fake.remove("/usr/bin/kmodsign");
     s.fake.remove("/usr/bin/make");
-    assert_eq!(code(), Ok(("loaded", false)), "a signed one is kept");
+    assert_eq!(code(), Ok((How::Loaded, false)), "a signed one is kept");
 }
 
 #[test]
@@ -184,7 +189,7 @@ fn a_kept_module_needs_no_tools() {
     s.fake.remove("/usr/bin/gcc-12");
     s.fake.remove("/usr/bin/make");
     let done = up(&s.fake.host(), &s.kernel(), &s.options()).expect("up without a compiler");
-    assert_eq!(done, ("loaded", false));
+    assert_eq!(done, (How::Loaded, false));
     s.fake.remove("/sys/module/mpu");
     let error =
         up(&s.fake.host(), &s.kernel(), &ModuleOptions { build_only: true, ..s.options() }).expect_err("cannot build");
@@ -211,7 +216,7 @@ fn the_slower_of_two_finds_it_up() {
     }
     let s = Setup::new();
     let done = up(&s.fake.host(), &Raced(s.kernel()), &s.options()).expect("up");
-    assert_eq!(done, ("already", false));
+    assert_eq!(done, (How::AlreadyUp, false));
     assert!(s.fake.host().at("/sys/module/mpu").exists(), "the other's module stays");
 }
 
@@ -219,12 +224,9 @@ fn the_slower_of_two_finds_it_up() {
 fn outcome(s: &Setup, kernel: &dyn Kernel, modules: Modules) -> Result<(Origin, Vec<String>), ModuleError> {
     let host = s.fake.host();
     let options = ModuleOptions { modules, ..ModuleOptions::default() };
-    match raise(&host, kernel, &options, Driver::loaded(&host).as_ref())? {
-        Raised::Loaded { origin, passed_over, .. } => {
-            Ok((origin, passed_over.into_iter().map(|over| over.why).collect()))
-        }
-        other => panic!("{other:?}"),
-    }
+    let raised = raised(&host, kernel, &options)?;
+    let why = raised.passed_over.into_iter().map(|over| over.why).collect();
+    Ok((raised.origin.expect("loaded"), why))
 }
 
 const THIS: &str = env!("CARGO_PKG_VERSION");
@@ -281,8 +283,8 @@ fn a_packed_one_is_unpacked_only_to_be_loaded() {
     }
     let store = s.fake.host().at("/var/lib/mpu").join(release).join("prebuilt");
     let host = s.fake.host();
-    let fits = super::super::fits::unfit(&host, &s.options(), Driver::loaded(&host).as_ref());
-    assert!(matches!(fits, Ok(None)), "{fits:?}");
+    let plan = plan::preflight(&host, &ModuleOptions::default(), Driver::loaded(&host).as_ref());
+    assert!(matches!(plan, Ok(Plan::Load(_))), "{plan:?}");
     assert!(!store.exists(), "a question leaves no trace");
     assert_eq!(outcome(&s, &s.kernel(), Modules::Any).expect("up"), (Origin::Prebuilt, Vec::new()));
     assert!(store.join("mpu.ko").is_file() && store.join("mpu_next.ko").is_file());
@@ -304,7 +306,8 @@ fn a_file_that_the_kernel_refuses_is_passed_over_too() {
     let error = outcome(&s, &kernel, Modules::Prebuilt).expect_err("no other");
     assert_eq!((error.code(), kernel.calls.get()), ("no_prebuilt", (1, 0)));
     s.fake.can_notify();
-    let choice = crate::after_refusal(&s.fake.host(), mpu_host::config::Asked::Auto, &ModuleOptions::default(), &error);
+    let choice =
+        crate::up::after_refusal(&s.fake.host(), mpu_host::config::Asked::Auto, &ModuleOptions::default(), &error);
     assert!(choice.expect("the other engine").why.contains("refused by the kernel"));
 }
 
@@ -348,10 +351,8 @@ fn one_that_is_named_is_unpacked_too() {
     }
     let options = ModuleOptions { module: Some(named.join("mpu.ko.zst")), ..ModuleOptions::default() };
     let store = host.at("/var/lib/mpu").join(release).join("given");
-    match raise(&host, &s.kernel(), &options, Driver::loaded(&host).as_ref()).expect("up") {
-        Raised::Loaded { origin, module, .. } => assert_eq!((origin, module), (Origin::Given, store.join("mpu.ko"))),
-        other => panic!("{other:?}"),
-    }
+    let raised = raised(&host, &s.kernel(), &options).expect("up");
+    assert_eq!((raised.origin, raised.module), (Some(Origin::Given), Some(store.join("mpu.ko"))));
     assert!(store.join("mpu_next.ko").is_file(), "a later version takes over by it");
 }
 
@@ -361,7 +362,7 @@ fn what_is_wrong_with_one_that_is_named_is_said() {
     let host = s.fake.host();
     let why = |name: &str| {
         let options = ModuleOptions { module: Some(host.at(name)), ..ModuleOptions::default() };
-        let error = raise(&host, &s.kernel(), &options, None).expect_err(name);
+        let error = raised(&host, &s.kernel(), &options).expect_err(name);
         format!("{}: {}", error.code(), mpu_host::explain::chain(&error))
     };
     s.fake.write("/root/mpu.ko.zst", "packed");

@@ -56,10 +56,7 @@ fn armed_is_said_of_what_was_seen_and_placed_of_what_was_not() {
         "{text}"
     );
     let again = asked(&s, &kernel, translates).expect("up");
-    assert_eq!(
-        (again.result, again.module_state.map(|state| state.state)),
-        (How::AlreadyUp, Some(Phase::Armed))
-    );
+    assert_eq!((again.result, again.module_state.map(|state| state.state)), (How::AlreadyUp, Some(Phase::Armed)));
 }
 
 #[test]
