@@ -15,6 +15,27 @@ pub trait Explain: Error {
     fn fix(&self) -> String;
 }
 
+/// What [`Explain`] says of an error: code, exit code, fix.
+pub type Facts = (&'static str, Exit, String);
+
+/// Explains errors by their method `facts`, which has all three for each variant in one place.
+#[macro_export]
+macro_rules! explain_by_facts {
+    ($error:ty) => {
+        impl $crate::explain::Explain for $error {
+            fn code(&self) -> &'static str {
+                self.facts().0
+            }
+            fn exit(&self) -> $crate::exit::Exit {
+                self.facts().1
+            }
+            fn fix(&self) -> String {
+                self.facts().2
+            }
+        }
+    };
+}
+
 /// An error that is one of several, and explains itself as that one does.
 pub trait Sum: Error {
     /// The one that it is.

@@ -6,11 +6,10 @@
 //! two builders apart. Decides nothing about the host: `checks` found the tools.
 
 use super::checks::Toolchain;
+use super::error::{BuildError, ModuleError};
 use super::sources::Sources;
-use crate::lock::{self, Held, LockError};
-use crate::signing::{SignError, Signer};
-use mpu_host::exit::Exit;
-use mpu_host::explain::Explain;
+use crate::lock::{self, LockError};
+use crate::signing::Signer;
 use mpu_host::host::Host;
 use mpu_host::progress::Progress;
 use std::fs::{self, File};
@@ -27,74 +26,15 @@ pub const NEXT: &str = "mpu_next.ko";
 const MODULE: &str = "mpu.ko";
 const KEY: &str = "mpu.key";
 
-#[derive(Debug, thiserror::Error)]
-pub enum BuildError {
-    #[error("cannot write to {}", path.display())]
-    Store { path: PathBuf, source: io::Error },
-    #[error("cannot run {}", make.display())]
-    Make { make: PathBuf, source: io::Error },
-    #[error("the module cannot be built for kernel {release}: {line}")]
-    Failed { release: String, line: String, log: PathBuf },
-    #[error("{} {why}", path.display())]
-    Unpack { path: PathBuf, why: String },
-    #[error(transparent)]
-    Sign(#[from] SignError),
-    #[error(transparent)]
-    Held(Held),
-}
-
-impl Explain for BuildError {
-    fn code(&self) -> &'static str {
-        match self {
-            BuildError::Store { .. } => "store_unwritable",
-            BuildError::Make { .. } => "make_unusable",
-            BuildError::Failed { .. } => "build_failed",
-            BuildError::Unpack { .. } => "module_packed",
-            BuildError::Sign(error) => error.code(),
-            BuildError::Held(held) => held.code(),
-        }
-    }
-
-    fn exit(&self) -> Exit {
-        match self {
-            BuildError::Store { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => Exit::Refused,
-            BuildError::Sign(error) => error.exit(),
-            BuildError::Held(held) => held.exit(),
-            _ => Exit::Failed,
-        }
-    }
-
-    fn fix(&self) -> String {
-        match self {
-            BuildError::Store { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => {
-                "run it as root".to_string()
-            }
-            BuildError::Store { .. } => format!("free disk space in {STORE}, or make it writable"),
-            BuildError::Make { .. } => "reinstall make".to_string(),
-            BuildError::Failed { log, .. } => {
-                format!(
-                    "read {}; if the kernel is newer than this mpu, update mpu; if it is too old, boot a newer one",
-                    log.display()
-                )
-            }
-            BuildError::Unpack { path, .. } => {
-                format!("put {} there anew, or unpack it there, and install the tool that unpacks it", path.display())
-            }
-            BuildError::Sign(error) => error.fix(),
-            BuildError::Held(held) => held.fix(),
-        }
-    }
-}
-
 /// How long is waited for another builder: longer than a build takes, and shorter than systemd waits for mpu.service.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Takes the lock of a folder of the store.
-pub(super) fn hold(folder: &Path, patience: Duration) -> Result<File, BuildError> {
+pub(super) fn hold(folder: &Path, patience: Duration) -> Result<File, ModuleError> {
     let path = folder.join("lock");
     lock::take(&path, patience).map_err(|error| match error {
-        LockError::Io(source) => BuildError::Store { path, source },
-        LockError::Held(held) => BuildError::Held(held),
+        LockError::Io(source) => BuildError::Store { path, source }.into(),
+        LockError::Held(held) => held.into(),
     })
 }
 
@@ -114,7 +54,7 @@ pub struct Store {
 
 impl Store {
     /// Opens the place of one kernel's module, and waits for whoever is at work in it.
-    pub fn open(host: &Host, release: &str) -> Result<Store, BuildError> {
+    pub fn open(host: &Host, release: &str) -> Result<Store, ModuleError> {
         let dir = host.at(STORE).join(release);
         fs::create_dir_all(&dir).map_err(|source| BuildError::Store { path: dir.clone(), source })?;
         let lock = hold(&dir, PATIENCE)?;
@@ -131,7 +71,7 @@ impl Store {
     }
 
     /// The module, built now unless it was built before from the same things.
-    pub fn module(&self, sources: &Sources, tools: &Toolchain) -> Result<Ready, BuildError> {
+    pub fn module(&self, sources: &Sources, tools: &Toolchain) -> Result<Ready, ModuleError> {
         let key = sources_line(sources) + &kernel_line(tools) + &signer_line(self.signer.as_ref());
         let (module, key_file) = (self.dir.join(MODULE), self.dir.join(KEY));
         if module.is_file() && fs::read_to_string(&key_file).is_ok_and(|kept| kept == key) {
@@ -148,7 +88,7 @@ impl Store {
         let _ = fs::remove_file(self.dir.join(KEY));
     }
 
-    fn build(&self, sources: &Sources, tools: &Toolchain, module: &Path, key_file: &Path) -> Result<(), BuildError> {
+    fn build(&self, sources: &Sources, tools: &Toolchain, module: &Path, key_file: &Path) -> Result<(), ModuleError> {
         let store = |path: &Path| {
             let path = path.to_path_buf();
             move |source| BuildError::Store { path, source }
@@ -178,12 +118,12 @@ impl Store {
             Err(error) if error.kind() == io::ErrorKind::NotFound => drop(fs::remove_file(&next)),
             moved => moved.map_err(store(&next))?,
         }
-        fs::rename(&built, module).map_err(store(module))
+        Ok(fs::rename(&built, module).map_err(store(module))?)
     }
 }
 
 /// Has the kernel's makefiles build the sources in a folder; what they say goes into the log.
-pub(super) fn compile(tools: &Toolchain, work: &Path, log: &Path) -> Result<PathBuf, BuildError> {
+pub(super) fn compile(tools: &Toolchain, work: &Path, log: &Path) -> Result<PathBuf, ModuleError> {
     let at_log = |source| BuildError::Store { path: log.to_path_buf(), source };
     let output = File::create(log).map_err(at_log)?;
     let errors = output.try_clone().map_err(at_log)?;
@@ -212,7 +152,7 @@ pub(super) fn compile(tools: &Toolchain, work: &Path, log: &Path) -> Result<Path
         true => Ok(built),
         false => {
             let line = telling_line(&fs::read_to_string(log).unwrap_or_default());
-            Err(BuildError::Failed { release: tools.release.clone(), line, log: log.to_path_buf() })
+            Err(BuildError::Failed { release: tools.release.clone(), line, log: log.to_path_buf() }.into())
         }
     }
 }

@@ -4,7 +4,8 @@
 //! cures. Reads facts from [`Host`] only.
 
 use mpu_host::exit::Exit;
-use mpu_host::explain::Explain;
+use mpu_host::explain::Facts;
+use mpu_host::explain_by_facts;
 use mpu_host::host::{Host, Lockdown, CAP_SYS_ADMIN, CAP_SYS_MODULE};
 use std::path::{Path, PathBuf};
 
@@ -50,57 +51,38 @@ const OPTIONS: [&[&str]; 3] = [
     &["CONFIG_DYNAMIC_FTRACE_WITH_DIRECT_CALLS", "CONFIG_DYNAMIC_FTRACE_WITH_REGS", "CONFIG_DYNAMIC_FTRACE_WITH_ARGS"],
 ];
 
-impl Explain for Unfit {
-    fn code(&self) -> &'static str {
-        match self {
-            Unfit::NotRoot => "not_root",
-            Unfit::NoRelease { .. } => "no_release",
-            Unfit::LockedDown { .. } => "locked_down",
-            Unfit::SignaturesEnforced { .. } => "signatures_enforced",
-            Unfit::ModulesDisabled => "modules_disabled",
-            Unfit::ForeignModule { .. } => "foreign_module",
-            Unfit::FtraceDisabled => "ftrace_disabled",
-            Unfit::MissingOption { .. } => "missing_kernel_option",
-            Unfit::NoHeaders { .. } => "no_headers",
-            Unfit::OtherHeaders { .. } => "other_headers",
-            Unfit::NoPrebuilt { .. } => "no_prebuilt",
-            Unfit::NoMake { .. } => "no_make",
-            Unfit::NoCompiler { .. } => "no_compiler",
-            Unfit::NoPahole { .. } => "no_pahole",
-        }
-    }
-
-    fn exit(&self) -> Exit {
-        match self {
-            Unfit::NotRoot
-            | Unfit::LockedDown { .. }
-            | Unfit::SignaturesEnforced { .. }
-            | Unfit::ModulesDisabled
-            | Unfit::ForeignModule { .. }
-            | Unfit::FtraceDisabled => Exit::Refused,
-            _ => Exit::NotReady,
-        }
-    }
-
-    fn fix(&self) -> String {
-        match self {
-            Unfit::NotRoot => "run it as root: sudo mpu …".to_string(),
-            Unfit::NoRelease { .. } => "mount /proc".to_string(),
-            Unfit::LockedDown { advice, .. } | Unfit::SignaturesEnforced { advice } => advice.clone(),
-            Unfit::ModulesDisabled => "reboot, and run `mpu up` before the setting applies".to_string(),
-            Unfit::ForeignModule { fix, .. } => fix.clone(),
-            Unfit::FtraceDisabled => "sysctl kernel.ftrace_enabled=1".to_string(),
+impl Unfit {
+    fn facts(&self) -> Facts {
+        use Exit::{NotReady, Refused};
+        let (code, exit, fix) = match self {
+            Unfit::NotRoot => ("not_root", Refused, "run it as root: sudo mpu …"),
+            Unfit::NoRelease { .. } => ("no_release", NotReady, "mount /proc"),
+            Unfit::LockedDown { advice, .. } => ("locked_down", Refused, advice.as_str()),
+            Unfit::SignaturesEnforced { advice } => ("signatures_enforced", Refused, advice.as_str()),
+            Unfit::ModulesDisabled => {
+                ("modules_disabled", Refused, "reboot, and run `mpu up` before the setting applies")
+            }
+            Unfit::ForeignModule { fix, .. } => ("foreign_module", Refused, fix.as_str()),
+            Unfit::FtraceDisabled => ("ftrace_disabled", Refused, "sysctl kernel.ftrace_enabled=1"),
             Unfit::MissingOption { option, .. } => {
-                format!("boot a kernel with {option}=y; every distribution's standard kernel has it")
+                let fix = format!("boot a kernel with {option}=y; every distribution's standard kernel has it");
+                return ("missing_kernel_option", NotReady, fix);
             }
+            Unfit::NoHeaders { hint, .. } => ("no_headers", NotReady, hint.as_str()),
+            Unfit::OtherHeaders { hint, .. } => ("other_headers", NotReady, hint.as_str()),
             Unfit::NoPrebuilt { hint, .. } => {
-                format!("{hint}; or remove `modules = \"prebuilt\"` from /etc/mpu/config.toml")
+                let fix = format!("{hint}; or remove `modules = \"prebuilt\"` from /etc/mpu/config.toml");
+                return ("no_prebuilt", NotReady, fix);
             }
-            Unfit::NoHeaders { hint, .. } | Unfit::OtherHeaders { hint, .. } => hint.clone(),
-            Unfit::NoMake { hint } | Unfit::NoCompiler { hint, .. } | Unfit::NoPahole { hint, .. } => hint.clone(),
-        }
+            Unfit::NoMake { hint } => ("no_make", NotReady, hint.as_str()),
+            Unfit::NoCompiler { hint, .. } => ("no_compiler", NotReady, hint.as_str()),
+            Unfit::NoPahole { hint, .. } => ("no_pahole", NotReady, hint.as_str()),
+        };
+        (code, exit, fix.to_string())
     }
 }
+
+explain_by_facts!(Unfit);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Toolchain {

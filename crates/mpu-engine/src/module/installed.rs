@@ -4,8 +4,8 @@
 //! Owns where such modules lie. One of another version than this executable's is not for us.
 
 use super::packed::{self, PACKINGS};
-use super::prebuilt::{self, Found, PassedOver};
-use super::sources::{self, Built};
+use super::prebuilt::{self, Found};
+use super::sources::{self, Built, PassedOver};
 use mpu_host::host::Host;
 use std::fs::File;
 use std::path::Path;
@@ -45,10 +45,8 @@ mod tests {
     use std::fs;
 
     fn put(fake: &FakeHost, path: &str, version: &str) {
-        let mut bytes = sources::fake::module(RELEASE);
-        bytes.extend_from_slice(format!("version={version}\0").as_bytes());
         fake.write(path, "");
-        fs::write(fake.host().at(path), bytes).expect("a module");
+        fs::write(fake.host().at(path), sources::fake::module_of("mpu", RELEASE, version)).expect("a module");
     }
 
     const THIS: &str = env!("CARGO_PKG_VERSION");

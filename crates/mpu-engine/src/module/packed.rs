@@ -3,7 +3,8 @@
 //! Owns the endings and their tools. A module is looked at in memory, which needs no rights and leaves no trace; only to load it is it
 //! unpacked, below `/var/lib/mpu/<release>`, where a lock keeps two unpackers apart and a rename brings each file.
 
-use super::build::{hold, BuildError, NEXT, STORE};
+use super::build::{hold, NEXT, STORE};
+use super::error::{BuildError, ModuleError};
 use mpu_host::host::Host;
 use mpu_os::file::{replace_file_atomically, Mode};
 use std::fs::{self, File};
@@ -75,7 +76,7 @@ fn bounded(from: impl Read) -> io::Result<Option<Vec<u8>>> {
 ///
 /// # Errors
 /// If it cannot be unpacked, or there is no room for it.
-pub fn plain(host: &Host, release: &str, path: &Path, folder: &str) -> Result<PathBuf, BuildError> {
+pub fn plain(host: &Host, release: &str, path: &Path, folder: &str) -> Result<PathBuf, ModuleError> {
     let (ending, Some(tool)) = packing(path) else { return Ok(path.to_path_buf()) };
     let unpacked = |path: &Path| {
         let bytes =

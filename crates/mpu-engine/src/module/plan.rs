@@ -3,12 +3,12 @@
 //! Owns the order of the conditions, and which module file is taken. What can only be known by loading (a redirect that another module
 //! holds) is not looked at here.
 
-use super::build::{BuildError, Store};
+use super::build::Store;
 use super::checks::{self, Toolchain, Unfit};
-use super::error::ModuleError;
+use super::error::{BuildError, ModuleError};
 use super::load_error::LoadError;
-use super::prebuilt::{self, Found, PassedOver};
-use super::sources::{self, Built, SourceError, Sources};
+use super::prebuilt::{self, Found};
+use super::sources::{self, Built, PassedOver, SourceError, Sources};
 use super::state::{self, Instance, Phase, State};
 use super::{foreign, installed, packed};
 use crate::signing::{self, Signer};

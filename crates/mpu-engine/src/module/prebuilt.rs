@@ -6,38 +6,15 @@
 
 use super::build::NEXT;
 use super::packed::{self, PACKINGS};
-use super::sources::{self, Built, SourceError};
+use super::sources::{self, Built, PassedOver, SourceError};
 use super::trust;
 use mpu_host::explain::causes;
 use mpu_host::host::Host;
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
-use std::fmt;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Where they lie: the host's own folder first, then where images of modules have them.
 pub const FOLDERS: [&str; 2] = ["/usr/lib/mpu/modules", "/opt/lib/modules"];
-
-/// A file that is there and is not used.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct PassedOver {
-    /// The file.
-    pub path: PathBuf,
-    /// Why, as half a sentence about the file.
-    pub why: String,
-}
-
-impl fmt::Display for PassedOver {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.path.display(), self.why)
-    }
-}
-
-/// What was passed over, as half a sentence; empty if nothing was.
-pub fn in_words(passed_over: &[PassedOver]) -> String {
-    passed_over.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
-}
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Found {
@@ -102,11 +79,11 @@ fn name_of(path: &Path) -> String {
 }
 
 pub(super) fn of_this_version(bytes: &[u8]) -> Result<(), String> {
-    if sources::is_of_this_version(bytes) {
-        return Ok(());
+    let this = env!("CARGO_PKG_VERSION");
+    match sources::info(bytes, "version").unwrap_or_else(|| "none".to_string()) {
+        version if version == this => Ok(()),
+        version => Err(format!("is of MPU {version}, and this is mpu {this}")),
     }
-    let version = sources::version_in(bytes).unwrap_or_else(|| "none".to_string());
-    Err(format!("is of MPU {version}, and this is mpu {}", env!("CARGO_PKG_VERSION")))
 }
 
 /// What is wrong with a module, as half a sentence about its file.
@@ -134,7 +111,7 @@ pub fn advice(release: &str, signed: bool) -> String {
 pub mod fake {
     //! Made-up prebuilt modules for tests.
 
-    use super::super::sources::fake::module_named;
+    use super::super::sources::fake::module_of;
     use mpu_host::host::fake::FakeHost;
     use std::fs;
     use std::os::unix::fs::PermissionsExt;
@@ -143,10 +120,8 @@ pub mod fake {
     pub fn put(fake: &FakeHost, folder: &str, of_kernel: &str, for_kernel: &str, version: &str) {
         for name in ["mpu", "mpu_next"] {
             let path = format!("{folder}/{of_kernel}/{name}.ko");
-            let mut bytes = module_named(name, for_kernel);
-            bytes.extend_from_slice(format!("version={version}\0").as_bytes());
             fake.write(&path, "");
-            fs::write(fake.host().at(&path), bytes).expect("a module");
+            fs::write(fake.host().at(&path), module_of(name, for_kernel, version)).expect("a module");
         }
         let root = fake.host().at("/");
         let file = fake.host().at(format!("{folder}/{of_kernel}/mpu.ko"));

@@ -8,9 +8,8 @@ use super::load_error::LoadError;
 use super::packed;
 pub use super::plan::ModuleOptions;
 use super::plan::{self, is_at_work, Load, ModuleFile, Origin, Plan};
-use super::prebuilt::PassedOver;
 use super::record::Record;
-use super::sources::{self, Built, Sources};
+use super::sources::{self, Built, PassedOver, Sources};
 use super::state::{self, Instance, State};
 use super::swap::{swap, Replaced};
 use mpu_host::config::Redirect;
@@ -252,7 +251,8 @@ impl Before {
             return Some(state.version);
         }
         // Where it lay, the new version's file may lie by now.
-        let record = self.record.as_ref().filter(|it| sources::version(&it.module).as_ref() == Some(&self.version))?;
+        let version = |module| sources::info(&std::fs::read(module).ok()?, "version");
+        let record = self.record.as_ref().filter(|it| version(&it.module).as_ref() == Some(&self.version))?;
         let parameters = Parameters { policy: &self.policy, redirect: Redirect::Auto };
         load::insert(host, kernel, Instance::Mpu, &record.module, parameters).ok()?;
         let again = Record::now(&record.module, record.origin, &self.version);

@@ -3,7 +3,7 @@
 //! Owns the file. What the module says of itself is `state`'s.
 
 use super::plan::Origin;
-use super::prebuilt::PassedOver;
+use super::sources::PassedOver;
 use mpu_host::host::Host;
 use mpu_host::time;
 use mpu_os::file::{replace_file_atomically, Mode};

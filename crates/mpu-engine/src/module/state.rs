@@ -6,7 +6,8 @@
 
 use mpu_core::HostPid;
 use mpu_host::exit::Exit;
-use mpu_host::explain::Explain;
+use mpu_host::explain::Facts;
+use mpu_host::explain_by_facts;
 use mpu_host::host::Host;
 pub use mpu_host::phase::Phase;
 use schemars::JsonSchema;
@@ -159,41 +160,28 @@ pub enum StateError {
     Malformed { path: PathBuf, line: &'static str },
 }
 
-impl Explain for StateError {
-    fn code(&self) -> &'static str {
-        match self {
-            StateError::Unreadable { .. } => "state_unreadable",
-            StateError::Unwritable { .. } => "policy_unwritable",
-            StateError::Malformed { .. } => "state_malformed",
-        }
-    }
-
-    fn exit(&self) -> Exit {
-        match self {
-            StateError::Unreadable { source, .. } | StateError::Unwritable { source, .. }
-                if source.kind() == io::ErrorKind::PermissionDenied =>
-            {
-                Exit::Refused
+impl StateError {
+    fn facts(&self) -> Facts {
+        let (code, source) = match self {
+            StateError::Unreadable { source, .. } => ("state_unreadable", Some(source)),
+            StateError::Unwritable { source, .. } => ("policy_unwritable", Some(source)),
+            StateError::Malformed { .. } => ("state_malformed", None),
+        };
+        let (exit, fix) = match self {
+            _ if source.is_some_and(|source| source.kind() == io::ErrorKind::PermissionDenied) => {
+                (Exit::Refused, "run it as root: only root can read the state")
             }
-            _ => Exit::Failed,
-        }
-    }
-
-    fn fix(&self) -> String {
-        match self {
-            StateError::Unreadable { source, .. } | StateError::Unwritable { source, .. }
-                if source.kind() == io::ErrorKind::PermissionDenied =>
-            {
-                "run it as root: only root can read the state".to_string()
-            }
-            StateError::Unwritable { .. } => {
-                "the loaded module is older than this mpu, or refused the rules: `dmesg | tail` says; `mpu up --replace`"
-                    .to_string()
-            }
-            _ => "`mpu down`, then `mpu up` again; `dmesg | tail` shows the kernel's messages".to_string(),
-        }
+            StateError::Unwritable { .. } => (
+                Exit::Failed,
+                "the loaded module is older than this mpu, or refused the rules: `dmesg | tail` says; `mpu up --replace`",
+            ),
+            _ => (Exit::Failed, "`mpu down`, then `mpu up` again; `dmesg | tail` shows the kernel's messages"),
+        };
+        (code, exit, fix.to_string())
     }
 }
+
+explain_by_facts!(StateError);
 
 /// Whether our module is loaded, under either name.
 pub fn is_loaded(host: &Host) -> bool {

@@ -7,7 +7,8 @@ use super::demand::demanded;
 use super::keys::Key;
 use super::pin::{self, PKCS11};
 use mpu_host::exit::Exit;
-use mpu_host::explain::Explain;
+use mpu_host::explain::Facts;
+use mpu_host::explain_by_facts;
 use mpu_host::host::Host;
 use rustix::fs::{memfd_create, MemfdFlags};
 use rustix::process::{kill_process_group, Pid, Signal};
@@ -37,43 +38,37 @@ pub enum SignError {
     NoTool { hint: String },
 }
 
-impl Explain for SignError {
-    fn code(&self) -> &'static str {
-        match self {
-            SignError::Tool { .. } => "sign_tool_unusable",
-            SignError::Failed { .. } => "sign_failed",
-            SignError::Key { .. } => "sign_key_unreadable",
-            SignError::Pin => "pin_in_address",
-            SignError::NoTool { .. } => "no_sign_tool",
-        }
-    }
-
-    fn exit(&self) -> Exit {
-        Exit::Failed
-    }
-
-    fn fix(&self) -> String {
-        match self {
-            SignError::Tool { .. } => "reinstall the headers of this kernel".to_string(),
-            SignError::Key { .. } => "name a private key (or a pkcs11: address) and its certificate".to_string(),
-            SignError::Pin => {
+impl SignError {
+    fn facts(&self) -> Facts {
+        let (code, fix) = match self {
+            SignError::Tool { .. } => ("sign_tool_unusable", "reinstall the headers of this kernel".to_string()),
+            SignError::Key { .. } => {
+                ("sign_key_unreadable", "name a private key (or a pkcs11: address) and its certificate".to_string())
+            }
+            SignError::Pin => (
+                "pin_in_address",
                 "take pin-value out of the address: every user of this machine can read a command line; name a file that holds the \
                  PIN, with pin-source=file:FILE in the address, or in the file of the environment variable OPENSSL_CONF \
                  (docs/prebuilt.md has one)"
-                    .to_string()
+                    .to_string(),
+            ),
+            SignError::NoTool { hint } => ("no_sign_tool", hint.clone()),
+            SignError::Failed { private, certificate, .. } => {
+                let how = match private.starts_with(PKCS11) {
+                    true => {
+                        "name the token's library and PIN in the file of the environment variable OPENSSL_CONF \
+                         (docs/prebuilt.md has one)"
+                    }
+                    false => "give the password of an encrypted key in the environment variable KBUILD_SIGN_PIN",
+                };
+                ("sign_failed", format!("check that {private} is the key of {certificate}; {how}"))
             }
-            SignError::NoTool { hint } => hint.clone(),
-            SignError::Failed { private, certificate, .. } if private.starts_with(PKCS11) => format!(
-                "check that {private} is the key of {certificate}; name the token's library and PIN in the file of the environment \
-                 variable OPENSSL_CONF (docs/prebuilt.md has one)"
-            ),
-            SignError::Failed { private, certificate, .. } => format!(
-                "check that {private} is the key of {certificate}; \
-                 give the password of an encrypted key in the environment variable KBUILD_SIGN_PIN"
-            ),
-        }
+        };
+        (code, Exit::Failed, fix)
     }
 }
+
+explain_by_facts!(SignError);
 
 /// What the tool, and the token's library, may be told by the environment: which token, and its password.
 const TOLD: [&str; 5] =
@@ -248,6 +243,7 @@ fn digest_in(config: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use mpu_host::explain::Explain;
     use mpu_host::host::fake::{FakeHost, RELEASE};
 
     fn locked() -> FakeHost {

@@ -23,8 +23,7 @@ fn with_old() -> Setup {
     s.fake.write("/sys/module/mpu/parameters/policy", "host /before\n");
     s.fake.write(OLD_FILE, "");
     let file = s.fake.host().at(OLD_FILE);
-    let bytes = [sources::fake::module(RELEASE), b"version=0.0.9\0".to_vec()].concat();
-    fs::write(&file, bytes).expect("a module");
+    fs::write(&file, sources::fake::module_of("mpu", RELEASE, "0.0.9")).expect("a module");
     s.fake.write(
         "/run/mpu/up.json",
         &format!("{{\"since\":1,\"module\":{:?},\"by_agent\":true}}", file.display().to_string()),

@@ -8,7 +8,7 @@ use crate::report::{Lines, Report, Style};
 use crate::wiring;
 use mpu_engine::module::load::Kernel;
 use mpu_engine::module::plan::Origin;
-use mpu_engine::module::prebuilt::PassedOver;
+use mpu_engine::module::sources::PassedOver;
 use mpu_engine::module::state::Phase;
 use mpu_engine::up::{How, Note, Up, UpOptions};
 use mpu_engine::{self as engine, Engine};

@@ -4,9 +4,8 @@ use super::seen::{CheckRow, Group, Level, Seen};
 use super::taken::without_module;
 use mpu_engine::module::build::STORE;
 use mpu_engine::module::plan::{self, Origin};
-use mpu_engine::module::prebuilt::PassedOver;
 use mpu_engine::module::record::Record;
-use mpu_engine::module::sources::Built;
+use mpu_engine::module::sources::{self, Built, PassedOver};
 use mpu_engine::module::{checks, installed, prebuilt, state};
 use mpu_engine::signing::{self, Enrolled, Key, Signer};
 use mpu_host::config::{Config, Modules};
@@ -163,7 +162,7 @@ fn module_file(host: &Host) -> Seen {
             "# mend what is said of the file, or remove it: `mpu up` builds a module where none is at hand".to_string()
         }
     };
-    Seen::attention(format!("{used}; passed over: {}", prebuilt::in_words(&over)), fix)
+    Seen::attention(format!("{used}; passed over: {}", sources::in_words(&over)), fix)
 }
 
 fn headers(host: &Host) -> Seen {
@@ -231,7 +230,7 @@ pub fn dkms(host: &Host) -> Seen {
     };
     let said = match found.passed_over.as_slice() {
         [] => format!("DKMS has no module of MPU {version} for {release}"),
-        over => format!("no module of DKMS for {release} can be used: {}", prebuilt::in_words(over)),
+        over => format!("no module of DKMS for {release} can be used: {}", sources::in_words(over)),
     };
     Seen::attention(said, fix)
 }

@@ -3,6 +3,8 @@
 use super::*;
 use crate::module::checks;
 use crate::module::sources;
+use mpu_host::exit::Exit;
+use mpu_host::explain::Explain;
 use mpu_host::host::fake::{FakeHost, RELEASE};
 
 /// A `make` that builds: it finds the directory after `M=` and puts a module there.
@@ -73,7 +75,7 @@ fn a_failed_build_keeps_its_log_and_the_old_module() {
         format!("the module cannot be built for kernel {RELEASE}: x.c:1:5: error: expected ;")
     );
     assert_eq!((error.code(), error.exit()), ("build_failed", Exit::Failed));
-    let BuildError::Failed { log, .. } = &error else { panic!("{error:?}") };
+    let ModuleError::Build(BuildError::Failed { log, .. }) = &error else { panic!("{error:?}") };
     assert!(error.fix().contains("build.log") && fs::read_to_string(log).expect("a log").contains("CC [M]"));
     assert!(kept.is_file(), "the module of the last good build is still there");
     assert!(!kept.with_file_name("build").exists());

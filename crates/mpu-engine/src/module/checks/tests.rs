@@ -1,6 +1,7 @@
 //! Hosts that lack one thing each, and the check that says so.
 
 use super::*;
+use mpu_host::explain::Explain;
 use mpu_host::host::fake::{FakeHost, CONFIG, RELEASE};
 
 /// Every check in the order in which `mpu up` makes them; the code of the first that fails.

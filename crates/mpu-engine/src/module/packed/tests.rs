@@ -15,7 +15,7 @@ fn in_order() -> FakeHost {
     fake
 }
 
-fn unpack(fake: &FakeHost) -> Result<PathBuf, BuildError> {
+fn unpack(fake: &FakeHost) -> Result<PathBuf, ModuleError> {
     plain(&fake.host(), RELEASE, &fake.host().at(PACKED), "installed")
 }
 

@@ -5,6 +5,7 @@ use super::*;
 use mpu_host::host::fake::{FakeHost, RELEASE};
 use std::fs::File;
 use std::os::unix::fs::{symlink, PermissionsExt};
+use std::path::PathBuf;
 
 const THIS: &str = env!("CARGO_PKG_VERSION");
 

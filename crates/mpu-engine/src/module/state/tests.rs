@@ -1,6 +1,7 @@
 //! What modules of every format say, and what cannot be understood.
 
 use super::*;
+use mpu_host::explain::Explain;
 use mpu_host::host::fake::FakeHost;
 
 #[test]
