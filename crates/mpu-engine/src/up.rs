@@ -10,13 +10,12 @@ use super::module::error::ModuleError;
 use super::module::foreign::{self, Foreign};
 use super::module::load::{self, Kernel};
 use super::module::load_error::LoadError;
-use super::module::plan::{self, ModuleOptions, Origin};
+use super::module::plan::{self, ModuleOptions};
 use super::module::proof::{self, Ask, Proof};
 pub use super::module::raise::How;
 use super::module::raise::{raise, Before, Raised};
 use super::module::record::Record;
-use super::module::sources::PassedOver;
-use super::module::state::{self, Phase, State};
+use super::module::state::{self, Phase};
 use super::module::swap::Replaced;
 use super::Engine;
 use mpu_host::config::{rules, Asked, Config, Drivers};
@@ -156,21 +155,14 @@ pub(crate) fn after_refusal(host: &Host, asked: Asked, options: &ModuleOptions, 
     (is_refused && may).then(|| Choice::instead_of_module(error))
 }
 
+/// What was done.
 #[derive(Debug)]
 pub struct Up {
-    pub how: How,
     pub choice: Choice,
     pub notes: Vec<Note>,
-    pub module: Option<PathBuf>,
-    /// Where that comes from; none if it is not known.
-    pub origin: Option<Origin>,
-    /// Module files that are there, and could not be used.
-    pub passed_over: Vec<PassedOver>,
-    /// How long building it took, if it was built now.
-    pub built_in: Option<Duration>,
-    pub replaced: Option<Replaced>,
-    pub module_state: Option<State>,
-    /// Whether it was seen to translate, where somebody asked.
+    /// What became of the engine; of the notify engine, how and whom it replaced.
+    pub raised: Raised,
+    /// Whether the module was seen to translate, where somebody asked.
     pub proof: Option<Proof>,
     pub notify_state: Option<client::State>,
     pub driver: Option<Driver>,
@@ -243,27 +235,12 @@ fn by_module(
     choice: Choice,
     driver: Option<Driver>,
 ) -> Up {
-    let Raised { how, state, module, origin, passed_over, built_in, replaced } = raised;
-    if let (How::Loaded | How::Replaced, Some(module), Some(state)) = (how, &module, &state) {
-        let record = Record::now(module, origin, &state.version);
-        Record { passed_over: passed_over.clone(), by_agent, ..record }.write(host);
+    if let (How::Loaded | How::Replaced, Some(module), Some(state)) = (raised.how, &raised.module, &raised.state) {
+        let record = Record::now(module, raised.origin, &state.version);
+        Record { passed_over: raised.passed_over.clone(), by_agent, ..record }.write(host);
     }
-    let notes = (how != How::Built).then(|| without_notify(host)).flatten().into_iter().collect();
-    Up {
-        how,
-        choice,
-        notes,
-        module,
-        origin,
-        passed_over,
-        built_in,
-        replaced,
-        module_state: state,
-        proof,
-        notify_state: None,
-        driver,
-        took: Duration::ZERO,
-    }
+    let notes = (raised.how != How::Built).then(|| without_notify(host)).flatten().into_iter().collect();
+    Up { choice, notes, raised, proof, notify_state: None, driver, took: Duration::ZERO }
 }
 
 /// Has the module asked whether it translates. One that was loaded now and gets no calls does not stay.
@@ -303,21 +280,9 @@ fn by_notify(
         Replaced(state, version) => (How::Replaced, state, Some(self::Replaced { version, gapless: true })),
         Already(state) => (How::AlreadyUp, state, None),
     };
-    let mut up = Up {
-        how,
-        choice,
-        notes: without_module(host, kernel).into_iter().collect(),
-        module: None,
-        origin: None,
-        passed_over: Vec::new(),
-        built_in: None,
-        replaced,
-        module_state: None,
-        proof: None,
-        notify_state: Some(state),
-        driver,
-        took: Duration::ZERO,
-    };
+    let raised = Raised { how, replaced, ..Raised::default() };
+    let notes = without_module(host, kernel).into_iter().collect();
+    let mut up = Up { choice, notes, raised, proof: None, notify_state: Some(state), driver, took: Duration::ZERO };
     // Where the module was wanted, the choice says it.
     let foreign = foreign::find(host);
     if !foreign.loaded.is_empty() && up.choice.better.is_none() {

@@ -160,21 +160,33 @@ pub fn toolchain(host: &Host, release: &str) -> Result<Toolchain, Unfit> {
         .text(build.join(".config"))
         .or_else(|| host.text(build.join("include/config/auto.conf")))
         .unwrap_or_default();
-    let (compiler, named, text) = compiler(host, &config, "");
-    let Some(compiler) = compiler else {
-        return Err(Unfit::NoCompiler { hint: host.compiler_hint(&named), compiler: named, text });
-    };
-    let Some(make) = host.tool("make") else {
-        return Err(Unfit::NoMake { hint: host.compiler_hint(&named) });
-    };
-    pahole(host, release, &config, &host.at(&build))?;
-    Ok(Toolchain { release: release.to_string(), headers: host.at(&build), make, compiler, more: Vec::new() })
+    tools(host, release, &config, host.at(&build), None, Vec::new())
+}
+
+/// make, the compiler and pahole, for headers with this configuration; where they are for another processor, the compiler for that.
+pub(super) fn tools(
+    host: &Host,
+    release: &str,
+    config: &str,
+    headers: PathBuf,
+    other: Option<&str>,
+    more: Vec<String>,
+) -> Result<Toolchain, Unfit> {
+    let prefix = other.map_or(String::new(), |arch| format!("{arch}-linux-gnu-"));
+    let (compiler, named, text) = compiler(host, config, &prefix);
+    // As Debian and Fedora name it.
+    let package = other.map_or(named.clone(), |arch| format!("gcc-{}-linux-gnu", arch.replace('_', "-")));
+    let hint = host.compiler_hint(&package);
+    let Some(compiler) = compiler else { return Err(Unfit::NoCompiler { compiler: named, text, hint }) };
+    let make = host.tool("make").ok_or(Unfit::NoMake { hint })?;
+    pahole(host, release, config, &headers)?;
+    Ok(Toolchain { release: release.to_string(), headers, make, compiler, more })
 }
 
 /// pahole, where these headers make the build run it: the kernel's scripts/Makefile.modfinal does so where both it and vmlinux are
 /// there, and deletes the module if that fails; without vmlinux it says that it skips the step. Debian's headers bring a vmlinux from
 /// 6.12 on.
-pub(super) fn pahole(host: &Host, release: &str, config: &str, headers: &Path) -> Result<(), Unfit> {
+fn pahole(host: &Host, release: &str, config: &str, headers: &Path) -> Result<(), Unfit> {
     let wanted = config.lines().any(|line| line == "CONFIG_DEBUG_INFO_BTF_MODULES=y");
     match wanted && headers.join("vmlinux").is_file() && host.tool("pahole").is_none() {
         true => Err(Unfit::NoPahole { release: release.to_string(), hint: host.pahole_hint().to_string() }),
@@ -184,7 +196,7 @@ pub(super) fn pahole(host: &Host, release: &str, config: &str, headers: &Path) -
 
 /// The compiler as an argument of make, the name to install it by, and how the kernel's configuration describes it. The
 /// configuration's own compiler is best; any gcc is good enough for a module, but a kernel made by clang wants clang.
-pub(super) fn compiler(host: &Host, config: &str, prefix: &str) -> (Option<String>, String, String) {
+fn compiler(host: &Host, config: &str, prefix: &str) -> (Option<String>, String, String) {
     let value = |key: &str| config.lines().find_map(|l| l.strip_prefix(key)).map(|v| v.trim_matches('"').to_string());
     let text = value("CONFIG_CC_VERSION_TEXT=").unwrap_or_else(|| "gcc".to_string());
     if value("CONFIG_CC_IS_CLANG=").is_some() {

@@ -2,7 +2,7 @@
 //!
 //! Owns where in such a folder they are, and whether they are those that were asked for, whole, and usable on this machine.
 
-use super::checks::{self, Toolchain, Unfit};
+use super::checks::{self, Toolchain};
 use super::elf;
 use super::error::{HeadersError, ModuleError};
 use crate::signing;
@@ -76,25 +76,12 @@ pub fn find(host: &Host, folder: &Path, release: &str, asked: Option<&str>) -> R
     if modpost.is_file() && !signing::runs(&modpost) {
         return Err(HeadersError::Tools { tool: modpost }.into());
     }
-    let (compiler, named, by) = match arch == std::env::consts::ARCH {
-        true => checks::compiler(host, &config, ""),
-        false => {
-            let prefix = format!("{arch}-linux-gnu-");
-            more.push(format!("ARCH={}", elf::kernels_name(arch).unwrap_or(arch)));
-            more.push(format!("CROSS_COMPILE={prefix}"));
-            checks::compiler(host, &config, &prefix)
-        }
-    };
-    let package = match arch == std::env::consts::ARCH {
-        true => named.clone(),
-        // As Debian and Fedora name it.
-        false => format!("gcc-{}-linux-gnu", arch.replace('_', "-")),
-    };
-    let hint = host.compiler_hint(&package);
-    let compiler = compiler.ok_or_else(|| Unfit::NoCompiler { compiler: named, text: by, hint: hint.clone() })?;
-    let make = host.tool("make").ok_or(Unfit::NoMake { hint })?;
-    checks::pahole(host, release, &config, &path)?;
-    Ok(Headers { arch, tools: Toolchain { release: release.to_string(), headers: path, make, compiler, more } })
+    let other = Some(arch).filter(|arch| *arch != std::env::consts::ARCH);
+    if other.is_some() {
+        more.push(format!("ARCH={}", elf::kernels_name(arch).unwrap_or(arch)));
+        more.push(format!("CROSS_COMPILE={arch}-linux-gnu-"));
+    }
+    Ok(Headers { arch, tools: checks::tools(host, release, &config, path, other, more)? })
 }
 
 /// make takes no path with one of these apart from others.

@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// What became of an engine that was to come up.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum How {
     Loaded,
@@ -32,6 +32,7 @@ pub enum How {
     Resumed,
     /// This version took over from another.
     Replaced,
+    #[default]
     AlreadyUp,
     /// The module was built and nothing more.
     Built,
@@ -42,7 +43,7 @@ impl How {
 }
 
 /// What became of the module.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Raised {
     pub how: How,
     /// What it says; none if it was only built.
@@ -54,12 +55,6 @@ pub struct Raised {
     /// How long building it took, if it was built now.
     pub built_in: Option<Duration>,
     pub replaced: Option<Replaced>,
-}
-
-impl Raised {
-    fn of(how: How, module: Option<PathBuf>, built_in: Option<Duration>, state: Option<State>) -> Raised {
-        Raised { how, state, module, origin: None, passed_over: Vec::new(), built_in, replaced: None }
-    }
 }
 
 /// A module that redirects nothing has nobody inside.
@@ -76,7 +71,8 @@ pub fn raise(
     let load = match plan {
         Plan::Build(sources, tools) => {
             let ready = Store::open(host, &tools.release)?.module(&sources, &tools)?;
-            return Ok(Raised::of(How::Built, Some(ready.path), ready.took, None));
+            let (module, built_in) = (Some(ready.path), ready.took);
+            return Ok(Raised { how: How::Built, module, built_in, ..Raised::default() });
         }
         Plan::Keep(state) => return Ok(of_record(host, state)),
         Plan::Load(load) => *load,
@@ -105,7 +101,7 @@ pub fn raise(
 /// A module that was up before, with what its record says.
 fn of_record(host: &Host, state: State) -> Raised {
     let (module, origin) = Record::read(host).map(|record| (record.module, record.origin)).unzip();
-    Raised { origin: origin.flatten(), ..Raised::of(How::AlreadyUp, module, None, Some(state)) }
+    Raised { how: How::AlreadyUp, state: Some(state), module, origin: origin.flatten(), ..Raised::default() }
 }
 
 /// The kernel's word about an insertion, if that is what failed.
@@ -207,7 +203,8 @@ impl Site<'_> {
                 (How::Loaded, state, None)
             }
         };
-        Ok(Raised { origin: Some(origin), replaced, ..Raised::of(how, Some(path), built_in, Some(state)) })
+        let (state, module, origin) = (Some(state), Some(path), Some(origin));
+        Ok(Raised { how, state, module, origin, passed_over: Vec::new(), built_in, replaced })
     }
 
     /// After a change of versions that left nothing loaded: the way to redirect that the configuration asks for may be the only thing that

@@ -285,11 +285,12 @@ impl<'a> Agent<'a> {
             ask: None,
         };
         let done = up::up(self.host, self.kernel, &options)?;
-        if done.how != How::AlreadyUp {
-            let took = done.replaced.map_or(String::new(), |old| format!(", in the place of version {}", old.version));
+        if done.raised.how != How::AlreadyUp {
+            let took =
+                done.raised.replaced.map_or(String::new(), |old| format!(", in the place of version {}", old.version));
             (self.log)(&format!("the engine came up after {:.1} s{took}", done.took.as_secs_f64()));
         }
-        let mut changed = done.how != How::AlreadyUp;
+        let mut changed = done.raised.how != How::AlreadyUp;
         let compiled: Vec<String> = rules::compile(&config).lines().map(str::to_string).collect();
         if !changed && apply::holds(self.host, &config, &compiled) == Some(false) {
             let rules = apply::apply(self.host)?.rules;

@@ -64,24 +64,25 @@ pub fn up(host: &Host, kernel: &dyn Kernel, options: &UpOptions) -> Result<Done,
 
 impl Done {
     fn of(host: &Host, up: Up) -> Done {
-        let better = up.choice.better.map(|fix| format!("for the module: {fix}"));
+        let Up { choice, notes, raised, proof, notify_state, driver, took } = up;
+        let better = choice.better.map(|fix| format!("for the module: {fix}"));
         Done {
-            result: up.how,
-            engine: up.choice.engine,
-            engine_because: up.choice.why,
-            notes: better.into_iter().chain(up.notes.iter().map(in_words)).collect(),
-            module: up.module,
-            module_origin: up.origin,
-            passed_over: up.passed_over,
-            build_seconds: up.built_in.map(|took| took.as_secs_f64()),
-            gapless: up.replaced.as_ref().map(|replaced| replaced.gapless),
-            replaced_version: up.replaced.map(|replaced| replaced.version),
-            module_state: up.module_state.as_ref().map(|state| StateView::of(host, state)),
-            proof: up.proof.as_ref().map(ProofView::from),
-            notify_state: up.notify_state.as_ref().map(NotifyView::from),
-            driver: up.driver.as_ref().map(DriverView::from),
-            to_try: up.driver.as_ref().map(|_| wiring::to_try(host, up.choice.engine)),
-            seconds: up.took.as_secs_f64(),
+            result: raised.how,
+            engine: choice.engine,
+            engine_because: choice.why,
+            notes: better.into_iter().chain(notes.iter().map(in_words)).collect(),
+            module: raised.module,
+            module_origin: raised.origin,
+            passed_over: raised.passed_over,
+            build_seconds: raised.built_in.map(|took| took.as_secs_f64()),
+            gapless: raised.replaced.as_ref().map(|replaced| replaced.gapless),
+            replaced_version: raised.replaced.map(|replaced| replaced.version),
+            module_state: raised.state.as_ref().map(|state| StateView::of(host, state)),
+            proof: proof.as_ref().map(ProofView::from),
+            notify_state: notify_state.as_ref().map(NotifyView::from),
+            to_try: driver.as_ref().map(|_| wiring::to_try(host, choice.engine)),
+            driver: driver.as_ref().map(DriverView::from),
+            seconds: took.as_secs_f64(),
         }
     }
 }
