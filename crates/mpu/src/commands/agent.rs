@@ -140,10 +140,6 @@ pub fn ask(host: &Host, question: Question, id: &str, within: u64) -> Result<Ans
 impl Report for Left {
     const COMMAND: &'static str = "agent";
 
-    fn exit(&self) -> Exit {
-        Exit::Ok
-    }
-
     fn text(&self, _: Style) -> String {
         match (&self.left_to, self.result) {
             (Some(other), _) => format!("the engine stays up: agent {other} manages it\n"),

@@ -7,7 +7,6 @@ use crate::report::{Lines, Report, Style};
 use mpu_engine::error::EngineError;
 use mpu_engine::module::elsewhere::{self, BuildOptions, Elsewhere};
 use mpu_engine::module::prebuilt::FOLDERS;
-use mpu_host::exit::Exit;
 use mpu_host::host::Host;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -45,10 +44,6 @@ pub fn build(host: &Host, options: &BuildOptions) -> Result<Done, Error> {
 
 impl Report for Done {
     const COMMAND: &'static str = "build";
-
-    fn exit(&self) -> Exit {
-        Exit::Ok
-    }
 
     fn text(&self, style: Style) -> String {
         let mut lines = Lines::new(style);

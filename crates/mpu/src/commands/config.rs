@@ -77,10 +77,6 @@ pub fn apply(host: &Host) -> Result<Applied, Error> {
 impl Report for Sound {
     const COMMAND: &'static str = "config";
 
-    fn exit(&self) -> Exit {
-        Exit::Ok
-    }
-
     fn text(&self, style: Style) -> String {
         let mut lines = Lines::new(style);
         match &self.file {
@@ -96,10 +92,6 @@ impl Report for Sound {
 
 impl Report for Shown {
     const COMMAND: &'static str = "config";
-
-    fn exit(&self) -> Exit {
-        Exit::Ok
-    }
 
     fn text(&self, style: Style) -> String {
         let mut lines = Lines::new(style);

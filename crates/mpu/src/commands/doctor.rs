@@ -51,10 +51,6 @@ pub fn report(host: &Host, file: &Path, with_names: bool, force: bool) -> Result
 impl Report for Reported {
     const COMMAND: &'static str = "doctor";
 
-    fn exit(&self) -> Exit {
-        Exit::Ok
-    }
-
     fn text(&self, style: Style) -> String {
         let file = self.report.display();
         match self.has_names {

@@ -5,7 +5,6 @@ use crate::report::{Report, Style};
 use mpu_engine as engine;
 use mpu_engine::down::{Down, How};
 use mpu_engine::module::load::Kernel;
-use mpu_host::exit::Exit;
 use mpu_host::host::Host;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -34,10 +33,6 @@ pub fn down(host: &Host, kernel: &dyn Kernel, patience: Duration) -> Result<Done
 impl Report for Done {
     const COMMAND: &'static str = "down";
 
-    fn exit(&self) -> Exit {
-        Exit::Ok
-    }
-
     fn text(&self, _: Style) -> String {
         match self.result {
             How::NotUp => "MPU is not up; nothing was changed\n".to_string(),
@@ -63,6 +58,7 @@ mod tests {
     use mpu_engine::module::load::fake::FakeKernel;
     use mpu_engine::module::record::Record;
     use mpu_engine::module::state::{self, ARMED};
+    use mpu_host::exit::Exit;
     use mpu_host::explain::Explain;
     use mpu_host::host::fake::FakeHost;
     use mpu_notify as notify;

@@ -1,7 +1,7 @@
 //! The NVIDIA driver: there, known, whole, and what it shows containers.
 
-use super::notify;
 use super::seen::{CheckRow, Group, Level, Seen};
+use super::taken::uses_notify;
 use crate::probe::compare;
 use crate::wiring::{self, Wiring};
 use mpu_engine::Engine;
@@ -136,7 +136,7 @@ fn nodes(host: &Host) -> Seen {
 }
 
 fn container_gpus(host: &Host) -> Seen {
-    if notify::is_used(host) {
+    if uses_notify(host) {
         return Seen::skipped("`notify_wrapper` looks at this where the notify engine is used");
     }
     match wiring::look(host, Engine::Module) {

@@ -74,6 +74,14 @@ fn state_of(host: &Host) -> Result<Option<state::State>, Seen> {
     })
 }
 
+/// The state of the module, where it is loaded and may be read.
+fn loaded(host: &Host) -> Result<state::State, Seen> {
+    match state_of(host) {
+        Ok(state) => state.ok_or_else(|| Seen::skipped("the module is not loaded")),
+        Err(_) => Err(Seen::skipped("the module's state is not known")),
+    }
+}
+
 fn up(host: &Host) -> Seen {
     let state = match state_of(host) {
         Ok(Some(state)) => state,
@@ -158,10 +166,9 @@ fn redirect(host: &Host) -> Seen {
 }
 
 fn argument(host: &Host) -> Seen {
-    let state = match state_of(host) {
-        Ok(Some(state)) => state,
-        Ok(None) => return Seen::skipped("the module is not loaded"),
-        Err(_) => return Seen::skipped("the module's state is not known"),
+    let state = match loaded(host) {
+        Ok(state) => state,
+        Err(seen) => return seen,
     };
     match state.argument {
         None => Seen::skipped("no redirect is placed, or the module does not say"),
@@ -182,17 +189,16 @@ fn argument(host: &Host) -> Seen {
 }
 
 fn orphans(host: &Host) -> Seen {
-    match state_of(host) {
-        Ok(Some(state)) if state.orphans == 0 => Seen::fine("none"),
-        Ok(Some(state)) => Seen::attention(
+    match loaded(host) {
+        Ok(state) if state.orphans == 0 => Seen::fine("none"),
+        Ok(state) => Seen::attention(
             format!(
                 "{} callers died inside the driver, which crashed; only a reboot frees what they held there",
                 state.orphans
             ),
             "sudo dmesg | grep -A 30 -e Oops -e BUG:   # shows the crash; reboot when the GPU's users can be interrupted",
         ),
-        Ok(None) => Seen::skipped("the module is not loaded"),
-        Err(_) => Seen::skipped("the module's state is not known"),
+        Err(seen) => seen,
     }
 }
 

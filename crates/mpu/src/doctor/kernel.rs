@@ -1,7 +1,6 @@
 //! What the kernel and its owner allow, and what is there to build a module with.
 
 use super::seen::{CheckRow, Group, Level, Seen};
-use super::taken::without_module;
 use mpu_engine::module::build::STORE;
 use mpu_engine::module::plan::{self, Origin};
 use mpu_engine::module::record::Record;
@@ -57,9 +56,6 @@ fn root(host: &Host) -> Seen {
 }
 
 fn kernel(host: &Host) -> Seen {
-    if let Some(skipped) = without_module(host) {
-        return skipped;
-    }
     match checks::kernel(host) {
         Ok(release) => Seen::fine(release),
         Err(unfit) => Seen::of(Level::Broken, &unfit),
@@ -67,9 +63,6 @@ fn kernel(host: &Host) -> Seen {
 }
 
 fn modules_allowed(host: &Host) -> Seen {
-    if let Some(skipped) = without_module(host) {
-        return skipped;
-    }
     match (host.modules_disabled(), state::is_loaded(host)) {
         (false, _) => Seen::fine("yes"),
         (true, true) => Seen::attention(
@@ -81,9 +74,6 @@ fn modules_allowed(host: &Host) -> Seen {
 }
 
 fn tracing(host: &Host) -> Seen {
-    if let Some(skipped) = without_module(host) {
-        return skipped;
-    }
     match (host.ftrace_disabled(), state::read(host)) {
         (false, _) => Seen::fine("on"),
         (true, Ok(Some(state))) if state.phase.is_placed() => Seen::broken(
@@ -97,9 +87,6 @@ fn tracing(host: &Host) -> Seen {
 }
 
 fn signatures(host: &Host) -> Seen {
-    if let Some(skipped) = without_module(host) {
-        return skipped;
-    }
     let secure_boot = signing::secure_boot(host) == Some(true);
     let locked = host.lockdown() != Lockdown::None;
     let said = match (secure_boot, locked, host.enforces_signatures()) {
@@ -166,9 +153,6 @@ fn module_file(host: &Host) -> Seen {
 }
 
 fn headers(host: &Host) -> Seen {
-    if let Some(skipped) = without_module(host) {
-        return skipped;
-    }
     let Ok(release) = host.release() else { return Seen::skipped("the kernel's release is not known") };
     if let Some(built) = ready_made(host, &release) {
         return Seen::fine(format!("not needed: {} is there", built.path.display()));
@@ -182,9 +166,6 @@ fn headers(host: &Host) -> Seen {
 }
 
 fn next_kernel(host: &Host) -> Seen {
-    if let Some(skipped) = without_module(host) {
-        return skipped;
-    }
     let Ok(running) = host.release() else { return Seen::skipped("the kernel's release is not known") };
     let names = std::fs::read_dir(host.at("/lib/modules")).into_iter().flatten().flatten();
     let mut releases: Vec<String> = names.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
@@ -208,9 +189,6 @@ fn next_kernel(host: &Host) -> Seen {
 
 /// Whether DKMS, if it has the module's sources, has built the module for the running kernel.
 pub fn dkms(host: &Host) -> Seen {
-    if let Some(skipped) = without_module(host) {
-        return skipped;
-    }
     let version = env!("CARGO_PKG_VERSION");
     let tree = Path::new("/var/lib/dkms/mpu");
     if !host.at(tree).is_dir() {

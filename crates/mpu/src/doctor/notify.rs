@@ -1,10 +1,9 @@
 //! What the notify engine needs around it: a kernel, containers that get its filter, somebody who keeps it.
 
 use super::seen::{CheckRow, Group, Level, Seen};
-use super::taken::planned;
+use super::taken::{not_used, uses_notify};
 use crate::nri::presence::{self, Standing};
 use crate::wiring::{self, Wiring};
-use mpu_engine::module::state;
 use mpu_engine::Engine;
 use mpu_host::exit::Exit;
 use mpu_host::explain::Explain;
@@ -48,24 +47,15 @@ pub const CHECKS: &[CheckRow] = &[
 
 const WRAPPER: &str = "nvidia-container-runtime";
 const OURS: &str = "mpu-container";
-/// Whether anything here matters on this host: the engine is up, or would be taken.
-pub(super) fn is_used(host: &Host) -> bool {
-    let chosen = || planned(host).is_some_and(|choice| choice.engine == Engine::Notify);
-    state(host).is_some() || !state::is_loaded(host) && chosen()
-}
 
 fn state(host: &Host) -> Option<State> {
     client::state(host).ok().flatten()
 }
 
-pub(super) fn not_used() -> Seen {
-    Seen::skipped("this host does not use the notify engine")
-}
-
 fn kernel(host: &Host) -> Seen {
     match unfit(host) {
         None => Seen::fine("the kernel has all of it"),
-        Some(error) if is_used(host) => Seen::of(Level::Broken, &error),
+        Some(error) if uses_notify(host) => Seen::of(Level::Broken, &error),
         Some(_) => not_used(),
     }
 }
@@ -91,9 +81,6 @@ fn socket(host: &Host) -> Seen {
 }
 
 fn wrapper(host: &Host) -> Seen {
-    if !is_used(host) {
-        return not_used();
-    }
     if presence::are_hidden(host) {
         return Seen::skipped("only root can see whether a plugin brings the listener");
     }
@@ -178,9 +165,6 @@ fn restarts(host: &Host) -> Seen {
 }
 
 fn rootless(host: &Host) -> Seen {
-    if !is_used(host) {
-        return not_used();
-    }
     let users = fs::read_dir(host.at("/run/user")).into_iter().flatten().flatten();
     let has = |folder: &Path| ["docker.sock", "podman/podman.sock"].iter().any(|name| folder.join(name).exists());
     let mut users: Vec<String> = users

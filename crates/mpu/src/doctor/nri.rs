@@ -46,7 +46,7 @@ fn nri(host: &Host) -> Seen {
         );
     }
     match Config::of(host) {
-        Ok(config) if config.nri && super::notify::is_used(host) => Seen::attention(
+        Ok(config) if config.nri && super::taken::uses_notify(host) => Seen::attention(
             format!(
                 "the configuration says nri = true, and no `mpu nri` runs: new containers start without MPU ({PLUGIN})"
             ),

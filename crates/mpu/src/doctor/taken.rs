@@ -25,8 +25,36 @@ pub(super) fn planned(host: &Host) -> Option<Choice> {
     up::preflight(host, &config, &UpOptions::default()).ok().map(|plan| plan.choice)
 }
 
-/// Why the module's needs are not looked at; none where they are.
-pub(super) fn without_module(host: &Host) -> Option<Seen> {
-    (taken(host) == Engine::Notify)
-        .then(|| Seen::skipped("only the module needs it, and this host uses the notify engine"))
+/// Checks of what only the module needs.
+const OF_MODULE: [&str; 9] = [
+    "kernel",
+    "modules_allowed",
+    "function_tracing",
+    "signatures",
+    "headers",
+    "next_kernel",
+    "dkms",
+    "livepatch",
+    "other_redirects",
+];
+
+/// Checks of what only the notify engine needs.
+const OF_NOTIFY: [&str; 2] = ["notify_wrapper", "notify_rootless"];
+
+/// Why a check is not made; none where it is.
+pub(super) fn skipped(host: &Host, check: &str) -> Option<Seen> {
+    if OF_MODULE.contains(&check) && taken(host) == Engine::Notify {
+        return Some(Seen::skipped("only the module needs it, and this host uses the notify engine"));
+    }
+    (OF_NOTIFY.contains(&check) && !uses_notify(host)).then(not_used)
+}
+
+/// Whether the notify engine is up, or would be taken.
+pub(super) fn uses_notify(host: &Host) -> bool {
+    let chosen = || planned(host).is_some_and(|choice| choice.engine == Engine::Notify);
+    matches!(client::state(host), Ok(Some(_))) || !state::is_loaded(host) && chosen()
+}
+
+pub(super) fn not_used() -> Seen {
+    Seen::skipped("this host does not use the notify engine")
 }
