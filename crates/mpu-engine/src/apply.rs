@@ -1,6 +1,4 @@
-//! Gives the configuration's rules and budget to the engines that are up.
-//!
-//! Owns who gets what, and whether they have it. The next `mpu up` does so by itself.
+//! Gives the configuration's rules and budget to the engines that are up. The next `mpu up` does so by itself.
 
 use super::error::EngineError;
 use super::module::{checks, state};

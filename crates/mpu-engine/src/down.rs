@@ -1,6 +1,4 @@
 //! Takes MPU down, whichever engine is up.
-//!
-//! Owns the order, and what became of it as a value. Says nothing: the words are the command's.
 
 use super::error::EngineError;
 use super::module::checks::{self, Unfit};

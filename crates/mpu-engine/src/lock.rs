@@ -1,7 +1,5 @@
-//! A file that one process at a time holds locked (flock(2)).
-//!
-//! Owns that the file is root's alone: to lock a file takes no more than a descriptor, so whoever may read it could hold it for ever.
-//! Owns that a wait ends, and who is named then. What the lock guards is the caller's business.
+//! A file that one process at a time holds locked (flock(2)). It is root's alone: to lock a file takes no more than a descriptor, so
+//! whoever may read it could hold it for ever.
 
 use mpu_core::HostPid;
 use mpu_host::exit::Exit;

@@ -1,6 +1,4 @@
 //! What an engine says about itself, in one shape for all engines.
-//!
-//! Owns the shape and which engine fills it how. Judges nothing: what a state or a count means is the reader's.
 
 use super::error::EngineError;
 use super::{module::state, Engine};

@@ -1,7 +1,4 @@
 //! Brings MPU up: picks an engine, has it raised, and sees that the other one goes.
-//!
-//! Owns the choice, the order, and what became of it as a value. Says nothing: the words are the command's. How an engine is raised is
-//! that engine's business.
 
 use super::down::lower_module;
 use super::error::EngineError;

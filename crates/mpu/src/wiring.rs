@@ -1,7 +1,4 @@
-//! Whether the container engines of a host put GPUs into containers, and what a person types to see it.
-//!
-//! Owns the table of engines: how each is known to be here, where it is told of the wrapper, the command that tells it,
-//! and the command that shows a container's GPU. Reads files only; asks no engine.
+//! Whether the container engines of a host put GPUs into containers, and what a person types to see it. Reads files only.
 
 use mpu_engine::Engine;
 use mpu_host::host::Host;

@@ -1,9 +1,6 @@
-//! Builds the module for one kernel, once, and keeps it below `/var/lib/mpu/<release>`.
-//!
-//! Owns that directory: `mpu.ko`, `mpu_next.ko` (the same under its other name), the key of what they were built from,
-//! and the log of the last build. A build happens in
-//! a directory of its own and its result is renamed into place, so that nobody ever sees half a module; a lock keeps
-//! two builders apart. Decides nothing about the host: `checks` found the tools.
+//! Builds the module for one kernel, once, and keeps it below `/var/lib/mpu/<release>`: `mpu.ko`, `mpu_next.ko` (the same under its other
+//! name), the key of what they were built from, and the log of the last build. A result is renamed into place; a lock keeps builders
+//! apart.
 
 use super::checks::Toolchain;
 use super::error::{BuildError, ModuleError};

@@ -1,7 +1,5 @@
-//! Whether this host can run the module engine, found out before anything is changed.
-//!
-//! Owns the list of conditions and their order: what a person cannot change comes before what an installed package
-//! cures. Reads facts from [`Host`] only.
+//! Whether this host can run the module engine, found out before anything is changed: what a person cannot change comes before what an
+//! installed package cures.
 
 use mpu_host::exit::Exit;
 use mpu_host::explain::Facts;

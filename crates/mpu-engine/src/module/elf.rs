@@ -1,6 +1,4 @@
 //! What a module's file says of itself, before the kernel is asked: for which processor it is, whether it is whole, and its `.modinfo`.
-//!
-//! Everything else is the kernel's to judge.
 
 use object::elf::{FileHeader64, EM_AARCH64, EM_X86_64};
 use object::read::elf::{FileHeader, SectionHeader};

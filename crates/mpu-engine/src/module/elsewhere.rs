@@ -1,7 +1,5 @@
-//! Builds the module for a kernel that does not run here, into a folder that can be carried to its nodes.
-//!
-//! Owns the folder's layout, `<out>/<release>/mpu.ko`, which is the one that `prebuilt` reads, and the check of what came out. Needs no
-//! root, and nothing of this machine's own kernel.
+//! Builds the module for a kernel that does not run here, as `<out>/<release>/mpu.ko`, which `prebuilt` finds on its nodes. Needs no
+//! root.
 
 use super::build::{compile, NEXT};
 use super::elf::Elf;
@@ -64,9 +62,6 @@ pub struct Elsewhere {
 }
 
 /// Builds it. What fails leaves no module, and the log of a build that was begun.
-///
-/// # Errors
-/// Names what is missing, or what came out wrong.
 pub fn build(host: &Host, options: &BuildOptions) -> Result<Elsewhere, ModuleError> {
     let began = Instant::now();
     let release = &options.release;

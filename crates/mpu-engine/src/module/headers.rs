@@ -1,6 +1,4 @@
-//! The headers of a kernel that does not run here: in a folder, as a distribution's packages lay them out.
-//!
-//! Owns where in such a folder they are, and whether they are those that were asked for, whole, and usable on this machine.
+//! Finds the headers of a kernel that does not run here in a folder, as a distribution's packages lay them out.
 
 use super::checks::{self, Toolchain};
 use super::elf;

@@ -1,6 +1,4 @@
 //! Who is inside the driver and keeps the module in the kernel, in words that a person can act on.
-//!
-//! Owns the look from a line of `state` to a command and a container. Ends nobody: that is the administrator's.
 
 use super::state::{Asks, Holder, State};
 use mpu_host::containers;

@@ -1,7 +1,4 @@
-//! The module that is built and installed already: by DKMS, together with the kernel, signed with the machine owner's key
-//! where that is needed.
-//!
-//! Owns where such modules lie. One of another version than this executable's is not for us.
+//! The module that is built and installed already: by DKMS, signed with the machine owner's key where that is needed.
 
 use super::packed::{self, PACKINGS};
 use super::prebuilt::{self, Found};

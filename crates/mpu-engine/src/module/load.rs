@@ -1,7 +1,4 @@
-//! Into the kernel and out of it again.
-//!
-//! Owns the two system calls (behind [`Kernel`], so that tests need no kernel) and the rule that a module which could
-//! not place its redirects does not stay.
+//! Into the kernel and out of it again. A module that could not place its redirects does not stay.
 
 use super::error::ModuleError;
 use super::holders::{self, Held};

@@ -1,6 +1,4 @@
-//! Why the module is not in the kernel, or still is.
-//!
-//! Owns what an errno of the kernel's means to a person, and the way out.
+//! Why the module is not in the kernel, or still is: what an errno of the kernel's means to a person, and the way out.
 
 use super::holders::{self, Held};
 use mpu_host::exit::Exit;

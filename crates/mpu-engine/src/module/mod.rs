@@ -1,10 +1,4 @@
-//! The module engine: MPU inside the kernel, as `mpu.ko`.
-//!
-//! Owns the way from the module's sources to a loaded module and back: what this host must offer ([`checks`]), what is
-//! built ([`sources`], [`build`]), loading and unloading ([`load`]), what will be done ([`plan`]) and doing it ([`raise`]), and what the
-//! module says about itself ([`state`]); who keeps it in the kernel ([`holders`]); when it was loaded ([`record`]).
-//! [`foreign`] finds other projects' modules of our names.
-//! Knows nothing of what the module does inside the kernel.
+//! The module engine: MPU inside the kernel, as `mpu.ko`. [`plan`] decides what is done, [`raise`] does it.
 
 pub mod build;
 pub mod checks;

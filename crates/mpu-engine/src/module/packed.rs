@@ -1,7 +1,5 @@
-//! Modules that are packed, as distributions pack them.
-//!
-//! Owns the endings and their tools. A module is looked at in memory, which needs no rights and leaves no trace; only to load it is it
-//! unpacked, below `/var/lib/mpu/<release>`, where a lock keeps two unpackers apart and a rename brings each file.
+//! Modules that are packed, as distributions pack them. One is looked at in memory, which needs no rights and leaves no trace; only to
+//! load it is it unpacked, below `/var/lib/mpu/<release>`.
 
 use super::build::{hold, NEXT, STORE};
 use super::error::{BuildError, ModuleError};
@@ -73,9 +71,6 @@ fn bounded(from: impl Read) -> io::Result<Option<Vec<u8>>> {
 
 /// A module's file that the kernel takes, with its twin beside it: the file itself, or what it is unpacked to, in a folder of the
 /// store by that name.
-///
-/// # Errors
-/// If it cannot be unpacked, or there is no room for it.
 pub fn plain(host: &Host, release: &str, path: &Path, folder: &str) -> Result<PathBuf, ModuleError> {
     let (ending, Some(tool)) = packing(path) else { return Ok(path.to_path_buf()) };
     let unpacked = |path: &Path| {

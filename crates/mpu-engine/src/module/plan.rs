@@ -1,7 +1,5 @@
-//! What `mpu up` does about the module: decided once, before anything is built or changed.
-//!
-//! Owns the order of the conditions, and which module file is taken. What can only be known by loading (a redirect that another module
-//! holds) is not looked at here.
+//! What `mpu up` does about the module: decided once, before anything is built or changed. What can only be known by loading (a redirect
+//! that another module holds) is not looked at.
 
 use super::build::Store;
 use super::checks::{self, Toolchain, Unfit};

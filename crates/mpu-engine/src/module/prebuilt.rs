@@ -1,8 +1,5 @@
-//! Modules that were built elsewhere and brought to this node: `<folder>/<kernel release>/mpu.ko`, perhaps packed, with
-//! `mpu_next.ko` beside it (docs/prebuilt.md).
-//!
-//! Owns the folders, and why a file there is passed over. Whoever can change such a file, or put another in its place, is as good as
-//! root: so only root may (`trust`).
+//! Modules that were built elsewhere and brought to this node: `<folder>/<kernel release>/mpu.ko`, perhaps packed (docs/prebuilt.md).
+//! Whoever can change such a file is as good as root: so only root may (`trust`).
 
 use super::build::NEXT;
 use super::packed::{self, PACKINGS};

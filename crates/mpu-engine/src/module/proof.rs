@@ -1,7 +1,5 @@
-//! Whether the module that is up does translate: it is asked, not believed.
-//!
-//! Owns what the module's own counts say after a question to the driver, whose caller the module must translate. A module that says
-//! `armed` has seen a translation; only one that says `placed` is asked. Who puts the question is the caller's ([`Ask`]).
+//! Whether the module that is up does translate, by its own counts after a question to the driver. One that says `armed` has seen a
+//! translation; only one that says `placed` is asked.
 
 use super::error::ModuleError;
 use super::state::{self, Phase, State};
@@ -72,9 +70,6 @@ pub type Ask = fn(&Host, Duration) -> Result<(), String>;
 
 /// Looks whether the module that is up translates, and asks if that is not known. None if there is nothing to prove: no
 /// redirect stands, or the module is one of format 1, which does not tell.
-///
-/// # Errors
-/// When the module's state cannot be read.
 pub fn prove(host: &Host, state: State, ask: Ask, patience: Duration) -> Result<(State, Option<Proof>), ModuleError> {
     let is_old = state.entered.is_none() && state.translated.is_none();
     match state.phase {

@@ -1,6 +1,4 @@
 //! What `mpu up` leaves for `mpu status` about the module that it loaded.
-//!
-//! Owns the file. What the module says of itself is `state`'s.
 
 use super::plan::Origin;
 use super::sources::PassedOver;

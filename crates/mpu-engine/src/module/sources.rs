@@ -1,7 +1,4 @@
-//! What the module is made from: sources carried in this executable, a directory of them, or a module that somebody
-//! built already.
-//!
-//! Owns the list of files and its fingerprint. Compiles nothing and loads nothing.
+//! What the module is made from, carried in this executable or in a directory; and modules that somebody built already.
 
 use super::elf::Elf;
 use crate::signing;

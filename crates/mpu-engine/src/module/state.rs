@@ -1,8 +1,5 @@
-//! What the loaded module says about itself: the two files below `/sys/module/mpu/parameters`.
-//!
-//! Owns their format. Both are lines of `key=value`; keys that this version does not know are kept or ignored, never an
-//! error, so that an older `mpu` can read a newer module. A module of format 1, which this version may have to replace,
-//! has neither `placed` nor any line below `inside`: its `armed` says that the redirects stand, and no more.
+//! What the loaded module says about itself, as lines of `key=value`. Unknown keys are no error, so that an older `mpu` can read a newer
+//! module. One of format 1 has neither `placed` nor any line below `inside`: its `armed` says that the redirects stand, and no more.
 
 use mpu_core::HostPid;
 use mpu_host::exit::Exit;

@@ -1,9 +1,6 @@
-//! Lets one version of the module take over from another that is up, without a moment in which neither translates.
-//!
-//! Owns the dance of the two names: the new version comes as `mpu_next` and takes over, the old `mpu` goes, the new one
-//! comes as `mpu` and takes over from itself, and `mpu_next` goes. How instances hand over is the module's own business
-//! (kmod/mpu_peer.h). Whatever fails, one of them goes on, and the next try begins from there. Only an old module that cannot hand
-//! over goes before the new one comes; what becomes of a host on which that then does not come is `before`'s.
+//! Lets one version of the module take over from another that is up, without a moment in which neither translates: the new version comes
+//! as `mpu_next` and takes over, the old `mpu` goes, the new one comes as `mpu` and takes over from itself, and `mpu_next` goes. Whatever
+//! fails, one of them goes on, and the next try begins from there (kmod/mpu_peer.h). Only an old module that cannot hand over goes first.
 
 use super::build::NEXT;
 use super::error::ModuleError;

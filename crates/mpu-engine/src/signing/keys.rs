@@ -1,8 +1,5 @@
-//! The machine owner's key: where the field keeps it, and whether the firmware has been told of it.
-//!
-//! Owns the paths. Reads no private key, and no certificate beyond its bytes.
+//! The machine owner's key: where the field keeps it, and whether the firmware has been told of it. Reads no private key.
 
-use super::pin::{self, PKCS11};
 use mpu_host::host::Host;
 use std::fs;
 
@@ -117,8 +114,58 @@ fn dkms_key(host: &Host) -> Option<Key> {
     }
     let (private, certificate) = (private?, certificate?);
     // The signing tool asks for the PIN where it should be, and says so if it is not there.
-    let private = if pin::is_in(&private) { pin::taken_from(&private) } else { private };
+    let private = if has_pin(&private) { without_pin(&private) } else { private };
     Some(Key { private, certificate })
+}
+
+// A PIN in the address of a key in a token (RFC 7512, `pin-value`). Every user of a machine can read a command line, and logs repeat it:
+// so no address with a PIN goes any further.
+
+/// How the address of a key in a token begins.
+pub(super) const PKCS11: &str = "pkcs11:";
+
+const PIN: &str = "pin-value";
+
+/// Whether a key's name is an address that carries one, however it is spelled.
+pub(super) fn has_pin(name: &str) -> bool {
+    let plain = decoded_fully(name);
+    plain.trim_start().starts_with(PKCS11) && plain.contains(PIN)
+}
+
+fn without_pin(address: &str) -> String {
+    let parts = address.split_inclusive([';', '?', '&']).filter(|part| !decoded_fully(part).contains(PIN));
+    parts.collect::<String>().trim_end_matches([';', '?', '&']).to_string()
+}
+
+/// In lower case and without percent signs that stand for something else, however often they were put there.
+fn decoded_fully(text: &str) -> String {
+    let mut text = text.as_bytes().to_vec();
+    loop {
+        let decoded = decoded(&text);
+        if decoded == text {
+            return String::from_utf8_lossy(&text).to_lowercase();
+        }
+        text = decoded;
+    }
+}
+
+fn decoded(text: &[u8]) -> Vec<u8> {
+    let mut out = Vec::new();
+    let mut rest = text;
+    while let Some((first, after)) = rest.split_first() {
+        let digit = |at: usize| after.get(at).and_then(|byte| char::from(*byte).to_digit(16));
+        match (first, digit(0), digit(1)) {
+            (b'%', Some(high), Some(low)) => {
+                out.push((high * 16 + low) as u8);
+                rest = &after[2..];
+            }
+            _ => {
+                out.push(*first);
+                rest = after;
+            }
+        }
+    }
+    out
 }
 
 #[cfg(test)]
@@ -205,5 +252,26 @@ mod tests {
         assert_eq!(found(&fake).as_deref(), Some(PLACES[1].0));
         list(&fake, LISTS[0], &[0, 0x30, 0x82, 1]);
         assert_eq!(found(&fake).as_deref(), Some(PLACES[2].0));
+    }
+
+    #[test]
+    fn a_pin_is_told_from_names_that_are_like_it() {
+        for name in ["/keys/pin-value.pem", "pkcs11:token=t?pin-source=file:/root/pin", "pkcs11:object=100%25%zz%", ""]
+        {
+            assert!(!has_pin(name), "{name}");
+        }
+        assert!(has_pin("pkcs11:token=t?pin-value=1") && has_pin("pkcs11:token=t;pin%2Dvalue=1"));
+    }
+
+    #[test]
+    fn an_address_keeps_all_but_the_pin() {
+        for (address, expect) in [
+            ("pkcs11:token=t;object=k?pin-value=1", "pkcs11:token=t;object=k"),
+            ("pkcs11:token=t?PIN%2Dvalue=1&module-path=/x", "pkcs11:token=t?module-path=/x"),
+            ("pkcs11:token=t;type=private", "pkcs11:token=t;type=private"),
+            ("pkcs11:pin-value=1", ""),
+        ] {
+            assert_eq!(without_pin(address), expect);
+        }
     }
 }

@@ -1,7 +1,4 @@
-//! `mpu agent`: an agent's farewell, and the answers to a kubelet's probes.
-//!
-//! Owns the reports, and what counts as a container seen right. The rounds are
-//! `crate::agent`'s.
+//! `mpu agent`: an agent's farewell, the answers to a kubelet's probes, and what counts as a container seen right.
 
 use crate::agent::note::{answer, uptime, Note, Question};
 use crate::agent::{Agent, AgentOptions, Parting};

@@ -1,6 +1,4 @@
 //! `mpu build`: the report of a module that was built for another kernel.
-//!
-//! Owns the words. What is done is `mpu_engine::module::elsewhere`'s.
 
 use crate::error::Error;
 use crate::report::{Lines, Report, Style};

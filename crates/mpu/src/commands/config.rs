@@ -1,6 +1,4 @@
 //! `mpu config`: whether the file is sound, what it means, and giving its rules to a running engine.
-//!
-//! Owns the reports. The file's grammar is `config`'s; where rules go is the engine's.
 
 use crate::error::Error;
 use crate::report::{Lines, Report, Style};

@@ -1,7 +1,4 @@
 //! The commands: each takes a host and options, has its work done, and gives a report.
-//!
-//! Owns the reports and their words, and which command gives which. Parsing arguments is `cli`'s, doing things is the engines' and
-//! the other rooms'; what reports have in common is `report`'s.
 
 pub mod agent;
 pub mod build;

@@ -1,6 +1,4 @@
 //! `mpu probe`: the report of what a container would see, and whether that is right.
-//!
-//! Owns the words. The measurement, and what it is compared with, are `crate::probe`'s.
 
 use super::DriverView;
 use crate::error::Error;

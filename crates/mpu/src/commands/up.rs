@@ -1,6 +1,4 @@
 //! `mpu up`: the report of how an engine came up.
-//!
-//! Owns the words. What is done is `engine::up`'s.
 
 use super::{DriverView, NotifyView, ProofView, StateView};
 use crate::error::Error;

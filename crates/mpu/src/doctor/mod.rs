@@ -1,8 +1,5 @@
-//! `mpu doctor`: everything that can be wrong with MPU on a host, looked at in one go, each with its way out.
-//!
-//! Owns the table of checks, how bad a finding is, that a fix can be typed as it is, and that no check can hang the
-//! others. Changes nothing. What a check looks at is another module's knowledge wherever there is one. A check of an
-//! engine that this host does not take is skipped: what that engine lacks is nobody's trouble.
+//! `mpu doctor`: everything that can be wrong with MPU on a host, looked at in one go, each with its way out. Changes nothing; no check
+//! can hang the others.
 
 mod conflicts;
 mod driver;

@@ -1,6 +1,4 @@
 //! What a check sees: how bad it is, and a way out that can be typed as it is.
-//!
-//! Owns the shape of a check's answer and of a row in a table of checks.
 
 use mpu_host::explain::{chain, Explain};
 use mpu_host::host::Host;

@@ -1,8 +1,5 @@
-//! Containers that use a GPU and that the notify engine does not answer for.
-//!
-//! Owns how that is seen from outside: an open node of the driver, a PID namespace that is not the host's, and no filter, or the id of a
-//! container that the supervisor does not name. A process that has some filter and no container's id, as under `mpu run`, is not told of:
-//! whose filter it is cannot be seen.
+//! Containers that use a GPU and that the notify engine does not answer for. A process that has some filter and no container's id, as
+//! under `mpu run`, is not told of: whose filter it is cannot be seen.
 
 use super::seen::Seen;
 use crate::listing::columns::harmless;

@@ -1,6 +1,4 @@
 //! The driver and the engines, as several reports show them.
-//!
-//! Owns their fields and their lines.
 
 mod driver;
 mod module;
