@@ -3,8 +3,8 @@
 //! Source of the facts: the Makefile, install.sh and src/mpu_drv.c of matpool/mpu, lengrongfu/mpu and biubushy/mpu. Changes nothing.
 
 use super::checks::Unfit;
-use super::installed::FOLDERS;
-use super::packed::{self, PACKINGS};
+use super::packed;
+use super::prebuilt::{named_mpu, INSTALLED};
 use super::sources;
 use super::state::{Instance, Presence};
 use mpu_host::host::Host;
@@ -69,14 +69,14 @@ pub fn names_are_free(host: &Host) -> Result<(), Unfit> {
 /// among them.
 fn modules(host: &Host) -> Vec<PathBuf> {
     let Ok(release) = host.release() else { return Vec::new() };
-    let folders = FOLDERS.iter().filter(|folder| !folder.ends_with("dkms"));
-    let below = folders.map(|folder| Path::new("/lib/modules").join(&release).join(folder));
-    let places = below.flat_map(|folder| PACKINGS.map(|(ending, tool)| (folder.join(format!("mpu.ko{ending}")), tool)));
-    let is_foreign = |path: &Path, tool| {
-        let bytes = File::open(host.at(path)).ok().and_then(|file| packed::contents(host, file, tool).ok());
+    let folders = INSTALLED.iter().filter(|folder| !folder.ends_with("dkms"));
+    let files = folders.flat_map(|folder| named_mpu(&Path::new("/lib/modules").join(&release).join(folder)));
+    let is_foreign = |path: &PathBuf| {
+        let file = File::open(host.at(path)).ok();
+        let bytes = file.and_then(|file| packed::contents(host, file, packed::packing(path).1).ok());
         bytes.is_some_and(|bytes| sources::is_foreign(&bytes))
     };
-    places.filter(|(path, tool)| is_foreign(path, *tool)).map(|(path, _)| path).collect()
+    files.filter(is_foreign).collect()
 }
 
 fn names(folder: &Path) -> impl Iterator<Item = String> {

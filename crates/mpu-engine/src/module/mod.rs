@@ -8,7 +8,6 @@ pub mod error;
 pub mod foreign;
 pub mod headers;
 pub mod holders;
-pub mod installed;
 pub mod load;
 pub mod load_error;
 pub mod packed;

@@ -8,7 +8,7 @@ use super::load_error::LoadError;
 use super::prebuilt::{self, Found};
 use super::sources::{self, Built, PassedOver, SourceError, Sources};
 use super::state::{self, Instance, Phase, State};
-use super::{foreign, installed, packed};
+use super::{foreign, packed};
 use crate::signing::{self, Signer};
 use clap::ValueHint;
 use mpu_host::config::{Drivers, Modules, Redirect};
@@ -226,7 +226,7 @@ pub fn ready_made(host: &Host, release: &str, modules: Modules) -> ReadyMade {
 /// What is there and was not built elsewhere, where such a module is wanted.
 pub(super) fn not_prebuilt(host: &Host, release: &str, modules: Modules) -> ReadyMade {
     let Found { taken, passed_over } = match modules {
-        Modules::Any => installed::find(host, release),
+        Modules::Any => prebuilt::find_installed(host, release),
         Modules::Prebuilt => Found::default(),
     };
     ReadyMade { file: taken.map(|built| (Origin::Installed, built)), passed_over, wants_signature: false }

@@ -1,6 +1,7 @@
 //! The machine owner's key: where the field keeps it, and whether the firmware has been told of it. Reads no private key.
 
 use mpu_host::host::Host;
+use percent_encoding::percent_decode;
 use std::fs;
 
 /// A private key with its certificate, as paths of the host.
@@ -141,31 +142,12 @@ fn without_pin(address: &str) -> String {
 fn decoded_fully(text: &str) -> String {
     let mut text = text.as_bytes().to_vec();
     loop {
-        let decoded = decoded(&text);
+        let decoded: Vec<u8> = percent_decode(&text).collect();
         if decoded == text {
             return String::from_utf8_lossy(&text).to_lowercase();
         }
         text = decoded;
     }
-}
-
-fn decoded(text: &[u8]) -> Vec<u8> {
-    let mut out = Vec::new();
-    let mut rest = text;
-    while let Some((first, after)) = rest.split_first() {
-        let digit = |at: usize| after.get(at).and_then(|byte| char::from(*byte).to_digit(16));
-        match (first, digit(0), digit(1)) {
-            (b'%', Some(high), Some(low)) => {
-                out.push((high * 16 + low) as u8);
-                rest = &after[2..];
-            }
-            _ => {
-                out.push(*first);
-                rest = after;
-            }
-        }
-    }
-    out
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use mpu_engine::module::build::STORE;
 use mpu_engine::module::plan::{self, Origin};
 use mpu_engine::module::record::Record;
 use mpu_engine::module::sources::{self, Built, PassedOver};
-use mpu_engine::module::{checks, installed, prebuilt, state};
+use mpu_engine::module::{checks, prebuilt, state};
 use mpu_engine::signing::{self, Enrolled, Key, Signer};
 use mpu_host::config::{Config, Modules};
 use mpu_host::host::{Host, Lockdown, CAP_SYS_MODULE};
@@ -195,7 +195,7 @@ pub fn dkms(host: &Host) -> Seen {
         return Seen::skipped("DKMS does not manage the module here");
     }
     let Ok(release) = host.release() else { return Seen::skipped("the kernel's release is not known") };
-    let found = installed::find(host, &release);
+    let found = prebuilt::find_installed(host, &release);
     if found.taken.is_some() {
         return Seen::fine(format!("mpu/{version} for {release}"));
     }
