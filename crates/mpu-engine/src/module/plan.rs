@@ -308,36 +308,47 @@ fn sources_of(options: &ModuleOptions) -> Result<Sources, ModuleError> {
 mod tests {
     use super::super::raise::fake::Setup;
     use super::*;
+    use mpu_host::exit::Exit;
     use mpu_host::explain::Explain;
-    use mpu_host::host::fake::RELEASE;
+    use mpu_host::host::fake::{CONFIG, RELEASE};
 
-    fn why(setup: &Setup) -> Option<&'static str> {
+    fn why(setup: &Setup) -> Option<(&'static str, Exit)> {
         let host = setup.fake.host();
-        preflight(&host, &setup.options(), Driver::loaded(&host).as_ref()).err().map(|error| error.code())
+        let plan = preflight(&host, &setup.options(), Driver::loaded(&host).as_ref());
+        plan.err().map(|error| (error.code(), error.exit()))
     }
 
     #[test]
     fn each_broken_host_has_its_reason() {
+        use Exit::{NotReady, Refused};
         assert_eq!(why(&Setup::new()), None);
-        let config = format!("/boot/config-{RELEASE}");
+        let build = format!("/lib/modules/{RELEASE}/build");
+        let (config, utsrelease) =
+            (format!("/boot/config-{RELEASE}"), format!("{build}/include/generated/utsrelease.h"));
+        let without_kprobes = CONFIG.replace("CONFIG_KPROBES=y\n", "# CONFIG_KPROBES is not set\n");
+        let lockdown = "/sys/kernel/security/lockdown";
         for (file, text, expect) in [
-            ("/sys/kernel/security/lockdown", "none [integrity] confidentiality", Some("locked_down")),
-            ("/sys/module/module/parameters/sig_enforce", "Y", Some("signatures_enforced")),
-            ("/proc/sys/kernel/modules_disabled", "1", Some("modules_disabled")),
-            ("/proc/sys/kernel/ftrace_enabled", "0", Some("ftrace_disabled")),
-            (&config, "CONFIG_MODULES=y\n", Some("missing_kernel_option")),
-            ("/sys/module/nvidia/version", "700.10", None),
-            ("/proc/self/status", "CapEff:\t0000000000000000\n", Some("not_root")),
-            ("/sys/module/mpu/initstate", "live", Some("foreign_module")),
-            ("/sys/module/mpu_next/initstate", "live", Some("foreign_module")),
+            ("/proc/self/status", Some("CapEff:\t0000000000000000\n"), Some(("not_root", Refused))),
+            ("/proc/sys/kernel/osrelease", None, Some(("no_release", NotReady))),
+            (lockdown, Some("none [integrity] confidentiality"), Some(("locked_down", Refused))),
+            (lockdown, Some("none integrity [confidentiality]"), Some(("locked_down", Refused))),
+            ("/sys/module/module/parameters/sig_enforce", Some("Y\n"), Some(("signatures_enforced", Refused))),
+            ("/proc/sys/kernel/modules_disabled", Some("1\n"), Some(("modules_disabled", Refused))),
+            ("/proc/sys/kernel/ftrace_enabled", Some("0\n"), Some(("ftrace_disabled", Refused))),
+            (&config, Some(&without_kprobes), Some(("missing_kernel_option", NotReady))),
+            (&config, Some("CONFIG_MODULES=y\n"), Some(("missing_kernel_option", NotReady))),
+            (&build, None, Some(("no_headers", NotReady))),
+            (&utsrelease, Some("#define UTS_RELEASE \"6.1.0-27-amd64\"\n"), Some(("other_headers", NotReady))),
+            ("/usr/bin/make", None, Some(("no_make", NotReady))),
+            ("/usr/bin/gcc-12", None, Some(("no_compiler", NotReady))),
+            ("/sys/module/nvidia/version", Some("700.10"), None),
+            ("/sys/module/mpu/initstate", Some("live"), Some(("foreign_module", Refused))),
+            ("/sys/module/mpu_next/initstate", Some("live"), Some(("foreign_module", Refused))),
         ] {
             let s = Setup::new();
-            s.fake.write(file, text);
+            text.map_or_else(|| s.fake.remove(file), |text| s.fake.write(file, text));
             assert_eq!(why(&s), expect, "{file}");
         }
-        let s = Setup::new();
-        s.fake.remove("/usr/bin/make");
-        assert_eq!(why(&s), Some("no_make"));
     }
 
     #[test]
@@ -347,6 +358,6 @@ mod tests {
         s.fake.write("/sys/module/mpu/parameters/state", state::ARMED);
         assert_eq!(why(&s), None);
         s.fake.write("/sys/module/mpu/parameters/state", "version=0.1.0\nstate=refused\nrefused=os_is_init_ns:16\n");
-        assert_eq!(why(&s), Some("locked_down"), "one that does nothing would have to be loaded anew");
+        assert_eq!(why(&s), Some(("locked_down", Exit::Refused)), "one that does nothing would have to be loaded anew");
     }
 }
