@@ -1,14 +1,12 @@
 //! Engines: the ways in which translation gets between the driver and its callers.
 //!
 //! An engine is a module below this one; another one adds a variant to [`Engine`], a line to [`up::preflight`] and its own module.
-//! [`lock`] keeps those apart who bring one up at the same time.
 
 #![allow(missing_docs)]
 
 pub mod apply;
 pub mod down;
 pub mod error;
-pub mod lock;
 pub mod module;
 pub mod observe;
 pub mod signing;

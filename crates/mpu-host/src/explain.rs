@@ -3,6 +3,7 @@
 //! Knows no error by name.
 
 use crate::exit::Exit;
+use mpu_os::lock::Held;
 use std::error::Error;
 
 /// What an error owes the person who meets it.
@@ -51,6 +52,18 @@ impl<E: Sum> Explain for E {
     }
     fn fix(&self) -> String {
         self.inner().fix()
+    }
+}
+
+impl Explain for Held {
+    fn code(&self) -> &'static str {
+        "lock_held"
+    }
+    fn exit(&self) -> Exit {
+        Exit::Failed
+    }
+    fn fix(&self) -> String {
+        "wait for that process, or end it, then try again".to_string()
     }
 }
 

@@ -5,10 +5,10 @@
 use super::checks::Toolchain;
 use super::error::{BuildError, ModuleError};
 use super::sources::Sources;
-use crate::lock::{self, LockError};
 use crate::signing::Signer;
 use mpu_host::host::Host;
 use mpu_host::progress::Progress;
+use mpu_os::lock::{self, LockError};
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -29,7 +29,12 @@ const PATIENCE: Duration = Duration::from_secs(300);
 /// Takes the lock of a folder of the store.
 pub(super) fn hold(folder: &Path, patience: Duration) -> Result<File, ModuleError> {
     let path = folder.join("lock");
-    lock::take(&path, patience).map_err(|error| match error {
+    let mut progress = None;
+    let taken = lock::open(&path).map_err(LockError::Io).and_then(|file| {
+        let waits = |by: &str| progress = Some(Progress::of(format!("waiting for {by} to finish")));
+        lock::hold(&file, &path, patience, waits).map(|()| file)
+    });
+    taken.map_err(|error| match error {
         LockError::Io(source) => BuildError::Store { path, source }.into(),
         LockError::Held(held) => held.into(),
     })

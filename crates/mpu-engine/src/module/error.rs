@@ -4,12 +4,12 @@ use super::checks::Unfit;
 use super::load_error::LoadError;
 use super::sources::{self, PassedOver, SourceError};
 use super::state::StateError;
-use crate::lock::Held;
 use crate::signing::SignError;
 use mpu_host::config::UnknownDriver;
 use mpu_host::exit::Exit;
 use mpu_host::explain::{chain, Explain, Facts, Sum};
 use mpu_host::explain_by_facts;
+use mpu_os::lock::Held;
 use std::io;
 use std::path::PathBuf;
 

@@ -3,11 +3,13 @@
 use super::state::{Asks, Holder, State};
 use mpu_host::containers;
 use mpu_host::host::Host;
+use mpu_os::text::printable;
 use std::fmt;
 
 const NAMED: usize = 3;
 /// How much of `comm` there can be: 16 bytes and a line's end (proc_pid_comm(5)).
 const COMMAND: usize = 64;
+const LONGEST_NAME: usize = 128;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Held {
@@ -30,7 +32,7 @@ pub fn look(host: &Host, state: &State) -> Vec<Held> {
             container.name.unwrap_or(short)
         };
         // Whoever names a program or a container may put control characters into the name.
-        let clean = |text: String| text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
+        let clean = |text: String| printable(&text, LONGEST_NAME);
         let container = containers::of(host, holder.pid).map(name);
         Held { holder, command: command.map(clean), container: container.map(clean) }
     };

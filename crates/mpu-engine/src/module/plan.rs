@@ -14,11 +14,9 @@ use clap::ValueHint;
 use mpu_host::config::{Drivers, Modules, Redirect};
 use mpu_host::driver::Driver;
 use mpu_host::host::{Host, CAP_SYS_MODULE};
+use mpu_os::file::{open_regular, Links};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use std::fs::File;
-use std::io;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 /// What the caller wants of the module: options of `mpu up`, and what the configuration says.
@@ -285,13 +283,8 @@ fn will_be_signed(host: &Host, release: &str, options: &ModuleOptions) -> bool {
 
 /// The module that somebody named, which may be packed.
 fn given(host: &Host, path: &Path, release: &str) -> Result<Built, ModuleError> {
-    // Opening waits for nobody, whatever stands there.
-    let opened = File::options().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path);
-    let plain = opened.and_then(|file| match file.metadata()?.is_file() {
-        true => Ok(file),
-        false => Err(io::Error::other("it is not a plain file")),
-    });
-    let file = plain.map_err(|source| SourceError::Module { path: path.to_path_buf(), source })?;
+    let opened = open_regular(path, Links::Followed);
+    let file = opened.map_err(|source| SourceError::Module { path: path.to_path_buf(), source })?;
     let bytes = packed::contents(host, file, packed::packing(path).1);
     let bytes = bytes.map_err(|why| BuildError::Unpack { path: path.to_path_buf(), why })?;
     Ok(sources::look(&bytes, path, "mpu", release, std::env::consts::ARCH)?)

@@ -5,16 +5,13 @@ use mpu_host::exit::Exit;
 use mpu_host::explain::Facts;
 use mpu_host::explain_by_facts;
 use mpu_host::host::{Host, Lockdown};
-use rustix::fs::{memfd_create, MemfdFlags};
-use rustix::process::{kill_process_group, Pid, Signal};
+use mpu_os::child;
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Whether the firmware checks what it boots: the UEFI specification's variable (section 3.3), four bytes of attributes
 /// and then 0 or 1.
@@ -91,7 +88,7 @@ const TOLD: [&str; 5] =
 /// How long the tool may take: a token in a network has a while, and one that waits for a person is given up.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-const LONGEST_COMPLAINT: u64 = 64 << 10;
+const LONGEST_COMPLAINT: u64 = 1 << 20;
 
 /// A tool and a key, for a kernel that demands signatures.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -170,41 +167,22 @@ impl Signer {
         command.arg(&self.digest).arg(&self.private).arg(&self.certificate).arg(module);
         command.env_clear().env("PATH", &self.search_path).env("LC_ALL", "C").stdin(Stdio::null());
         command.envs(self.told.iter().map(|(name, value)| (name, value)));
-        let (succeeded, said) =
-            run_in_time(command, PATIENCE).map_err(|source| SignError::Tool { tool: self.tool.clone(), source })?;
-        if succeeded && is_signed(module) {
+        let ended = child::run(&mut command, PATIENCE, LONGEST_COMPLAINT);
+        let ended = ended.map_err(|source| SignError::Tool { tool: self.tool.clone(), source })?;
+        if ended.is_success() && is_signed(module) {
             return Ok(());
         }
-        let line = said.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or("the tool said nothing");
+        let said = String::from_utf8_lossy(&ended.stderr);
+        let line = match ended.status {
+            None => format!("the tool did not end within {} s", PATIENCE.as_secs()),
+            Some(_) => {
+                let mut lines = said.lines().map(str::trim).filter(|line| !line.is_empty());
+                lines.next().unwrap_or("the tool said nothing").to_string()
+            }
+        };
         let Key { private, certificate } = self.key.clone();
-        Err(SignError::Failed { private, certificate, line: line.to_string() })
+        Err(SignError::Failed { private, certificate, line })
     }
-}
-
-/// Runs a tool, and gives whether it succeeded and what it complained of. One that takes too long is killed with everything that it
-/// started.
-fn run_in_time(mut command: Command, patience: Duration) -> io::Result<(bool, String)> {
-    // Not a pipe: what the tool leaves running may hold the other end for ever.
-    let mut said = File::from(memfd_create("said", MemfdFlags::CLOEXEC)?);
-    let mut child = command.stdout(Stdio::null()).stderr(said.try_clone()?).process_group(0).spawn()?;
-    let began = Instant::now();
-    let ended = loop {
-        match child.try_wait()? {
-            Some(status) => break Some(status),
-            None if began.elapsed() > patience => break None,
-            None => thread::sleep(Duration::from_millis(10)),
-        }
-    };
-    let Some(status) = ended else {
-        // The tool is not waited for yet, so the group's name is still its own.
-        let _ = kill_process_group(Pid::from_child(&child), Signal::KILL);
-        child.wait()?;
-        return Ok((false, format!("the tool did not end within {} s", patience.as_secs())));
-    };
-    let mut complaints = Vec::new();
-    said.seek(SeekFrom::Start(0))?;
-    said.take(LONGEST_COMPLAINT).read_to_end(&mut complaints)?;
-    Ok((status.success(), String::from_utf8_lossy(&complaints).into_owned()))
 }
 
 /// Whether a module carries a signature, whoever's.
@@ -468,33 +446,6 @@ mod tests {
                 assert!(![error.to_string(), error.fix(), format!("{error:?}")].concat().contains("4711"), "{error:?}");
             }
         }
-    }
-
-    #[test]
-    fn a_tool_that_hangs_is_killed_with_what_it_started() {
-        let dir = tempfile::tempdir().expect("a folder");
-        let mut command = Command::new("sh");
-        command.args(["-c", "sleep 100 & echo $! >pid; echo complaint >&2; wait"]).current_dir(dir.path());
-        let (succeeded, said) = run_in_time(command, Duration::from_millis(500)).expect("it runs");
-        assert!(!succeeded && said.contains("did not end within"), "{said}");
-        let pid = fs::read_to_string(dir.path().join("pid")).expect("it began");
-        // Whoever inherits it reaps it.
-        let state = || fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_default();
-        let is_gone = || state().rsplit(')').next().is_none_or(|rest| rest.is_empty() || rest.starts_with(" Z"));
-        let began = Instant::now();
-        while !is_gone() && began.elapsed() < Duration::from_secs(5) {
-            thread::sleep(Duration::from_millis(10));
-        }
-        assert!(is_gone(), "{}", state());
-    }
-
-    #[test]
-    fn what_a_tool_leaves_running_is_not_waited_for() {
-        let mut command = Command::new("sh");
-        command.args(["-c", "sleep 60 & echo complaint >&2; exit 1"]);
-        let began = Instant::now();
-        assert_eq!(run_in_time(command, PATIENCE).expect("it runs"), (false, "complaint\n".to_string()));
-        assert!(began.elapsed() < Duration::from_secs(30), "{:?}", began.elapsed());
     }
 
     fn holds(bytes: &[u8], word: &[u8]) -> bool {

@@ -6,10 +6,10 @@
 //! nobody takes what goes on for what was broken off. Knows nothing of what is being installed.
 
 use super::InstallError;
-use mpu_engine::lock::{self, LockError};
 use mpu_host::host::Host;
 use mpu_host::same::is_at;
 use mpu_os::file::{replace_file_atomically, Mode};
+use mpu_os::lock::{self, LockError};
 use rustix::fs::{flock, FlockOperation};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -252,7 +252,7 @@ pub fn recover(host: &Host) -> Result<(), InstallError> {
 /// Locks the log, or says who has it.
 fn hold(host: &Host, log: &File) -> Result<(), InstallError> {
     let path = host.at(DIR).join("log");
-    lock::hold(log, &path, LOOK).map_err(|error| match error {
+    lock::hold(log, &path, LOOK, |_| {}).map_err(|error| match error {
         LockError::Held(held) => InstallError::Running(held),
         LockError::Io(source) => InstallError::Journal { path, source },
     })

@@ -10,10 +10,10 @@ pub mod work;
 
 use layout::Layout;
 use mpu_engine::error::EngineError;
-use mpu_engine::lock::Held;
 use mpu_host::exit::Exit;
 use mpu_host::explain::Explain;
 use mpu_host::host::Host;
+use mpu_os::lock::Held;
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::io;

@@ -321,7 +321,7 @@ fn named_module_that_is_none_is_refused() {
     check("/root/mpu.ko.zst", "module_packed", "no zstd on this host");
     let pipe = host.at("/root/pipe");
     rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).expect("a FIFO");
-    check("/root/pipe", "module_unreadable", "it is not a plain file");
+    check("/root/pipe", "module_unreadable", "it is not a file");
 }
 
 #[test]
