@@ -6,10 +6,8 @@ mod driver;
 mod engine;
 mod kernel;
 mod notify;
-mod nri;
 mod seen;
 mod taken;
-mod unserved;
 
 use seen::Seen;
 pub use seen::{Group, Level};
@@ -47,7 +45,7 @@ pub struct Finding {
 }
 
 pub fn checks() -> Vec<Check> {
-    [kernel::CHECKS, driver::CHECKS, engine::CHECKS, notify::CHECKS, nri::CHECKS, conflicts::CHECKS]
+    [kernel::CHECKS, driver::CHECKS, engine::CHECKS, notify::CHECKS, conflicts::CHECKS]
         .into_iter()
         .flatten()
         .map(|&(id, group, about, look)| Check { id, group, about, look })
