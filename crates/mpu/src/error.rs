@@ -12,34 +12,27 @@ use crate::top::TopError;
 use mpu_engine::error::EngineError;
 use mpu_host::explain::{Explain, Sum};
 
-/// Any failure of this crate.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The engine is not up, not down, or not told what it was to be told.
     #[error(transparent)]
     Engine(EngineError),
-    /// The driver could not be asked.
     #[error(transparent)]
     Probe(#[from] ProbeError),
     /// The agent does not begin, or cannot go on.
     #[error(transparent)]
     Agent(#[from] AgentError),
-    /// The agents of this node cannot agree.
     #[error(transparent)]
     Turn(#[from] TurnError),
-    /// GPU processes cannot be seen.
     #[error(transparent)]
     Process(#[from] ProcessError),
-    /// The live list cannot be shown.
     #[error(transparent)]
     Top(#[from] TopError),
-    /// The installation was not changed.
     #[error(transparent)]
     Install(#[from] InstallError),
     /// The report for an issue is not written.
     #[error(transparent)]
     Report(#[from] ReportError),
-    /// Metrics cannot be given.
     #[error(transparent)]
     Metrics(#[from] MetricsError),
     /// The plugin of a container engine does not serve.

@@ -11,14 +11,12 @@ const WRAPPER: [&str; 2] = ["nvidia-container-runtime", "mpu-container"];
 const HOOK: &str = "nvidia-container-runtime-hook";
 /// The program that tells engines of the wrapper.
 const CTK: &str = "nvidia-ctk";
-/// Where files of CDI lie.
 const CDI: [&str; 2] = ["/etc/cdi", "/run/cdi"];
 /// More of a configuration is not read.
 const LONGEST: usize = 1 << 20;
 /// How a container's GPU is shown in a cluster.
 const IN_A_POD: &str = "kubectl exec POD -- nvidia-smi   # a pod with a GPU";
 
-/// A container engine.
 struct Row {
     name: &'static str,
     /// Any of these is there: a socket, or a program by its bare name.
@@ -27,7 +25,6 @@ struct Row {
     told: &'static [&'static str],
     /// Its command for a container with a GPU, through the wrapper.
     run: &'static str,
-    /// The command that tells it.
     tell: &'static str,
 }
 
@@ -69,23 +66,17 @@ const ENGINES: [Row; 4] = [
     },
 ];
 
-/// What there is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Wiring {
-    /// No container engine.
     NoEngine,
     /// This engine gives its containers GPUs, as this command shows.
     Wired {
-        /// Its name.
         engine: &'static str,
-        /// The command.
         run: &'static str,
     },
     /// None does. The first one, and the command that tells it.
     Missing {
-        /// Its name.
         engine: &'static str,
-        /// The command.
         fix: String,
     },
 }

@@ -68,7 +68,6 @@ pub fn run(
 /// How long the driver may take: the first client of a GPU waits for it to start.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// What was found, or why nothing was.
 type Found = Result<(bool, String), ProbeError>;
 
 /// Measures in a thread of its own. One that hangs in the driver, where no signal ends it, is left alone: the agent goes round, says that

@@ -32,7 +32,6 @@ pub struct Done {
     pub seconds: f64,
 }
 
-/// Builds it.
 pub fn build(host: &Host, options: &BuildOptions) -> Result<Done, Error> {
     let Elsewhere { release, arch, vermagic, module, next, log, signed, took } =
         elsewhere::build(host, options).map_err(EngineError::from)?;

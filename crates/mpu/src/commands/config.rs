@@ -57,7 +57,6 @@ pub fn check(host: &Host, file: Option<&Path>) -> Result<Sound, Error> {
     Ok(Sound { file, rules: config.rules.len(), warnings: config.warnings() })
 }
 
-/// Shows what is in force.
 pub fn show(host: &Host) -> Result<Shown, Error> {
     let config = Config::of(host)?;
     let file = Some(PathBuf::from(mpu_host::config::FILE)).filter(|file| host.at(file).exists());

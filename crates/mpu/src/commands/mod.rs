@@ -18,7 +18,6 @@ use schemars::{Schema, SchemaGenerator};
 
 pub use views::{ArgumentView, DriverView, HolderView, NotifyView, ProofView, StateView};
 
-/// A command that can answer in JSON.
 struct Answers {
     name: &'static str,
     /// Its reports; of a command without any, only failures are JSON.

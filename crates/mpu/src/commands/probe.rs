@@ -48,7 +48,6 @@ pub struct FaultView {
     pub explanation: &'static str,
 }
 
-/// Probes this host.
 pub fn probe(host: &Host) -> Result<Probed, Error> {
     Ok(compare::probe(host)?.into())
 }

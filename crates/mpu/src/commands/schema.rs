@@ -22,7 +22,6 @@ pub fn commands() -> impl Iterator<Item = &'static str> {
     ANSWERS.iter().map(|row| row.name)
 }
 
-/// Their names, one a line.
 pub fn list() -> String {
     commands().map(|name| name.to_string() + "\n").collect()
 }

@@ -25,7 +25,6 @@ pub(super) fn planned(host: &Host) -> Option<Choice> {
     up::preflight(host, &config, &UpOptions::default()).ok().map(|plan| plan.choice)
 }
 
-/// Checks of what only the module needs.
 const OF_MODULE: [&str; 9] = [
     "kernel",
     "modules_allowed",
