@@ -5,22 +5,23 @@ use super::module::{checks, state};
 use mpu_host::config::{rules, Config};
 use mpu_host::host::Host;
 use mpu_notify::client;
+use schemars::JsonSchema;
 use serde::Serialize;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
+#[schemars(inline)]
 pub enum How {
     Applied,
     NotUp,
 }
 
-impl How {
-    pub const ALL: [How; 2] = [How::Applied, How::NotUp];
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// What was applied.
+#[derive(Debug, Serialize, JsonSchema)]
 pub struct Applied {
-    pub how: How,
+    /// `applied`, or `not_up` when there was no engine to give the rules to.
+    pub result: How,
+    /// How many compiled rules.
     pub rules: usize,
 }
 
@@ -30,7 +31,7 @@ pub fn apply(host: &Host) -> Result<Applied, EngineError> {
     let text = rules::compile(&config);
     let given = [state::write_policy(host, &text)?, client::set_policy(host, &text)?].contains(&true);
     client::set_cpu_percent(host, config.notify_cpu_percent)?;
-    Ok(Applied { how: if given { How::Applied } else { How::NotUp }, rules: text.lines().count() })
+    Ok(Applied { result: if given { How::Applied } else { How::NotUp }, rules: text.lines().count() })
 }
 
 /// Whether every engine that is up has these compiled rules, and the notify engine this budget; none if none is up, or this user may

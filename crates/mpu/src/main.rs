@@ -6,7 +6,7 @@ use clap::error::ErrorKind;
 use clap::Parser;
 use mpu::agent::note::Question;
 use mpu::cli::{self, AgentVerb, Cli, Command, ConfigVerb, NotifyVerb};
-use mpu::commands::{agent, build, config, doctor, down, install, probe, schema, status, up};
+use mpu::commands::{agent, config, doctor, install, probe, schema, status, up};
 use mpu::install::work;
 use mpu::issue;
 use mpu::listing;
@@ -81,8 +81,8 @@ fn run(cli: &Cli) -> anyhow::Result<Exit> {
             tell(cli, &done)
         }
         Command::Down(options) => {
-            let done = down::down(&host, &Running, Duration::from_secs(options.wait)).context("MPU is not down")?;
-            tell(cli, &done)
+            let done = engine::down::down(&host, &Running, Duration::from_secs(options.wait)).map_err(Error::from);
+            tell(cli, &done.context("MPU is not down")?)
         }
         Command::Status => tell(cli, &status::status(&host, mpu::probe::ask).context("the state is not known")?),
         Command::Probe => tell(cli, &probe::probe(&host).context("nothing was measured")?),
@@ -101,11 +101,14 @@ fn run(cli: &Cli) -> anyhow::Result<Exit> {
                 tell(cli, &config::check(&host, file.as_deref()).context("the configuration is not valid")?)
             }
             ConfigVerb::Show => tell(cli, &config::show(&host).context("the configuration is not known")?),
-            ConfigVerb::Apply => tell(cli, &config::apply(&host).context("nothing was applied")?),
+            ConfigVerb::Apply => {
+                tell(cli, &engine::apply::apply(&host).map_err(Error::from).context("nothing was applied")?)
+            }
             ConfigVerb::Default => print(mpu_host::config::DEFAULT.as_bytes()),
         },
         Command::Build(options) => {
-            tell(cli, &build::build(&host, options).context("there is no module for that kernel")?)
+            let done = engine::module::elsewhere::build(&host, options).map_err(Error::from);
+            tell(cli, &done.context("there is no module for that kernel")?)
         }
         Command::Metrics(options) => {
             match measured(&host, options).map_err(Error::from).context("there are no metrics")? {

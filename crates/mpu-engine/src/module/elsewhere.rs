@@ -9,10 +9,12 @@ use super::sources::{self, SourceError, Sources};
 use crate::signing::{is_signed, Key, Signer};
 use clap::ValueHint;
 use mpu_host::host::Host;
+use schemars::JsonSchema;
+use serde::Serialize;
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// Options of `mpu build`.
 #[derive(Debug, Clone, clap::Args)]
@@ -46,19 +48,26 @@ pub struct BuildOptions {
     pub sign_cert: Option<String>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// What was built.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+#[schemars(rename = "Built")]
 pub struct Elsewhere {
-    pub release: String,
-    /// The processor, by Rust's name.
+    /// The kernel's release.
+    pub kernel: String,
+    /// The processor: `x86_64` or `aarch64`.
     pub arch: &'static str,
     /// What the module says of the kernel that it is for.
     pub vermagic: String,
+    /// The module's file.
     pub module: PathBuf,
-    /// The same under its other name, for a change of versions without a gap.
-    pub next: PathBuf,
+    /// The same module under its other name, for a change of versions without a gap.
+    pub next_module: PathBuf,
+    /// What the build said.
     pub log: PathBuf,
+    /// Whether the module carries a signature.
     pub signed: bool,
-    pub took: Duration,
+    /// Seconds that all of it took.
+    pub seconds: f64,
 }
 
 /// Builds it. What fails leaves no module, and the log of a build that was begun.
@@ -113,7 +122,8 @@ pub fn build(host: &Host, options: &BuildOptions) -> Result<Elsewhere, ModuleErr
     put(&built_next, &next)?;
     put(&built, &module).inspect_err(|_| drop(fs::remove_file(&next)))?;
     let signed = is_signed(&module);
-    Ok(Elsewhere { release: release.clone(), arch, vermagic, module, next, log, signed, took: began.elapsed() })
+    let (kernel, seconds) = (release.clone(), began.elapsed().as_secs_f64());
+    Ok(Elsewhere { kernel, arch, vermagic, module, next_module: next, log, signed, seconds })
 }
 
 /// Moves a file to a name that nothing has. What came there during the build stays.

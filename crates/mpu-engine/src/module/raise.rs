@@ -17,29 +17,28 @@ use mpu_host::driver::Driver;
 use mpu_host::exit::Exit;
 use mpu_host::explain::{causes, Explain};
 use mpu_host::host::Host;
+use schemars::JsonSchema;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// What became of an engine that was to come up.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+// Comments on the variants that rustdoc sees would go into the schema of reports.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
+#[schemars(inline)]
 pub enum How {
     Loaded,
-    /// The notify engine's supervisor was started.
+    // The notify engine's supervisor was started.
     Started,
-    /// It was retired, and takes containers again.
+    // It was retired, and takes containers again.
     Resumed,
-    /// This version took over from another.
+    // This version took over from another.
     Replaced,
     #[default]
     AlreadyUp,
-    /// The module was built and nothing more.
+    // The module was built and nothing more.
     Built,
-}
-
-impl How {
-    pub const ALL: [How; 6] = [How::Loaded, How::Started, How::Resumed, How::Replaced, How::AlreadyUp, How::Built];
 }
 
 /// What became of the module.

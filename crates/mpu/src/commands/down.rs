@@ -1,36 +1,9 @@
 //! `mpu down`: unload, and say what had to be waited for.
 
-use crate::error::Error;
 use crate::report::{Report, Style};
-use mpu_engine as engine;
 use mpu_engine::down::{Down, How};
-use mpu_engine::module::load::Kernel;
-use mpu_host::host::Host;
-use schemars::JsonSchema;
-use serde::Serialize;
-use std::time::Duration;
 
-/// What was done.
-#[derive(Debug, Clone, Serialize, JsonSchema)]
-#[schemars(rename = "Down")]
-pub struct Done {
-    /// `unloaded` (the module), `ended` (the notify engine), `retired` (the same, which goes on for containers that have its filter)
-    /// or `not_up`.
-    #[schemars(with = "&'static str", extend("enum" = How::ALL))]
-    pub result: How,
-    /// Containers that still have the notify engine's filter: their calls go through untouched until they end.
-    pub containers: usize,
-    /// Seconds that it took.
-    pub seconds: f64,
-}
-
-/// Takes MPU down, with some patience for whoever holds the module.
-pub fn down(host: &Host, kernel: &dyn Kernel, patience: Duration) -> Result<Done, Error> {
-    let Down { how, containers, took } = engine::down::down(host, kernel, patience)?;
-    Ok(Done { result: how, containers, seconds: took.as_secs_f64() })
-}
-
-impl Report for Done {
+impl Report for Down {
     const COMMAND: &'static str = "down";
 
     fn text(&self, _: Style) -> String {
@@ -54,6 +27,8 @@ impl Report for Done {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use mpu_engine::down::down;
+    use mpu_engine::error::EngineError;
     use mpu_engine::module::foreign;
     use mpu_engine::module::load::fake::FakeKernel;
     use mpu_engine::module::record::Record;
@@ -63,6 +38,7 @@ mod tests {
     use mpu_host::host::fake::FakeHost;
     use mpu_notify as notify;
     use mpu_notify::fake::FakeSupervisor;
+    use std::time::Duration;
 
     fn loaded(state: &str) -> FakeHost {
         let fake = FakeHost::in_order();
@@ -71,7 +47,7 @@ mod tests {
         fake
     }
 
-    fn down_now(fake: &FakeHost) -> Result<Done, Error> {
+    fn down_now(fake: &FakeHost) -> Result<Down, EngineError> {
         down(&fake.host(), &FakeKernel::taking(fake, ARMED), Duration::ZERO)
     }
 
@@ -109,7 +85,7 @@ mod tests {
         assert_eq!((done.result, done.containers, state::is_loaded(&fake.host())), (How::Retired, 2, false));
         assert!(done.text(Style::Plain).contains("2 containers still have its filter"));
         drop(supervisor);
-        let one = Done { containers: 1, ..done }.text(Style::Plain);
+        let one = Down { containers: 1, ..done }.text(Style::Plain);
         assert!(one.contains("one container still has its filter: its calls"), "{one}");
         let _without = FakeSupervisor::on(&fake, notify::fake::state(&[]));
         let done = down_now(&fake).expect("down");

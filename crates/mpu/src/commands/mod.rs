@@ -27,7 +27,7 @@ struct Answers {
 /// In the order of `mpu --help`.
 const ANSWERS: &[Answers] = &[
     Answers { name: "up", reports: |g| vec![one::<up::Done>(g)] },
-    Answers { name: "down", reports: |g| vec![one::<down::Done>(g)] },
+    Answers { name: "down", reports: |g| vec![one::<mpu_engine::down::Down>(g)] },
     Answers { name: "status", reports: |g| vec![one::<status::Status>(g)] },
     Answers { name: "probe", reports: |g| vec![one::<probe::Probed>(g)] },
     Answers { name: "doctor", reports: |g| vec![one::<doctor::Examined>(g), one::<doctor::Reported>(g)] },
@@ -36,9 +36,9 @@ const ANSWERS: &[Answers] = &[
     Answers { name: "uninstall", reports: |g| vec![one::<install::Done>(g)] },
     Answers {
         name: "config",
-        reports: |g| vec![one::<config::Sound>(g), one::<config::Shown>(g), one::<config::Applied>(g)],
+        reports: |g| vec![one::<config::Sound>(g), one::<config::Shown>(g), one::<mpu_engine::apply::Applied>(g)],
     },
-    Answers { name: "build", reports: |g| vec![one::<build::Done>(g)] },
+    Answers { name: "build", reports: |g| vec![one::<mpu_engine::module::elsewhere::Elsewhere>(g)] },
     Answers { name: "metrics", reports: |_| Vec::new() },
     Answers { name: "agent", reports: |g| vec![one::<agent::Left>(g), one::<agent::Answered>(g)] },
     Answers { name: "nri", reports: |_| Vec::new() },

@@ -21,7 +21,6 @@ use std::path::PathBuf;
 #[schemars(rename = "Up")]
 pub struct Done {
     /// `loaded`, `started`, `resumed`, `replaced`, `already_up` or `built`.
-    #[schemars(with = "&'static str", extend("enum" = How::ALL))]
     pub result: How,
     /// The engine.
     pub engine: Engine,

@@ -286,5 +286,5 @@ fn a_key_that_does_not_sign_leaves_no_module() {
     assert!(error.fix().contains("OPENSSL_CONF"), "{}", error.fix());
     rig.fake.tool("kmodsign", "printf '~Module signature appended~\\n' >>\"$4\"");
     let built = rig.build(&with(&key, &cert)).expect("built");
-    assert!(built.signed && is_signed(&built.next));
+    assert!(built.signed && is_signed(&built.next_module));
 }
