@@ -1,46 +1,37 @@
-//! Gives the configuration's rules and budget to the engines that are up.
-//!
-//! Owns who gets what, and whether they have it. The next `mpu up` does so by itself.
+//! Gives the configuration's rules and budget to the engines that are up. The next `mpu up` does so by itself.
 
 use super::error::EngineError;
 use super::module::{checks, state};
 use mpu_host::config::{rules, Config};
 use mpu_host::host::Host;
 use mpu_notify::client;
+use schemars::JsonSchema;
 use serde::Serialize;
 
-/// What became of it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
+#[schemars(inline)]
 pub enum How {
-    /// An engine has them.
     Applied,
-    /// There was none to give them to.
     NotUp,
 }
 
-impl How {
-    /// Every way.
-    pub const ALL: [How; 2] = [How::Applied, How::NotUp];
-}
-
 /// What was applied.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub struct Applied {
-    /// What became of it.
-    pub how: How,
+    /// `applied`, or `not_up` when there was no engine to give the rules to.
+    pub result: How,
     /// How many compiled rules.
     pub rules: usize,
 }
 
-/// Gives them.
 pub fn apply(host: &Host) -> Result<Applied, EngineError> {
     checks::root(host)?;
     let config = Config::of(host)?;
     let text = rules::compile(&config);
     let given = [state::write_policy(host, &text)?, client::set_policy(host, &text)?].contains(&true);
     client::set_cpu_percent(host, config.notify_cpu_percent)?;
-    Ok(Applied { how: if given { How::Applied } else { How::NotUp }, rules: text.lines().count() })
+    Ok(Applied { result: if given { How::Applied } else { How::NotUp }, rules: text.lines().count() })
 }
 
 /// Whether every engine that is up has these compiled rules, and the notify engine this budget; none if none is up, or this user may

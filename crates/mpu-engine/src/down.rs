@@ -1,6 +1,4 @@
 //! Takes MPU down, whichever engine is up.
-//!
-//! Owns the order, and what became of it as a value. Says nothing: the words are the command's.
 
 use super::error::EngineError;
 use super::module::checks::{self, Unfit};
@@ -10,37 +8,32 @@ use super::module::record::Record;
 use super::module::state::{self, Instance};
 use mpu_host::host::{Host, CAP_SYS_MODULE};
 use mpu_notify::raise::{self, Lowered};
+use schemars::JsonSchema;
 use serde::Serialize;
 use std::time::{Duration, Instant};
 
-/// What became of it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+// Comments that rustdoc sees would go into the schema of reports.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
+#[schemars(inline)]
 pub enum How {
-    /// The module was unloaded.
     Unloaded,
-    /// The notify engine ended.
     Ended,
-    /// It goes on for containers that have its filter, and lets their calls through.
+    // It goes on for containers that have its filter, and lets their calls through.
     Retired,
-    /// None was up.
     NotUp,
 }
 
-impl How {
-    /// Every way.
-    pub const ALL: [How; 4] = [How::Unloaded, How::Ended, How::Retired, How::NotUp];
-}
-
 /// What was done.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Serialize, JsonSchema)]
 pub struct Down {
-    /// What became of it.
-    pub how: How,
-    /// Containers that still have the notify engine's filter.
+    /// `unloaded` (the module), `ended` (the notify engine), `retired` (the same, which goes on for containers that have its filter)
+    /// or `not_up`.
+    pub result: How,
+    /// Containers that still have the notify engine's filter: their calls go through untouched until they end.
     pub containers: usize,
-    /// How long it took.
-    pub took: Duration,
+    /// Seconds that it took.
+    pub seconds: f64,
 }
 
 /// Takes MPU down, with some patience for whoever holds the module.
@@ -52,14 +45,14 @@ pub fn down(host: &Host, kernel: &dyn Kernel, patience: Duration) -> Result<Down
         true => raise::lower(host)?,
         false => None,
     };
-    let (how, containers) = match (unloaded, lowered) {
+    let (result, containers) = match (unloaded, lowered) {
         (true, None | Some(Lowered::Ended)) => (How::Unloaded, 0),
         (_, Some(Lowered::Retired { containers })) => (How::Retired, containers),
         (false, Some(Lowered::Ended)) => (How::Ended, 0),
         (false, None) => (How::NotUp, 0),
     };
-    let took = if how == How::NotUp { Duration::ZERO } else { began.elapsed() };
-    Ok(Down { how, containers, took })
+    let took = if result == How::NotUp { Duration::ZERO } else { began.elapsed() };
+    Ok(Down { result, containers, seconds: took.as_secs_f64() })
 }
 
 /// Unloads the module; false if there was none.

@@ -8,13 +8,10 @@ use mpu_notify::error::NotifyError;
 /// Why an engine is not up, not down, or not told what it was to be told.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
-    /// The module engine's.
     #[error(transparent)]
     Module(ModuleError),
-    /// The notify engine's.
     #[error(transparent)]
     Notify(#[from] NotifyError),
-    /// The configuration cannot be used.
     #[error(transparent)]
     Config(#[from] ConfigError),
 }

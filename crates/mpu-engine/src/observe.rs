@@ -1,29 +1,21 @@
 //! What an engine says about itself, in one shape for all engines.
-//!
-//! Owns the shape and which engine fills it how. Judges nothing: what a state or a count means is the reader's.
 
 use super::error::EngineError;
 use super::{module::state, Engine};
 use crate::module::record::Record;
 use mpu_host::host::Host;
+use mpu_host::phase::Phase;
 use mpu_notify::client;
 pub use mpu_notify::client::Cost;
-
-/// The states that an engine can be in, as words. A newer engine may say another one.
-pub const STATES: [&str; 6] = ["armed", "placed", "waiting", "refused", "retired", "stuck"];
 
 /// One engine that is up, or was loaded and refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Observed {
-    /// Which.
     pub engine: Engine,
-    /// Its version.
     pub version: String,
-    /// One of [`STATES`], or a word that this version of `mpu` does not know.
-    pub state: String,
+    pub state: Phase,
     /// The driver's function that could not be redirected and the kernel's answer, if that is why it refused.
     pub refused: Option<(String, i32)>,
-    /// Callers inside it now.
     pub inside: u64,
     /// Callers, ever, whose task died inside the driver, if the engine counts them.
     pub orphans: Option<u64>,
@@ -41,7 +33,6 @@ pub struct Observed {
     pub restarts: Option<u64>,
     /// What it spent on each container, if it knows them one by one.
     pub costs: Vec<Cost>,
-    /// Answers translated, by control.
     pub translated: Vec<(String, u64)>,
     /// Calls not translated in the usual way, by reason.
     pub passed: Vec<(String, u64)>,
@@ -86,17 +77,12 @@ fn module(host: &Host) -> Result<Option<Observed>, EngineError> {
     let Some(state) = state::read(host)? else { return Ok(None) };
     // It may have gone between the two files.
     let Some(counters) = state::read_counters(host)? else { return Ok(None) };
-    let word = state.phase.word().to_string();
     let is_old = state.abi == "1";
-    let refused = match state.phase {
-        state::Phase::Refused { symbol, errno } => Some((symbol, errno)),
-        _ => None,
-    };
     Ok(Some(Observed {
         engine: Engine::Module,
         version: state.version,
-        state: word,
-        refused,
+        state: state.phase,
+        refused: state.refused.map(|refused| (refused.symbol, refused.errno)),
         inside: state.inside,
         orphans: (!is_old).then_some(state.orphans),
         claimed: state.argument.map(|argument| matches!(argument, state::Argument::Claimed { .. })),
@@ -124,7 +110,7 @@ mod tests {
         let supervisor = FakeSupervisor::on(&fake, said.clone());
         let rows = all(&fake.host()).expect("no error");
         let [row] = rows.as_slice() else { panic!("{rows:?}") };
-        assert_eq!((row.engine, row.state.as_str(), &row.version), (Engine::Notify, "armed", &said.version));
+        assert_eq!((row.engine, &row.state, &row.version), (Engine::Notify, &Phase::Armed, &said.version));
         assert_eq!((row.inside, row.since, row.containers, row.forwarded), (1, Some(said.since), Some(2), Some(1234)));
         assert_eq!(row.costs, said.costs);
         assert_eq!(row.translated, [("GPU_GET_PIDS".to_string(), 7)]);
@@ -149,7 +135,7 @@ mod tests {
         fake.write("/sys/module/mpu/parameters/counters", "translated.GPU_GET_PIDS=7\npassed.no_memory=2\n");
         let rows = all(&fake.host()).expect("no error");
         let [row] = rows.as_slice() else { panic!("{rows:?}") };
-        assert_eq!((row.engine, row.state.as_str(), row.version.as_str()), (Engine::Module, "refused", "0.1.0"));
+        assert_eq!((row.engine, &row.state, row.version.as_str()), (Engine::Module, &Phase::Refused, "0.1.0"));
         assert_eq!(row.refused, Some(("os_is_init_ns".to_string(), 16)));
         assert_eq!(row.translated, [("GPU_GET_PIDS".to_string(), 7)]);
         assert_eq!(row.passed, [("no_memory".to_string(), 2)]);
@@ -160,7 +146,7 @@ mod tests {
         assert_eq!((rows[0].orphans, rows[0].claimed, rows[0].tracing), (Some(1), Some(true), Some(false)));
         fake.write("/sys/module/mpu/parameters/state", state::PLACED);
         let rows = all(&fake.host()).expect("no error");
-        assert_eq!((rows[0].state.as_str(), rows[0].orphans, rows[0].claimed), ("placed", Some(0), Some(false)));
+        assert_eq!((&rows[0].state, rows[0].orphans, rows[0].claimed), (&Phase::Placed, Some(0), Some(false)));
     }
 
     #[test]

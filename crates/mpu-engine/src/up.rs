@@ -1,32 +1,29 @@
 //! Brings MPU up: picks an engine, has it raised, and sees that the other one goes.
-//!
-//! Owns the order, and what became of it as a value. Says nothing: the words are the command's. How an engine is raised is that
-//! engine's business.
 
 use super::down::lower_module;
 use super::error::EngineError;
-use super::module::before::{replacing, Before};
 use super::module::checks;
 use super::module::error::ModuleError;
 use super::module::foreign::{self, Foreign};
 use super::module::load::{self, Kernel};
 use super::module::load_error::LoadError;
-use super::module::prebuilt::PassedOver;
+use super::module::plan::{self, ModuleOptions};
 use super::module::proof::{self, Ask, Proof};
-use super::module::raise::{self as module, Raised};
+pub use super::module::raise::How;
+use super::module::raise::{raise, Before, Raised};
 use super::module::record::Record;
-use super::module::state::{self, State};
+use super::module::state::{self, Phase};
 use super::module::swap::Replaced;
-use super::module::which::Origin;
-use super::{after_refusal, choose, Choice, Engine};
+use super::Engine;
 use mpu_host::config::{rules, Asked, Config, Drivers};
 use mpu_host::driver::Driver;
-use mpu_host::host::Host;
+use mpu_host::exit::Exit;
+use mpu_host::explain::Explain;
+use mpu_host::host::{Host, CAP_SYS_MODULE};
 use mpu_notify::client;
 use mpu_notify::error::NotifyError;
 use mpu_notify::raise::{self as notify, Lowered};
 use mpu_notify::systemd;
-use serde::Serialize;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -38,8 +35,7 @@ pub struct UpOptions {
     pub engine: Option<Asked>,
 
     #[command(flatten)]
-    #[allow(missing_docs)]
-    pub module: module::ModuleOptions,
+    pub module: ModuleOptions,
 
     /// Accept a driver release that this mpu does not know, even where drivers = "known" is configured
     #[arg(long, hide = true)]
@@ -58,78 +54,115 @@ pub struct UpOptions {
     pub ask: Option<Ask>,
 }
 
-/// What became of it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum How {
-    /// The module was loaded.
-    Loaded,
-    /// The notify engine's supervisor was started.
-    Started,
-    /// It was retired, and takes containers again.
-    Resumed,
-    /// This version took over from another.
-    Replaced,
-    /// It was up before.
-    AlreadyUp,
-    /// The module was built and nothing more.
-    Built,
-}
-
-impl How {
-    /// Every way.
-    pub const ALL: [How; 6] = [How::Loaded, How::Started, How::Resumed, How::Replaced, How::AlreadyUp, How::Built];
-}
-
 /// What else became of something: of the engine that was not chosen, if it was up, and of the plugin that brings the notify engine containers.
 #[derive(Debug)]
 pub enum Note {
-    /// The notify engine was told to go.
     SupervisorLowered(Lowered),
-    /// It could not be told, and stays.
     SupervisorStays(NotifyError),
-    /// The module was unloaded.
     ModuleUnloaded,
-    /// It could not be unloaded.
     ModuleStays(ModuleError),
     /// The container engine's plugin was asked of systemd, as the configuration wants it.
     PluginStarted,
     /// The configuration wants it, and systemd is not there, or has no such unit.
     NoPlugin,
-    /// systemd does not start it.
     PluginStays(NotifyError),
-    /// Another project's module is loaded, and stays.
     ForeignModule(Foreign),
+}
+
+/// Why an engine is taken.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Choice {
+    pub engine: Engine,
+    /// Why this one, as half a sentence.
+    pub why: String,
+    /// What would let a better one run here.
+    pub better: Option<String>,
+}
+
+impl Choice {
+    fn of(engine: Engine, why: &str) -> Choice {
+        Choice { engine, why: why.to_string(), better: None }
+    }
+
+    fn instead_of_module(unfit: &dyn Explain) -> Choice {
+        let why = format!("the module cannot be used: {unfit}");
+        Choice { engine: Engine::Notify, why, better: Some(unfit.fix()) }
+    }
+}
+
+/// What `mpu up` does on a host.
+#[derive(Debug)]
+pub struct Plan {
+    pub choice: Choice,
+    asked: Asked,
+    /// What is done about the module, or why nothing can be; none if the other engine is taken.
+    module: Option<Result<plan::Plan, ModuleError>>,
+    options: ModuleOptions,
+    driver: Option<Driver>,
+}
+
+/// Decides. The module serves every container, those that run already, too; so it is first wherever it can be had.
+///
+/// # Errors
+/// When it cannot be known whether this host can have the module: the state of one that is up cannot be read.
+pub fn preflight(host: &Host, config: &Config, options: &UpOptions) -> Result<Plan, EngineError> {
+    let driver = Driver::loaded(host);
+    let asked = options.engine.unwrap_or(config.engine);
+    let options = ModuleOptions {
+        policy: rules::compile(config),
+        drivers: if options.any_driver { Drivers::Any } else { config.drivers },
+        modules: config.modules,
+        redirect: config.redirect,
+        ..options.module.clone()
+    };
+    let about_module = options.build_only || options.module.is_some();
+    let is_open = asked == Asked::Auto && !about_module;
+    let module = match (asked != Asked::Notify).then(|| plan::preflight(host, &options, driver.as_ref())) {
+        Some(Err(error @ ModuleError::State(_))) if is_open && host.has_capability(CAP_SYS_MODULE) => {
+            return Err(error.into())
+        }
+        module => module,
+    };
+    let unfit = module.as_ref().filter(|_| is_open).and_then(|plan| plan::unfit(host, plan));
+    let choice = match (unfit, asked) {
+        (_, Asked::Notify) => Choice::of(Engine::Notify, "asked for"),
+        (_, Asked::Module) => Choice::of(Engine::Module, "asked for"),
+        _ if about_module => Choice::of(Engine::Module, "the options are for it"),
+        (None, _) => Choice::of(Engine::Module, "this host can run it, and it serves every container"),
+        // With neither, the module's own failure says what is missing.
+        (Some(_), _) if notify::unfit(host).is_some() => {
+            Choice::of(Engine::Module, "the only one whose needs this host can meet")
+        }
+        (Some(error), _) => Choice::instead_of_module(error),
+    };
+    let module = module.filter(|_| choice.engine == Engine::Module);
+    Ok(Plan { choice, asked, module, options, driver })
+}
+
+/// What is taken when the kernel itself refused a module that this host seemed to be fit for: a signature that it does not trust, which
+/// only it can judge. None if that is not why, the module was asked for, or the other cannot be had either.
+pub(crate) fn after_refusal(host: &Host, asked: Asked, options: &ModuleOptions, error: &ModuleError) -> Option<Choice> {
+    let is_refused = match error.plain() {
+        ModuleError::Load(LoadError::Insert { .. }) => error.exit() == Exit::Refused,
+        // The host seemed fit for one that was built elsewhere, and the kernel refused that file.
+        ModuleError::Unfit(_) => matches!(error, ModuleError::After { .. }),
+        _ => false,
+    };
+    let may = asked == Asked::Auto && options.module.is_none() && notify::unfit(host).is_none();
+    (is_refused && may).then(|| Choice::instead_of_module(error))
 }
 
 /// What was done.
 #[derive(Debug)]
 pub struct Up {
-    /// What became of it.
-    pub how: How,
-    /// The engine, and why this one.
     pub choice: Choice,
-    /// What became of the other one.
     pub notes: Vec<Note>,
-    /// The module's file.
-    pub module: Option<PathBuf>,
-    /// Where that comes from; none if it is not known.
-    pub origin: Option<Origin>,
-    /// Module files that are there, and could not be used.
-    pub passed_over: Vec<PassedOver>,
-    /// How long building it took, if it was built now.
-    pub built_in: Option<Duration>,
-    /// Whom it took over from.
-    pub replaced: Option<Replaced>,
-    /// What the module says.
-    pub module_state: Option<State>,
-    /// Whether it was seen to translate, where somebody asked.
+    /// What became of the engine; of the notify engine, how and whom it replaced.
+    pub raised: Raised,
+    /// Whether the module was seen to translate, where somebody asked.
     pub proof: Option<Proof>,
-    /// What the notify engine's supervisor says.
     pub notify_state: Option<client::State>,
-    /// The driver.
     pub driver: Option<Driver>,
-    /// How long all of it took.
     pub took: Duration,
 }
 
@@ -147,37 +180,27 @@ pub fn up(host: &Host, kernel: &dyn Kernel, options: &UpOptions) -> Result<Up, E
         checks::root(host)?;
     }
     let config = Config::of(host)?;
-    let driver = Driver::loaded(host);
-    let asked = options.engine.unwrap_or(config.engine);
-    let drivers = if options.any_driver { Drivers::Any } else { config.drivers };
-    let policy = rules::compile(&config);
-    let module = module::ModuleOptions {
-        policy,
-        drivers,
-        modules: config.modules,
-        redirect: config.redirect,
-        ..options.module.clone()
-    };
-    let choice = choose(host, asked, &module, driver.as_ref())?;
+    let plan = preflight(host, &config, options)?;
+    let Plan { choice, asked, module, options: module_options, driver } = plan;
     let notify = notify::SupervisorOptions {
-        replace: module.replace,
-        drivers,
-        policy: module.policy.clone(),
+        replace: module_options.replace,
+        drivers: module_options.drivers,
+        policy: module_options.policy.clone(),
         cpu_percent: config.notify_cpu_percent,
         program: options.keeper.clone(),
     };
-    let mut up = match choice.engine {
-        Engine::Notify => by_notify(host, kernel, &notify, choice, driver)?,
-        Engine::Module => {
-            let before = module.replace.then(|| Before::of(host, driver.as_ref())).flatten();
-            let raised = module::raise(host, kernel, &module, driver.as_ref());
+    let mut up = match module.transpose()? {
+        None => by_notify(host, kernel, &notify, choice, driver)?,
+        Some(plan) => {
+            let before = Before::of(host, &plan);
+            let raised = raise(host, kernel, plan, &module_options, driver.as_ref());
             match raised.and_then(|raised| proven(host, kernel, raised, options.ask)) {
                 Ok((raised, proof)) => by_module(host, raised, proof, options.by_agent, choice, driver),
                 Err(error) => {
                     let now = before.as_ref().and_then(|before| before.restored(host, kernel, driver.as_ref()));
                     // One engine that works does not go for the other.
-                    let instead = after_refusal(host, asked, &module, &error).filter(|_| now.is_none());
-                    let error = if before.is_some() { replacing(error, now) } else { error };
+                    let instead = after_refusal(host, asked, &module_options, &error).filter(|_| now.is_none());
+                    let error = if before.is_some() { error.replacing(now) } else { error };
                     by_notify(host, kernel, &notify, instead.ok_or(error)?, driver)?
                 }
             }
@@ -190,7 +213,6 @@ pub fn up(host: &Host, kernel: &dyn Kernel, options: &UpOptions) -> Result<Up, E
     Ok(up)
 }
 
-/// The unit of the container engine's plugin.
 pub const PLUGIN: &str = "mpu-nri.service";
 
 /// Has it started, or finds that it is up.
@@ -198,26 +220,6 @@ fn plugin(host: &Host) -> Note {
     match systemd::has(host, PLUGIN) {
         false => Note::NoPlugin,
         true => systemd::start(host, PLUGIN).map_or_else(Note::PluginStays, |()| Note::PluginStarted),
-    }
-}
-
-impl Up {
-    fn new(how: How, choice: Choice, driver: Option<Driver>) -> Up {
-        Up {
-            how,
-            choice,
-            notes: Vec::new(),
-            module: None,
-            origin: None,
-            passed_over: Vec::new(),
-            built_in: None,
-            replaced: None,
-            module_state: None,
-            proof: None,
-            notify_state: None,
-            driver,
-            took: Duration::ZERO,
-        }
     }
 }
 
@@ -230,55 +232,32 @@ fn by_module(
     choice: Choice,
     driver: Option<Driver>,
 ) -> Up {
-    let up = Up { proof, ..Up::new(How::Loaded, choice, driver) };
-    let mut up = match raised {
-        Raised::Built { module, built_in } => {
-            return Up { how: How::Built, module: Some(module), built_in, ..up };
-        }
-        Raised::Already { state } => {
-            let record = Record::read(host);
-            let origin = record.as_ref().and_then(|record| record.origin);
-            let module = record.map(|record| record.module);
-            Up { how: How::AlreadyUp, module, origin, module_state: Some(state), ..up }
-        }
-        Raised::Loaded { state, module, origin, passed_over, built_in, replaced } => {
-            let record = Record::now(&module, Some(origin), &state.version);
-            Record { passed_over: passed_over.clone(), by_agent, ..record }.write(host);
-            let how = if replaced.is_some() { How::Replaced } else { How::Loaded };
-            let (module, origin, module_state) = (Some(module), Some(origin), Some(state));
-            Up { how, module, origin, passed_over, built_in, replaced, module_state, ..up }
-        }
-    };
-    up.notes.extend(without_notify(host));
-    up
+    if let (How::Loaded | How::Replaced, Some(module), Some(state)) = (raised.how, &raised.module, &raised.state) {
+        let record = Record::now(module, raised.origin, &state.version);
+        Record { passed_over: raised.passed_over.clone(), by_agent, ..record }.write(host);
+    }
+    let notes = (raised.how != How::Built).then(|| without_notify(host)).flatten().into_iter().collect();
+    Up { choice, notes, raised, proof, notify_state: None, driver, took: Duration::ZERO }
 }
 
 /// Has the module asked whether it translates. One that was loaded now and gets no calls does not stay.
 fn proven(
     host: &Host,
     kernel: &dyn Kernel,
-    raised: Raised,
+    mut raised: Raised,
     ask: Option<Ask>,
 ) -> Result<(Raised, Option<Proof>), ModuleError> {
     let Some(ask) = ask else { return Ok((raised, None)) };
-    let prove = |state: State| proof::prove(host, state, ask, ASK_PATIENCE);
-    let not_entered = |state: &State| LoadError::NotEntered { hooks: state.hooks.join(", ") };
-    Ok(match raised {
-        Raised::Built { .. } => (raised, None),
-        Raised::Already { state } => match prove(state)? {
-            (state, Some(Proof::NotEntered)) => return Err(not_entered(&state).into()),
-            (state, proof) => (Raised::Already { state }, proof),
-        },
-        Raised::Loaded { state, module, origin, passed_over, built_in, replaced } => match prove(state)? {
-            (state, Some(Proof::NotEntered)) => {
-                let error = not_entered(&state);
-                // The reason is what the caller must hear, whatever becomes of this.
-                let _ = load::remove(host, kernel, state.instance, PATIENCE, "mpu up");
-                return Err(error.into());
-            }
-            (state, proof) => (Raised::Loaded { state, module, origin, passed_over, built_in, replaced }, proof),
-        },
-    })
+    let Some(state) = raised.state.take() else { return Ok((raised, None)) };
+    let (state, proof) = proof::prove(host, state, ask, ASK_PATIENCE)?;
+    if proof == Some(Proof::NotEntered) {
+        if raised.how != How::AlreadyUp {
+            // The reason is what the caller must hear, whatever becomes of this.
+            let _ = load::remove(host, kernel, state.instance, PATIENCE, "mpu up");
+        }
+        return Err(LoadError::NotEntered { hooks: state.hooks.join(", ") }.into());
+    }
+    Ok((Raised { state: Some(state), ..raised }, proof))
 }
 
 /// Raises the notify engine, and sees that the module goes.
@@ -298,8 +277,9 @@ fn by_notify(
         Replaced(state, version) => (How::Replaced, state, Some(self::Replaced { version, gapless: true })),
         Already(state) => (How::AlreadyUp, state, None),
     };
-    let mut up = Up { replaced, notify_state: Some(state), ..Up::new(how, choice, driver) };
-    up.notes.extend(without_module(host, kernel));
+    let raised = Raised { how, replaced, ..Raised::default() };
+    let notes = without_module(host, kernel).into_iter().collect();
+    let mut up = Up { choice, notes, raised, proof: None, notify_state: Some(state), driver, took: Duration::ZERO };
     // Where the module was wanted, the choice says it.
     let foreign = foreign::find(host);
     if !foreign.loaded.is_empty() && up.choice.better.is_none() {
@@ -311,7 +291,7 @@ fn by_notify(
 /// The module is up: a supervisor is not needed any more. Both at once do no harm, so its failure is none of ours.
 fn without_notify(host: &Host) -> Option<Note> {
     let Ok(Some(state)) = client::state(host) else { return None };
-    if state.state != "armed" {
+    if state.state != Phase::Armed {
         return None;
     }
     match notify::lower(host) {
@@ -320,7 +300,6 @@ fn without_notify(host: &Host) -> Option<Note> {
     }
 }
 
-/// The notify engine was chosen: the module goes.
 fn without_module(host: &Host, kernel: &dyn Kernel) -> Option<Note> {
     state::is_loaded(host).then(|| match lower_module(host, kernel, PATIENCE) {
         Ok(_) => Note::ModuleUnloaded,

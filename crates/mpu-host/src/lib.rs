@@ -16,6 +16,7 @@ pub mod host;
 pub mod kernel_release;
 pub mod maker;
 pub mod own;
+pub mod phase;
 pub mod progress;
 mod sys;
 pub mod time;

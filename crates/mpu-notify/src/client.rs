@@ -7,6 +7,7 @@ use super::id::kept_id;
 use super::CONTROL_SOCKET;
 use mpu_core::HostPid;
 use mpu_host::host::Host;
+use mpu_host::phase::Phase;
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::collections::BTreeMap;
@@ -23,7 +24,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub struct State {
     pub version: String,
     /// `armed`, or `retired`: everything goes on untouched, no new container is taken.
-    pub state: String,
+    pub state: Phase,
     #[serde(serialize_with = "pid_to_number", deserialize_with = "pid_of_number")]
     pub pid: HostPid,
     /// Seconds since 1970 at which it began, or the first of those that it took over from.

@@ -5,6 +5,7 @@
 use super::client::{Cost, State};
 use super::CONTROL_SOCKET;
 use mpu_host::host::fake::FakeHost;
+use mpu_host::phase::Phase;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
@@ -25,7 +26,7 @@ pub struct FakeSupervisor {
 pub fn state(containers: &[&str]) -> State {
     State {
         version: env!("CARGO_PKG_VERSION").to_string(),
-        state: "armed".to_string(),
+        state: Phase::Armed,
         pid: mpu_core::HostPid::new(4711).expect("not 0"),
         since: 1_795_205_700,
         restarts: 0,
@@ -81,8 +82,8 @@ fn answer(listener: &UnixListener, state: &Mutex<State>, told: &Mutex<Vec<String
     }
     told.lock().expect("ours").push(request.clone());
     match word {
-        "retire" => state.state = "retired".to_string(),
-        "resume" => state.state = "armed".to_string(),
+        "retire" => state.state = Phase::Retired,
+        "resume" => state.state = Phase::Armed,
         "policy" => state.policy = rest.lines().map(str::to_string).collect(),
         "budget" => state.cpu_percent = rest.trim().parse().ok(),
         "again" => {
@@ -92,7 +93,7 @@ fn answer(listener: &UnixListener, state: &Mutex<State>, told: &Mutex<Vec<String
         _ => return false,
     }
     let _ = stream.write_all(b"{\"ok\":true}");
-    state.state != "retired" || state.listeners > 0
+    state.state != Phase::Retired || state.listeners > 0
 }
 
 impl Drop for FakeSupervisor {

@@ -7,6 +7,7 @@ use super::run::{come_under, hand_over, ATTENDED, SOCKET};
 use crate::listener::message;
 use command_fds::{CommandFdExt, FdMapping};
 use mpu_host::host::Host;
+use mpu_host::phase::Phase;
 use rustix::fd::AsFd;
 use std::io::{self, Write};
 use std::os::unix::net::UnixStream;
@@ -14,7 +15,7 @@ use std::process::Command;
 
 /// Whether there is a supervisor that would take it.
 pub fn would_be_taken(host: &Host) -> bool {
-    matches!(client::state(host), Ok(Some(state)) if state.state == "armed")
+    matches!(client::state(host), Ok(Some(state)) if state.state == Phase::Armed)
 }
 
 /// Gives a command that is to call [`come_under_parent`] its end of the conversation; returns ours.

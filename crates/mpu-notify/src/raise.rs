@@ -14,6 +14,7 @@ use mpu_host::config::Drivers;
 use mpu_host::driver::Driver;
 use mpu_host::host::{Host, CAP_DAC_OVERRIDE, CAP_SYS_ADMIN};
 use mpu_host::kernel_release;
+use mpu_host::phase::Phase;
 use mpu_host::progress::Progress;
 use rustix::process::{kill_process_group, Pid, Signal};
 use std::fs::{self, DirBuilder, OpenOptions};
@@ -143,7 +144,7 @@ pub fn lower(host: &Host) -> Result<Option<Lowered>, NotifyError> {
 }
 
 fn is_retired(state: &State) -> bool {
-    state.state == "retired"
+    state.state == Phase::Retired
 }
 
 /// The state, if one answers. One that ends while it is asked says nothing, and is none.

@@ -12,7 +12,6 @@ use crate::top::TopError;
 use mpu_engine::error::EngineError;
 use mpu_host::explain::{Explain, Sum};
 
-/// Any failure of this crate.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error(transparent)]

@@ -6,16 +6,18 @@ use clap::error::ErrorKind;
 use clap::Parser;
 use mpu::agent::note::Question;
 use mpu::cli::{self, AgentVerb, Cli, Command, ConfigVerb, NotifyVerb};
-use mpu::commands::{agent, build, config, doctor, down, metrics, probe, ps, schema, status, up};
+use mpu::commands::{agent, config, doctor, probe, schema, status, up};
 use mpu::install;
 use mpu::issue;
 use mpu::listing;
 use mpu::manual;
-use mpu::metrics::Done;
+use mpu::metrics::collect::Patience;
+use mpu::metrics::{self, source, Done, MetricsOptions};
 use mpu::nri;
+use mpu::processes;
 use mpu_engine as engine;
 use mpu_engine::module::load::Running;
-use mpu_host::progress::say;
+use mpu_host::progress::{say, Progress};
 use mpu_notify::{self as notify, error::NotifyError, hold};
 
 use mpu::report::{self, Report, Style};
@@ -79,8 +81,8 @@ fn run(cli: &Cli) -> anyhow::Result<Exit> {
             tell(cli, &done)
         }
         Command::Down(options) => {
-            let done = down::down(&host, &Running, Duration::from_secs(options.wait)).context("MPU is not down")?;
-            tell(cli, &done)
+            let done = engine::down::down(&host, &Running, Duration::from_secs(options.wait)).map_err(Error::from);
+            tell(cli, &done.context("MPU is not down")?)
         }
         Command::Status => tell(cli, &status::status(&host, mpu::probe::ask).context("the state is not known")?),
         Command::Probe => tell(cli, &probe::probe(&host).context("nothing was measured")?),
@@ -102,16 +104,21 @@ fn run(cli: &Cli) -> anyhow::Result<Exit> {
                 tell(cli, &config::check(&host, file.as_deref()).context("the configuration is not valid")?)
             }
             ConfigVerb::Show => tell(cli, &config::show(&host).context("the configuration is not known")?),
-            ConfigVerb::Apply => tell(cli, &config::apply(&host).context("nothing was applied")?),
+            ConfigVerb::Apply => {
+                tell(cli, &engine::apply::apply(&host).map_err(Error::from).context("nothing was applied")?)
+            }
             ConfigVerb::Default => print(mpu_host::config::DEFAULT.as_bytes()),
         },
         Command::Build(options) => {
-            tell(cli, &build::build(&host, options).context("there is no module for that kernel")?)
+            let done = engine::module::elsewhere::build(&host, options).map_err(Error::from);
+            tell(cli, &done.context("there is no module for that kernel")?)
         }
-        Command::Metrics(options) => match metrics::metrics(&host, options).context("there are no metrics")? {
-            Done::Page(page) => print(&page),
-            Done::Stopped | Done::Written(_) => Ok(Exit::Ok),
-        },
+        Command::Metrics(options) => {
+            match measured(&host, options).map_err(Error::from).context("there are no metrics")? {
+                Done::Page(page) => print(&page),
+                Done::Stopped | Done::Written(_) => Ok(Exit::Ok),
+            }
+        }
         Command::Nri(options) => {
             let log = |line: &str| say(format_args!("{}mpu: {line}", mpu_host::time::of_line()));
             nri::until_told(options, &log).map_err(Error::from).context("the plugin does not serve")?;
@@ -143,7 +150,7 @@ fn run(cli: &Cli) -> anyhow::Result<Exit> {
                 Ok(Exit::Usage)
             }
         },
-        Command::MetricsChild => print(&mpu::metrics::source::run_child(&host)),
+        Command::MetricsChild => print(&source::run_child(&host)),
         Command::ProbeChild { supervised, driver } => {
             if *supervised {
                 notify::guest::come_under_parent().context("the notify engine does not accept this child")?;
@@ -154,9 +161,21 @@ fn run(cli: &Cli) -> anyhow::Result<Exit> {
     }
 }
 
+/// Serves, writes or gives back the metrics of a host. Addresses go to standard error once they are open.
+fn measured(host: &Host, options: &MetricsOptions) -> Result<Done, metrics::MetricsError> {
+    let told = |addresses: &[String]| say(format_args!("mpu: metrics: listening at {}", addresses.join(", ")));
+    metrics::run(source::sources(host), options.label.clone(), Patience::default(), &options.way(), told)
+}
+
 fn list(cli: &Cli, host: &Host, options: &listing::ListOptions) -> anyhow::Result<Exit> {
     let width = io::stdout().is_terminal().then(listing::table::terminal_width).flatten();
-    let listed = ps::ps(host, options, width).context("GPU processes are not known")?;
+    let listed = {
+        let _progress = Progress::of("asking the driver");
+        let seen = processes::snapshot(host, processes::Depth::Everything);
+        let seen = seen.and_then(|seen| options.filter.check(&seen.gpus).map(|()| seen));
+        let seen = seen.map_err(Error::from).context("GPU processes are not known")?;
+        listing::listed(host, seen, options, width)
+    };
     if !cli.json {
         listed.beside().iter().for_each(|line| say(format_args!("mpu: {line}")));
     }

@@ -1,7 +1,4 @@
-//! Whether the container engines of a host put GPUs into containers, and what a person types to see it.
-//!
-//! Owns the table of engines: how each is known to be here, where it is told of the wrapper, the command that tells it,
-//! and the command that shows a container's GPU. Reads files only; asks no engine.
+//! Whether the container engines of a host put GPUs into containers, and what a person types to see it. Reads files only.
 
 use mpu_engine::Engine;
 use mpu_host::host::Host;
@@ -14,14 +11,12 @@ const WRAPPER: [&str; 2] = ["nvidia-container-runtime", "mpu-container"];
 const HOOK: &str = "nvidia-container-runtime-hook";
 /// The program that tells engines of the wrapper.
 const CTK: &str = "nvidia-ctk";
-/// Where files of CDI lie.
 const CDI: [&str; 2] = ["/etc/cdi", "/run/cdi"];
 /// More of a configuration is not read.
 const LONGEST: usize = 1 << 20;
 /// How a container's GPU is shown in a cluster.
 const IN_A_POD: &str = "kubectl exec POD -- nvidia-smi   # a pod with a GPU";
 
-/// A container engine.
 struct Row {
     name: &'static str,
     /// Any of these is there: a socket, or a program by its bare name.
@@ -30,7 +25,6 @@ struct Row {
     told: &'static [&'static str],
     /// Its command for a container with a GPU, through the wrapper.
     run: &'static str,
-    /// The command that tells it.
     tell: &'static str,
 }
 
@@ -72,23 +66,17 @@ const ENGINES: [Row; 4] = [
     },
 ];
 
-/// What there is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Wiring {
-    /// No container engine.
     NoEngine,
     /// This engine gives its containers GPUs, as this command shows.
     Wired {
-        /// Its name.
         engine: &'static str,
-        /// The command.
         run: &'static str,
     },
     /// None does. The first one, and the command that tells it.
     Missing {
-        /// Its name.
         engine: &'static str,
-        /// The command.
         fix: String,
     },
 }

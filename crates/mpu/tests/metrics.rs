@@ -13,6 +13,7 @@ use mpu_core::{HostPid, Reason, ViewPid};
 use mpu_engine::observe::{Cost, Observed};
 use mpu_engine::Engine;
 use mpu_host::driver::{Driver, Flavour};
+use mpu_host::phase::Phase;
 use promtool::promtool;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -25,7 +26,7 @@ fn engine() -> Observed {
     Observed {
         engine: Engine::Module,
         version: "0.1.0".to_string(),
-        state: "refused".to_string(),
+        state: Phase::Refused,
         refused: Some(("os_find_ns_pid".to_string(), 16)),
         inside: 2,
         orphans: Some(1),
@@ -45,7 +46,7 @@ fn engine() -> Observed {
 fn supervisor() -> Observed {
     Observed {
         engine: Engine::Notify,
-        state: "retired".to_string(),
+        state: Phase::Retired,
         refused: None,
         inside: 0,
         orphans: None,

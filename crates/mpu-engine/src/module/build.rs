@@ -1,25 +1,20 @@
-//! Builds the module for one kernel, once, and keeps it below `/var/lib/mpu/<release>`.
-//!
-//! Owns that directory: `mpu.ko`, `mpu_next.ko` (the same under its other name), the key of what they were built from,
-//! and the log of the last build. A build happens in
-//! a directory of its own and its result is renamed into place, so that nobody ever sees half a module; a lock keeps
-//! two builders apart. Decides nothing about the host: `checks` found the tools.
+//! Builds the module for one kernel, once, and keeps it below `/var/lib/mpu/<release>`: `mpu.ko`, `mpu_next.ko` (the same under its other
+//! name), the key of what they were built from, and the log of the last build. A result is renamed into place; a lock keeps builders
+//! apart.
 
 use super::checks::Toolchain;
+use super::error::{BuildError, ModuleError};
 use super::sources::Sources;
-use crate::lock::{self, Held, LockError};
-use crate::signing::{SignError, Signer};
-use mpu_host::exit::Exit;
-use mpu_host::explain::Explain;
+use crate::signing::Signer;
 use mpu_host::host::Host;
 use mpu_host::progress::Progress;
+use mpu_os::lock::{self, LockError};
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Where built modules are kept.
 pub const STORE: &str = "/var/lib/mpu";
 
 /// The file that lies beside `mpu.ko`: the same module under the other name.
@@ -28,83 +23,25 @@ pub const NEXT: &str = "mpu_next.ko";
 const MODULE: &str = "mpu.ko";
 const KEY: &str = "mpu.key";
 
-/// Why there is no module.
-#[derive(Debug, thiserror::Error)]
-#[allow(missing_docs)] // the messages say it, and the fields are what they name
-pub enum BuildError {
-    #[error("cannot write to {}", path.display())]
-    Store { path: PathBuf, source: io::Error },
-    #[error("cannot run {}", make.display())]
-    Make { make: PathBuf, source: io::Error },
-    #[error("the module cannot be built for kernel {release}: {line}")]
-    Failed { release: String, line: String, log: PathBuf },
-    #[error("{} {why}", path.display())]
-    Unpack { path: PathBuf, why: String },
-    #[error(transparent)]
-    Sign(#[from] SignError),
-    #[error(transparent)]
-    Held(Held),
-}
-
-impl Explain for BuildError {
-    fn code(&self) -> &'static str {
-        match self {
-            BuildError::Store { .. } => "store_unwritable",
-            BuildError::Make { .. } => "make_unusable",
-            BuildError::Failed { .. } => "build_failed",
-            BuildError::Unpack { .. } => "module_packed",
-            BuildError::Sign(error) => error.code(),
-            BuildError::Held(held) => held.code(),
-        }
-    }
-
-    fn exit(&self) -> Exit {
-        match self {
-            BuildError::Store { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => Exit::Refused,
-            BuildError::Sign(error) => error.exit(),
-            BuildError::Held(held) => held.exit(),
-            _ => Exit::Failed,
-        }
-    }
-
-    fn fix(&self) -> String {
-        match self {
-            BuildError::Store { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => {
-                "run it as root".to_string()
-            }
-            BuildError::Store { .. } => format!("free disk space in {STORE}, or make it writable"),
-            BuildError::Make { .. } => "reinstall make".to_string(),
-            BuildError::Failed { log, .. } => {
-                format!(
-                    "read {}; if the kernel is newer than this mpu, update mpu; if it is too old, boot a newer one",
-                    log.display()
-                )
-            }
-            BuildError::Unpack { path, .. } => {
-                format!("put {} there anew, or unpack it there, and install the tool that unpacks it", path.display())
-            }
-            BuildError::Sign(error) => error.fix(),
-            BuildError::Held(held) => held.fix(),
-        }
-    }
-}
-
 /// How long is waited for another builder: longer than a build takes, and shorter than systemd waits for mpu.service.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Takes the lock of a folder of the store.
-pub(super) fn hold(folder: &Path, patience: Duration) -> Result<File, BuildError> {
+pub(super) fn hold(folder: &Path, patience: Duration) -> Result<File, ModuleError> {
     let path = folder.join("lock");
-    lock::take(&path, patience).map_err(|error| match error {
-        LockError::Io(source) => BuildError::Store { path, source },
-        LockError::Held(held) => BuildError::Held(held),
+    let mut progress = None;
+    let taken = lock::open(&path).map_err(LockError::Io).and_then(|file| {
+        let waits = |by: &str| progress = Some(Progress::of(format!("waiting for {by} to finish")));
+        lock::hold(&file, &path, patience, waits).map(|()| file)
+    });
+    taken.map_err(|error| match error {
+        LockError::Io(source) => BuildError::Store { path, source }.into(),
+        LockError::Held(held) => held.into(),
     })
 }
 
-/// A module that is ready to be loaded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ready {
-    /// Where it is.
     pub path: PathBuf,
     /// How long it took to build; none when it was there already.
     pub took: Option<Duration>,
@@ -119,7 +56,7 @@ pub struct Store {
 
 impl Store {
     /// Opens the place of one kernel's module, and waits for whoever is at work in it.
-    pub fn open(host: &Host, release: &str) -> Result<Store, BuildError> {
+    pub fn open(host: &Host, release: &str) -> Result<Store, ModuleError> {
         let dir = host.at(STORE).join(release);
         fs::create_dir_all(&dir).map_err(|source| BuildError::Store { path: dir.clone(), source })?;
         let lock = hold(&dir, PATIENCE)?;
@@ -136,7 +73,7 @@ impl Store {
     }
 
     /// The module, built now unless it was built before from the same things.
-    pub fn module(&self, sources: &Sources, tools: &Toolchain) -> Result<Ready, BuildError> {
+    pub fn module(&self, sources: &Sources, tools: &Toolchain) -> Result<Ready, ModuleError> {
         let key = sources_line(sources) + &kernel_line(tools) + &signer_line(self.signer.as_ref());
         let (module, key_file) = (self.dir.join(MODULE), self.dir.join(KEY));
         if module.is_file() && fs::read_to_string(&key_file).is_ok_and(|kept| kept == key) {
@@ -153,7 +90,7 @@ impl Store {
         let _ = fs::remove_file(self.dir.join(KEY));
     }
 
-    fn build(&self, sources: &Sources, tools: &Toolchain, module: &Path, key_file: &Path) -> Result<(), BuildError> {
+    fn build(&self, sources: &Sources, tools: &Toolchain, module: &Path, key_file: &Path) -> Result<(), ModuleError> {
         let store = |path: &Path| {
             let path = path.to_path_buf();
             move |source| BuildError::Store { path, source }
@@ -183,12 +120,12 @@ impl Store {
             Err(error) if error.kind() == io::ErrorKind::NotFound => drop(fs::remove_file(&next)),
             moved => moved.map_err(store(&next))?,
         }
-        fs::rename(&built, module).map_err(store(module))
+        Ok(fs::rename(&built, module).map_err(store(module))?)
     }
 }
 
 /// Has the kernel's makefiles build the sources in a folder; what they say goes into the log.
-pub(super) fn compile(tools: &Toolchain, work: &Path, log: &Path) -> Result<PathBuf, BuildError> {
+pub(super) fn compile(tools: &Toolchain, work: &Path, log: &Path) -> Result<PathBuf, ModuleError> {
     let at_log = |source| BuildError::Store { path: log.to_path_buf(), source };
     let output = File::create(log).map_err(at_log)?;
     let errors = output.try_clone().map_err(at_log)?;
@@ -217,7 +154,7 @@ pub(super) fn compile(tools: &Toolchain, work: &Path, log: &Path) -> Result<Path
         true => Ok(built),
         false => {
             let line = telling_line(&fs::read_to_string(log).unwrap_or_default());
-            Err(BuildError::Failed { release: tools.release.clone(), line, log: log.to_path_buf() })
+            Err(BuildError::Failed { release: tools.release.clone(), line, log: log.to_path_buf() }.into())
         }
     }
 }

@@ -1,16 +1,13 @@
-//! Whether this host can run the module engine, found out before anything is changed.
-//!
-//! Owns the list of conditions and their order: what a person cannot change comes before what an installed package
-//! cures. Reads facts from [`Host`] only.
+//! Whether this host can run the module engine, found out before anything is changed: what a person cannot change comes before what an
+//! installed package cures.
 
 use mpu_host::exit::Exit;
-use mpu_host::explain::Explain;
+use mpu_host::explain::Facts;
+use mpu_host::explain_by_facts;
 use mpu_host::host::{Host, Lockdown, CAP_SYS_ADMIN, CAP_SYS_MODULE};
 use std::path::{Path, PathBuf};
 
-/// Why the module engine cannot run here.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs)] // the messages say it, and the fields are what they name
 pub enum Unfit {
     #[error("this needs root: changing an engine takes the capability CAP_SYS_MODULE, which this process lacks")]
     NotRoot,
@@ -52,66 +49,43 @@ const OPTIONS: [&[&str]; 3] = [
     &["CONFIG_DYNAMIC_FTRACE_WITH_DIRECT_CALLS", "CONFIG_DYNAMIC_FTRACE_WITH_REGS", "CONFIG_DYNAMIC_FTRACE_WITH_ARGS"],
 ];
 
-impl Explain for Unfit {
-    fn code(&self) -> &'static str {
-        match self {
-            Unfit::NotRoot => "not_root",
-            Unfit::NoRelease { .. } => "no_release",
-            Unfit::LockedDown { .. } => "locked_down",
-            Unfit::SignaturesEnforced { .. } => "signatures_enforced",
-            Unfit::ModulesDisabled => "modules_disabled",
-            Unfit::ForeignModule { .. } => "foreign_module",
-            Unfit::FtraceDisabled => "ftrace_disabled",
-            Unfit::MissingOption { .. } => "missing_kernel_option",
-            Unfit::NoHeaders { .. } => "no_headers",
-            Unfit::OtherHeaders { .. } => "other_headers",
-            Unfit::NoPrebuilt { .. } => "no_prebuilt",
-            Unfit::NoMake { .. } => "no_make",
-            Unfit::NoCompiler { .. } => "no_compiler",
-            Unfit::NoPahole { .. } => "no_pahole",
-        }
-    }
-
-    fn exit(&self) -> Exit {
-        match self {
-            Unfit::NotRoot
-            | Unfit::LockedDown { .. }
-            | Unfit::SignaturesEnforced { .. }
-            | Unfit::ModulesDisabled
-            | Unfit::ForeignModule { .. }
-            | Unfit::FtraceDisabled => Exit::Refused,
-            _ => Exit::NotReady,
-        }
-    }
-
-    fn fix(&self) -> String {
-        match self {
-            Unfit::NotRoot => "run it as root: sudo mpu …".to_string(),
-            Unfit::NoRelease { .. } => "mount /proc".to_string(),
-            Unfit::LockedDown { advice, .. } | Unfit::SignaturesEnforced { advice } => advice.clone(),
-            Unfit::ModulesDisabled => "reboot, and run `mpu up` before the setting applies".to_string(),
-            Unfit::ForeignModule { fix, .. } => fix.clone(),
-            Unfit::FtraceDisabled => "sysctl kernel.ftrace_enabled=1".to_string(),
+impl Unfit {
+    fn facts(&self) -> Facts {
+        use Exit::{NotReady, Refused};
+        let (code, exit, fix) = match self {
+            Unfit::NotRoot => ("not_root", Refused, "run it as root: sudo mpu …"),
+            Unfit::NoRelease { .. } => ("no_release", NotReady, "mount /proc"),
+            Unfit::LockedDown { advice, .. } => ("locked_down", Refused, advice.as_str()),
+            Unfit::SignaturesEnforced { advice } => ("signatures_enforced", Refused, advice.as_str()),
+            Unfit::ModulesDisabled => {
+                ("modules_disabled", Refused, "reboot, and run `mpu up` before the setting applies")
+            }
+            Unfit::ForeignModule { fix, .. } => ("foreign_module", Refused, fix.as_str()),
+            Unfit::FtraceDisabled => ("ftrace_disabled", Refused, "sysctl kernel.ftrace_enabled=1"),
             Unfit::MissingOption { option, .. } => {
-                format!("boot a kernel with {option}=y; every distribution's standard kernel has it")
+                let fix = format!("boot a kernel with {option}=y; every distribution's standard kernel has it");
+                return ("missing_kernel_option", NotReady, fix);
             }
+            Unfit::NoHeaders { hint, .. } => ("no_headers", NotReady, hint.as_str()),
+            Unfit::OtherHeaders { hint, .. } => ("other_headers", NotReady, hint.as_str()),
             Unfit::NoPrebuilt { hint, .. } => {
-                format!("{hint}; or remove `modules = \"prebuilt\"` from /etc/mpu/config.toml")
+                let fix = format!("{hint}; or remove `modules = \"prebuilt\"` from /etc/mpu/config.toml");
+                return ("no_prebuilt", NotReady, fix);
             }
-            Unfit::NoHeaders { hint, .. } | Unfit::OtherHeaders { hint, .. } => hint.clone(),
-            Unfit::NoMake { hint } | Unfit::NoCompiler { hint, .. } | Unfit::NoPahole { hint, .. } => hint.clone(),
-        }
+            Unfit::NoMake { hint } => ("no_make", NotReady, hint.as_str()),
+            Unfit::NoCompiler { hint, .. } => ("no_compiler", NotReady, hint.as_str()),
+            Unfit::NoPahole { hint, .. } => ("no_pahole", NotReady, hint.as_str()),
+        };
+        (code, exit, fix.to_string())
     }
 }
 
-/// What building needs, found on this host.
+explain_by_facts!(Unfit);
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Toolchain {
-    /// The kernel's release.
     pub release: String,
-    /// The kernel's build directory.
     pub headers: PathBuf,
-    /// `make`.
     pub make: PathBuf,
     /// What to tell the kernel's makefiles about the compiler: `CC=…` or `LLVM=1`.
     pub compiler: String,
@@ -184,21 +158,33 @@ pub fn toolchain(host: &Host, release: &str) -> Result<Toolchain, Unfit> {
         .text(build.join(".config"))
         .or_else(|| host.text(build.join("include/config/auto.conf")))
         .unwrap_or_default();
-    let (compiler, named, text) = compiler(host, &config, "");
-    let Some(compiler) = compiler else {
-        return Err(Unfit::NoCompiler { hint: host.compiler_hint(&named), compiler: named, text });
-    };
-    let Some(make) = host.tool("make") else {
-        return Err(Unfit::NoMake { hint: host.compiler_hint(&named) });
-    };
-    pahole(host, release, &config, &host.at(&build))?;
-    Ok(Toolchain { release: release.to_string(), headers: host.at(&build), make, compiler, more: Vec::new() })
+    tools(host, release, &config, host.at(&build), None, Vec::new())
+}
+
+/// make, the compiler and pahole, for headers with this configuration; where they are for another processor, the compiler for that.
+pub(super) fn tools(
+    host: &Host,
+    release: &str,
+    config: &str,
+    headers: PathBuf,
+    other: Option<&str>,
+    more: Vec<String>,
+) -> Result<Toolchain, Unfit> {
+    let prefix = other.map_or(String::new(), |arch| format!("{arch}-linux-gnu-"));
+    let (compiler, named, text) = compiler(host, config, &prefix);
+    // As Debian and Fedora name it.
+    let package = other.map_or(named.clone(), |arch| format!("gcc-{}-linux-gnu", arch.replace('_', "-")));
+    let hint = host.compiler_hint(&package);
+    let Some(compiler) = compiler else { return Err(Unfit::NoCompiler { compiler: named, text, hint }) };
+    let make = host.tool("make").ok_or(Unfit::NoMake { hint })?;
+    pahole(host, release, config, &headers)?;
+    Ok(Toolchain { release: release.to_string(), headers, make, compiler, more })
 }
 
 /// pahole, where these headers make the build run it: the kernel's scripts/Makefile.modfinal does so where both it and vmlinux are
 /// there, and deletes the module if that fails; without vmlinux it says that it skips the step. Debian's headers bring a vmlinux from
 /// 6.12 on.
-pub(super) fn pahole(host: &Host, release: &str, config: &str, headers: &Path) -> Result<(), Unfit> {
+fn pahole(host: &Host, release: &str, config: &str, headers: &Path) -> Result<(), Unfit> {
     let wanted = config.lines().any(|line| line == "CONFIG_DEBUG_INFO_BTF_MODULES=y");
     match wanted && headers.join("vmlinux").is_file() && host.tool("pahole").is_none() {
         true => Err(Unfit::NoPahole { release: release.to_string(), hint: host.pahole_hint().to_string() }),
@@ -208,7 +194,7 @@ pub(super) fn pahole(host: &Host, release: &str, config: &str, headers: &Path) -
 
 /// The compiler as an argument of make, the name to install it by, and how the kernel's configuration describes it. The
 /// configuration's own compiler is best; any gcc is good enough for a module, but a kernel made by clang wants clang.
-pub(super) fn compiler(host: &Host, config: &str, prefix: &str) -> (Option<String>, String, String) {
+fn compiler(host: &Host, config: &str, prefix: &str) -> (Option<String>, String, String) {
     let value = |key: &str| config.lines().find_map(|l| l.strip_prefix(key)).map(|v| v.trim_matches('"').to_string());
     let text = value("CONFIG_CC_VERSION_TEXT=").unwrap_or_else(|| "gcc".to_string());
     if value("CONFIG_CC_IS_CLANG=").is_some() {

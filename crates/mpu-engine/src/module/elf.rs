@@ -1,35 +1,42 @@
-//! What the first bytes of a module's file say, before the kernel is asked: for which processor it is, and whether it is whole.
-//!
-//! Owns the few fields of a 64-bit ELF header that matter here (System V ABI, chapter 4). Everything else is the kernel's to judge.
+//! What a module's file says of itself, before the kernel is asked: for which processor it is, whether it is whole, and its `.modinfo`.
+
+use object::elf::{FileHeader64, EM_AARCH64, EM_X86_64};
+use object::read::elf::{FileHeader, SectionHeader};
+use object::LittleEndian;
 
 /// Processors that modules of ours are made for: the ELF number, Rust's name, and the kernel's.
-const MACHINES: [(u16, &str, &str); 2] = [(62, "x86_64", "x86"), (183, "aarch64", "arm64")];
+const MACHINES: [(u16, &str, &str); 2] = [(EM_X86_64, "x86_64", "x86"), (EM_AARCH64, "aarch64", "arm64")];
 
-/// The facts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Header {
+pub struct Elf<'a> {
     machine: u16,
     /// Whether the file is as long as its table of sections wants it to be.
     pub whole: bool,
+    modinfo: &'a [u8],
 }
 
-/// Reads them; none if it is no 64-bit little-endian ELF file.
-pub fn header(bytes: &[u8]) -> Option<Header> {
-    const CLASS_64_LITTLE: [u8; 6] = *b"\x7fELF\x02\x01";
-    if !bytes.starts_with(&CLASS_64_LITTLE) {
-        return None;
+impl<'a> Elf<'a> {
+    /// None if it is no 64-bit little-endian ELF file.
+    pub fn parse(bytes: &'a [u8]) -> Option<Elf<'a>> {
+        let header = FileHeader64::<LittleEndian>::parse(bytes).ok().filter(|header| header.is_little_endian())?;
+        let sections = header.sections(LittleEndian, bytes).ok();
+        let modinfo = sections.and_then(|sections| {
+            let (_, section) = sections.section_by_name(LittleEndian, b".modinfo")?;
+            section.data(LittleEndian, bytes).ok()
+        });
+        let machine = header.e_machine.get(LittleEndian);
+        Some(Elf { machine, whole: sections.is_some(), modinfo: modinfo.unwrap_or_default() })
     }
-    let short = |at: usize| Some(u16::from_le_bytes(bytes.get(at..at + 2)?.try_into().ok()?));
-    let sections = u64::from_le_bytes(bytes.get(40..48)?.try_into().ok()?);
-    let (size, count) = (short(58)?, short(60)?);
-    let end = sections.checked_add(u64::from(size) * u64::from(count));
-    Some(Header { machine: short(18)?, whole: end.is_some_and(|end| end <= bytes.len() as u64) })
-}
 
-impl Header {
     /// The processor, by Rust's name; none of those that modules of ours are made for.
     pub fn arch(&self) -> Option<&'static str> {
         MACHINES.iter().find(|row| row.0 == self.machine).map(|row| row.1)
+    }
+
+    /// A value of `.modinfo`: `key=value`, ended by a zero byte.
+    pub fn info(&self, key: &str) -> Option<String> {
+        let values = self.modinfo.split(|byte| *byte == 0).map(String::from_utf8_lossy);
+        values.filter_map(|text| Some(text.strip_prefix(key)?.strip_prefix('=')?.to_string())).next()
     }
 }
 
@@ -40,15 +47,20 @@ pub fn kernels_name(arch: &str) -> Option<&'static str> {
 
 #[cfg(any(test, feature = "fake"))]
 pub mod fake {
-    //! Made-up headers for tests.
+    use object::write::Object;
+    use object::{Architecture, BinaryFormat, Endianness, SectionKind};
 
-    /// A header without sections, for a processor by Rust's name.
-    pub fn header(arch: &str) -> Vec<u8> {
-        let machine = super::MACHINES.iter().find(|row| row.1 == arch).map_or(0, |row| row.0);
-        let mut bytes = b"\x7fELF\x02\x01\x01".to_vec();
-        bytes.resize(64, 0);
-        bytes[18..20].copy_from_slice(&machine.to_le_bytes());
-        bytes
+    /// An object for a processor by Rust's name, with this `.modinfo`.
+    pub fn object(arch: &str, modinfo: &str) -> Vec<u8> {
+        let arch = match arch {
+            "x86_64" => Architecture::X86_64,
+            "aarch64" => Architecture::Aarch64,
+            _ => Architecture::Riscv64,
+        };
+        let mut object = Object::new(BinaryFormat::Elf, arch, Endianness::Little);
+        let section = object.add_section(Vec::new(), b".modinfo".to_vec(), SectionKind::ReadOnlyData);
+        object.append_section_data(section, modinfo.as_bytes(), 1);
+        object.write().expect("an ELF file")
     }
 }
 
@@ -57,20 +69,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_header_tells_the_processor_and_whether_the_file_is_whole() {
-        let mut bytes = fake::header("aarch64");
-        let found = header(&bytes).expect("a header");
-        assert_eq!((found.arch(), found.whole), (Some("aarch64"), true));
-        bytes[40] = 60;
-        bytes[58] = 64;
-        bytes[60] = 1;
-        assert!(!header(&bytes).expect("a header").whole, "the table of sections ends behind the file");
-        bytes[40..48].copy_from_slice(&u64::MAX.to_le_bytes());
-        assert!(!header(&bytes).expect("a header").whole, "no sum overflows");
-        bytes[18] = 40;
-        assert_eq!(header(&bytes).expect("a header").arch(), None);
-        for cut in 0..62 {
-            assert_eq!(header(&bytes[..cut]), None, "{cut} bytes");
+    fn elf_tells_processor_length_and_modinfo() {
+        let bytes = fake::object("aarch64", "srcversion=1\0version=2\0");
+        let found = Elf::parse(&bytes).expect("a header");
+        assert_eq!((found.arch(), found.whole, found.info("version")), (Some("aarch64"), true, Some("2".to_string())));
+        assert_eq!(found.info("srcversio"), None);
+        for cut in 64..bytes.len() {
+            assert!(!Elf::parse(&bytes[..cut]).expect("a header").whole, "{cut} bytes");
+        }
+        let mut damaged = bytes.clone();
+        damaged[40..48].copy_from_slice(&u64::MAX.to_le_bytes());
+        assert!(!Elf::parse(&damaged).expect("a header").whole, "no sum overflows");
+        damaged[18] = 40;
+        assert_eq!(Elf::parse(&damaged).expect("a header").arch(), None);
+        for cut in 0..64 {
+            assert_eq!(Elf::parse(&bytes[..cut]), None, "{cut} bytes");
         }
         assert_eq!(kernels_name("aarch64"), Some("arm64"));
     }

@@ -1,21 +1,20 @@
-//! Builds the module for a kernel that does not run here, into a folder that can be carried to its nodes.
-//!
-//! Owns the folder's layout, `<out>/<release>/mpu.ko`, which is the one that `prebuilt` reads, and the check of what came out. Needs no
-//! root, and nothing of this machine's own kernel.
+//! Builds the module for a kernel that does not run here, as `<out>/<release>/mpu.ko`, which `prebuilt` finds on its nodes. Needs no
+//! root.
 
-use super::build::{compile, BuildError, NEXT};
-use super::elf;
-use super::headers::{self, Headers, HeadersError};
+use super::build::{compile, NEXT};
+use super::elf::Elf;
+use super::error::{ElsewhereError, ModuleError};
+use super::headers::{self, Headers};
 use super::sources::{self, SourceError, Sources};
-use crate::signing::{is_signed, Key, SignError, Signer};
+use crate::signing::{is_signed, Key, Signer};
 use clap::ValueHint;
-use mpu_host::exit::Exit;
-use mpu_host::explain::Explain;
 use mpu_host::host::Host;
+use schemars::JsonSchema;
+use serde::Serialize;
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// Options of `mpu build`.
 #[derive(Debug, Clone, clap::Args)]
@@ -49,100 +48,30 @@ pub struct BuildOptions {
     pub sign_cert: Option<String>,
 }
 
-/// Why there is no module for that kernel.
-#[derive(Debug, thiserror::Error)]
-#[allow(missing_docs)] // the messages say it, and the fields are what they name
-pub enum ElsewhereError {
-    #[error(transparent)]
-    Headers(#[from] HeadersError),
-    #[error(transparent)]
-    Source(#[from] SourceError),
-    #[error(transparent)]
-    Build(#[from] BuildError),
-    #[error(transparent)]
-    Sign(#[from] SignError),
-    #[error("{} is there already", path.display())]
-    Exists { path: PathBuf },
-    #[error("cannot write to {}", path.display())]
-    Out { path: PathBuf, source: io::Error },
-    #[error("the module's core that is at hand is for {found}, and the headers are for {wanted}")]
-    Core { found: &'static str, wanted: &'static str },
-    #[error("what was built is not what was asked for: {error}")]
-    Wrong { error: SourceError, log: PathBuf },
-}
-
-impl Explain for ElsewhereError {
-    fn code(&self) -> &'static str {
-        match self {
-            ElsewhereError::Headers(e) => e.code(),
-            ElsewhereError::Source(e) => e.code(),
-            ElsewhereError::Build(e) => e.code(),
-            ElsewhereError::Sign(e) => e.code(),
-            ElsewhereError::Exists { .. } => "output_exists",
-            ElsewhereError::Out { .. } => "output_unwritable",
-            ElsewhereError::Core { .. } => "core_for_another_processor",
-            ElsewhereError::Wrong { .. } => "built_wrong",
-        }
-    }
-
-    fn exit(&self) -> Exit {
-        match self {
-            ElsewhereError::Headers(e) => e.exit(),
-            ElsewhereError::Source(e) => e.exit(),
-            ElsewhereError::Build(e) => e.exit(),
-            ElsewhereError::Sign(e) => e.exit(),
-            ElsewhereError::Core { .. } => Exit::NotReady,
-            _ => Exit::Failed,
-        }
-    }
-
-    fn fix(&self) -> String {
-        match self {
-            ElsewhereError::Headers(e) => e.fix(),
-            ElsewhereError::Source(e) => e.fix(),
-            ElsewhereError::Build(e) => e.fix(),
-            ElsewhereError::Sign(e) => e.fix(),
-            ElsewhereError::Exists { path } => {
-                format!("name another folder with --out, or remove {}", path.parent().unwrap_or(path).display())
-            }
-            ElsewhereError::Out { .. } => "name a folder with --out that you may write to".to_string(),
-            ElsewhereError::Core { wanted, .. } => format!("use the mpu of a release for {wanted}"),
-            ElsewhereError::Wrong { log, .. } => {
-                format!(
-                    "read {}; the headers contradict themselves: get the distribution's package anew",
-                    log.display()
-                )
-            }
-        }
-    }
-}
-
 /// What was built.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+#[schemars(rename = "Built")]
 pub struct Elsewhere {
     /// The kernel's release.
-    pub release: String,
-    /// The processor, by Rust's name.
+    pub kernel: String,
+    /// The processor: `x86_64` or `aarch64`.
     pub arch: &'static str,
     /// What the module says of the kernel that it is for.
     pub vermagic: String,
-    /// The module.
+    /// The module's file.
     pub module: PathBuf,
-    /// The same under its other name, for a change of versions without a gap.
-    pub next: PathBuf,
+    /// The same module under its other name, for a change of versions without a gap.
+    pub next_module: PathBuf,
     /// What the build said.
     pub log: PathBuf,
-    /// Whether it carries a signature.
+    /// Whether the module carries a signature.
     pub signed: bool,
-    /// How long it took.
-    pub took: Duration,
+    /// Seconds that all of it took.
+    pub seconds: f64,
 }
 
 /// Builds it. What fails leaves no module, and the log of a build that was begun.
-///
-/// # Errors
-/// Names what is missing, or what came out wrong.
-pub fn build(host: &Host, options: &BuildOptions) -> Result<Elsewhere, ElsewhereError> {
+pub fn build(host: &Host, options: &BuildOptions) -> Result<Elsewhere, ModuleError> {
     let began = Instant::now();
     let release = &options.release;
     let Headers { arch, tools } = headers::find(host, &options.headers, release, options.arch.as_deref())?;
@@ -151,8 +80,8 @@ pub fn build(host: &Host, options: &BuildOptions) -> Result<Elsewhere, Elsewhere
         None => Sources::carried()?,
     };
     let core = sources.files.iter().find(|(name, _)| name == "mpu_core.o_shipped");
-    match core.and_then(|(_, bytes)| elf::header(bytes)?.arch()) {
-        Some(found) if found != arch => return Err(ElsewhereError::Core { found, wanted: arch }),
+    match core.and_then(|(_, bytes)| Elf::parse(bytes)?.arch()) {
+        Some(found) if found != arch => return Err(ElsewhereError::Core { found, wanted: arch }.into()),
         _ => {}
     }
     let key = options.sign_key.clone().zip(options.sign_cert.clone());
@@ -161,7 +90,7 @@ pub fn build(host: &Host, options: &BuildOptions) -> Result<Elsewhere, Elsewhere
     let dir = options.out.join(release);
     let (module, next, log) = (dir.join("mpu.ko"), dir.join(NEXT), dir.join("build.log"));
     if let Some(path) = [&module, &next].into_iter().find(|path| fs::symlink_metadata(path).is_ok()) {
-        return Err(ElsewhereError::Exists { path: path.clone() });
+        return Err(ElsewhereError::Exists { path: path.clone() }.into());
     }
     let at = |path: &Path| {
         let path = path.to_path_buf();
@@ -179,18 +108,22 @@ pub fn build(host: &Host, options: &BuildOptions) -> Result<Elsewhere, Elsewhere
     let built_next = inside.join(NEXT);
     for (path, name) in [(&built, "mpu"), (&built_next, "mpu_next")] {
         let wrong = |error| ElsewhereError::Wrong { error, log: log.clone() };
-        sources::inspect(path, name, release, arch).map_err(wrong)?;
+        let unreadable = |source| SourceError::Module { path: path.clone(), source };
+        let bytes = fs::read(path).map_err(|error| wrong(unreadable(error)))?;
+        sources::look(&bytes, path, name, release, arch).map_err(wrong)?;
         if let Some(signer) = &signer {
             signer.sign(path)?;
         }
         File::open(path).and_then(|file| file.sync_all()).map_err(at(path))?;
     }
-    let vermagic = sources::vermagic(&built).unwrap_or_default();
+    let vermagic = fs::read(&built).ok().and_then(|bytes| sources::info(&bytes, "vermagic"));
+    let vermagic = vermagic.unwrap_or_default().trim().to_string();
     // The twin first: a module without it is not taken for whole.
     put(&built_next, &next)?;
     put(&built, &module).inspect_err(|_| drop(fs::remove_file(&next)))?;
     let signed = is_signed(&module);
-    Ok(Elsewhere { release: release.clone(), arch, vermagic, module, next, log, signed, took: began.elapsed() })
+    let (kernel, seconds) = (release.clone(), began.elapsed().as_secs_f64());
+    Ok(Elsewhere { kernel, arch, vermagic, module, next_module: next, log, signed, seconds })
 }
 
 /// Moves a file to a name that nothing has. What came there during the build stays.

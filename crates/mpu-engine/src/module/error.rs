@@ -1,11 +1,17 @@
-//! What can go wrong with the module engine: the sum of its parts' errors, and nothing about any of them.
+//! What can go wrong with the module engine: the sum of its parts' errors, and those that several parts share.
 
-use super::elsewhere::ElsewhereError;
-use super::prebuilt::PassedOver;
-use super::which::ReadyMade;
-use super::{build::BuildError, checks::Unfit, load_error::LoadError, sources::SourceError, state::StateError};
+use super::checks::Unfit;
+use super::load_error::LoadError;
+use super::sources::{self, PassedOver, SourceError};
+use super::state::StateError;
+use crate::signing::SignError;
 use mpu_host::config::UnknownDriver;
-use mpu_host::explain::{chain, Explain, Sum};
+use mpu_host::exit::Exit;
+use mpu_host::explain::{chain, Explain, Facts, Sum};
+use mpu_host::explain_by_facts;
+use mpu_os::lock::Held;
+use std::io;
+use std::path::PathBuf;
 
 /// Why the module is not up, not down, or not told what it was to be told.
 #[derive(Debug, thiserror::Error)]
@@ -16,37 +22,29 @@ pub enum ModuleError {
     /// The driver's release is one that the administrator does not want.
     #[error(transparent)]
     UnknownDriver(#[from] UnknownDriver),
-    /// The module's sources are not to be had.
     #[error(transparent)]
     Source(#[from] SourceError),
-    /// The module could not be built.
     #[error(transparent)]
     Build(#[from] BuildError),
-    /// The module could not be loaded or unloaded.
     #[error(transparent)]
     Load(#[from] LoadError),
+    #[error(transparent)]
+    Sign(#[from] SignError),
+    #[error(transparent)]
+    Held(#[from] Held),
+    #[error(transparent)]
+    Headers(#[from] HeadersError),
     /// A module for another kernel could not be built.
     #[error(transparent)]
     Elsewhere(#[from] ElsewhereError),
-    /// The module's state could not be read.
     #[error(transparent)]
     State(#[from] StateError),
     /// Any of these, after modules that were there could not be used.
-    #[error("{}; passed over: {}", chain(error), ReadyMade::in_words(passed_over))]
-    After {
-        /// What could not be done without them.
-        error: Box<ModuleError>,
-        /// Those modules.
-        passed_over: Vec<PassedOver>,
-    },
+    #[error("{}; passed over: {}", chain(error), sources::in_words(passed_over))]
+    After { error: Box<ModuleError>, passed_over: Vec<PassedOver> },
     /// Any of these, when it was to take the place of another version.
     #[error("{}; {}", chain(error), what_is_up(now.as_deref()))]
-    Replacing {
-        /// Why it did not.
-        error: Box<ModuleError>,
-        /// The version that is up now.
-        now: Option<String>,
-    },
+    Replacing { error: Box<ModuleError>, now: Option<String> },
 }
 
 fn what_is_up(now: Option<&str>) -> String {
@@ -54,7 +52,6 @@ fn what_is_up(now: Option<&str>) -> String {
 }
 
 impl ModuleError {
-    /// The same, with what was passed over before.
     pub fn after(self, passed_over: Vec<PassedOver>) -> ModuleError {
         match passed_over.is_empty() {
             true => self,
@@ -62,7 +59,11 @@ impl ModuleError {
         }
     }
 
-    /// What went wrong, whatever was passed over before.
+    /// The same, of one that was to take the place of another version.
+    pub fn replacing(self, now: Option<String>) -> ModuleError {
+        ModuleError::Replacing { error: Box::new(self), now }
+    }
+
     pub fn plain(&self) -> &ModuleError {
         match self {
             ModuleError::After { error, .. } | ModuleError::Replacing { error, .. } => error.plain(),
@@ -79,9 +80,159 @@ impl Sum for ModuleError {
             ModuleError::Source(e) => e,
             ModuleError::Build(e) => e,
             ModuleError::Load(e) => e,
+            ModuleError::Sign(e) => e,
+            ModuleError::Held(e) => e,
+            ModuleError::Headers(e) => e,
             ModuleError::Elsewhere(e) => e,
             ModuleError::State(e) => e,
             ModuleError::After { error, .. } | ModuleError::Replacing { error, .. } => error.inner(),
         }
     }
 }
+
+#[derive(Debug, thiserror::Error)]
+pub enum BuildError {
+    #[error("cannot write to {}", path.display())]
+    Store { path: PathBuf, source: io::Error },
+    #[error("cannot run {}", make.display())]
+    Make { make: PathBuf, source: io::Error },
+    #[error("the module cannot be built for kernel {release}: {line}")]
+    Failed { release: String, line: String, log: PathBuf },
+    #[error("{} {why}", path.display())]
+    Unpack { path: PathBuf, why: String },
+}
+
+impl BuildError {
+    fn facts(&self) -> Facts {
+        use Exit::{Failed, Refused};
+        match self {
+            BuildError::Store { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => {
+                ("store_unwritable", Refused, "run it as root".to_string())
+            }
+            BuildError::Store { .. } => {
+                ("store_unwritable", Failed, "free disk space in /var/lib/mpu, or make it writable".to_string())
+            }
+            BuildError::Make { .. } => ("make_unusable", Failed, "reinstall make".to_string()),
+            BuildError::Failed { log, .. } => {
+                let newer = "if the kernel is newer than this mpu, update mpu; if it is too old, boot a newer one";
+                ("build_failed", Failed, format!("read {}; {newer}", log.display()))
+            }
+            BuildError::Unpack { path, .. } => {
+                let path = path.display();
+                let fix = format!("put {path} there anew, or unpack it there, and install the tool that unpacks it");
+                ("module_packed", Failed, fix)
+            }
+        }
+    }
+}
+
+explain_by_facts!(BuildError);
+
+#[derive(Debug, thiserror::Error)]
+pub enum HeadersError {
+    #[error("`{release}` is not the release of a kernel")]
+    BadRelease { release: String },
+    #[error("cannot read the folder {}", path.display())]
+    Unreadable { path: PathBuf, source: io::Error },
+    #[error("{} has no kernel headers: no Makefile and no usr/src", path.display())]
+    NotHeaders { path: PathBuf, release: String },
+    #[error("{} has the headers of kernel {found}, and a module for {release} was asked for", path.display())]
+    OtherRelease { path: PathBuf, found: String, release: String },
+    #[error("the headers in {} are not prepared: no {missing}", path.display())]
+    Unprepared { path: PathBuf, missing: &'static str },
+    #[error("the headers in {} have a second part that is not there: {missing}", path.display())]
+    Half { path: PathBuf, missing: String },
+    #[error("the headers in {} are for {found}, and {asked} was asked for", path.display())]
+    OtherArch { path: PathBuf, found: String, asked: String },
+    #[error("the build tools of the headers do not run on this machine ({})", tool.display())]
+    Tools { tool: PathBuf },
+    #[error("make cannot work with {}: a path with a space or a colon", path.display())]
+    Unspeakable { path: PathBuf },
+}
+
+impl HeadersError {
+    fn facts(&self) -> Facts {
+        use Exit::NotReady;
+        let (code, exit, fix) = match self {
+            HeadersError::BadRelease { .. } => {
+                ("bad_release", Exit::Usage, "name what `uname -r` prints on the node")
+            }
+            HeadersError::Unreadable { .. } => {
+                ("headers_unreadable", NotReady, "name a folder that exists and that you may read")
+            }
+            HeadersError::NotHeaders { release, .. } => return ("not_headers", NotReady, to_unpack(release)),
+            HeadersError::OtherRelease { release, .. } => {
+                return ("headers_of_another_kernel", NotReady, to_unpack(release))
+            }
+            HeadersError::Unprepared { .. } => (
+                "headers_unprepared",
+                NotReady,
+                "use the distribution's header package; in a source tree, run `make modules_prepare` after a full build",
+            ),
+            HeadersError::Half { missing, .. } => {
+                let fix = format!(
+                    "unpack the package that has {missing} into the same folder (Debian: linux-headers-…-common and linux-kbuild-…)"
+                );
+                return ("headers_incomplete", NotReady, fix);
+            }
+            HeadersError::OtherArch { .. } => (
+                "headers_of_another_processor",
+                NotReady,
+                "name the headers for that processor, or omit --arch",
+            ),
+            HeadersError::Tools { .. } => (
+                "headers_tools",
+                NotReady,
+                "use a machine of the headers' processor; or, of Debian's headers, unpack linux-kbuild for this machine",
+            ),
+            HeadersError::Unspeakable { .. } => {
+                ("path_unusable", NotReady, "use a folder without spaces and colons in its path")
+            }
+        };
+        (code, exit, fix.to_string())
+    }
+}
+
+explain_by_facts!(HeadersError);
+
+fn to_unpack(release: &str) -> String {
+    format!(
+        "unpack that kernel's header package into a folder (Debian: `dpkg -x linux-headers-{release}_….deb DIR`; RHEL: \
+         kernel-devel-{release}, by rpm2cpio) and name the folder"
+    )
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum ElsewhereError {
+    #[error("{} is there already", path.display())]
+    Exists { path: PathBuf },
+    #[error("cannot write to {}", path.display())]
+    Out { path: PathBuf, source: io::Error },
+    #[error("the module's core that is at hand is for {found}, and the headers are for {wanted}")]
+    Core { found: &'static str, wanted: &'static str },
+    #[error("what was built is not what was asked for: {error}")]
+    Wrong { error: SourceError, log: PathBuf },
+}
+
+impl ElsewhereError {
+    fn facts(&self) -> Facts {
+        match self {
+            ElsewhereError::Exists { path } => {
+                let folder = path.parent().unwrap_or(path).display();
+                ("output_exists", Exit::Failed, format!("name another folder with --out, or remove {folder}"))
+            }
+            ElsewhereError::Out { .. } => {
+                ("output_unwritable", Exit::Failed, "name a folder with --out that you may write to".to_string())
+            }
+            ElsewhereError::Core { wanted, .. } => {
+                ("core_for_another_processor", Exit::NotReady, format!("use the mpu of a release for {wanted}"))
+            }
+            ElsewhereError::Wrong { log, .. } => {
+                let anew = "the headers contradict themselves: get the distribution's package anew";
+                ("built_wrong", Exit::Failed, format!("read {}; {anew}", log.display()))
+            }
+        }
+    }
+}
+
+explain_by_facts!(ElsewhereError);

@@ -3,8 +3,8 @@
 //! Source of the facts: the Makefile, install.sh and src/mpu_drv.c of matpool/mpu, lengrongfu/mpu and biubushy/mpu. Changes nothing.
 
 use super::checks::Unfit;
-use super::installed::FOLDERS;
-use super::packed::{self, PACKINGS};
+use super::packed;
+use super::prebuilt::{named_mpu, INSTALLED};
 use super::sources;
 use super::state::{Instance, Presence};
 use mpu_host::host::Host;
@@ -35,7 +35,6 @@ pub struct Foreign {
     pub dkms: Vec<String>,
 }
 
-/// Looks for all of it.
 pub fn find(host: &Host) -> Foreign {
     let of_version = |version: &String| !host.at(format!("/usr/src/mpu-{version}/{OUR_SOURCE}")).exists();
     let mut dkms: Vec<String> = names(&host.at("/var/lib/dkms/mpu"))
@@ -51,7 +50,6 @@ pub fn find(host: &Host) -> Foreign {
     Foreign { files, dkms, ..loaded(host) }
 }
 
-/// Looks only for what is loaded.
 pub fn loaded(host: &Host) -> Foreign {
     let is_foreign = |instance: &Instance| instance.presence(host) == Presence::Foreign;
     let loaded: Vec<&str> = Instance::ALL.into_iter().filter(is_foreign).map(Instance::name).collect();
@@ -59,7 +57,6 @@ pub fn loaded(host: &Host) -> Foreign {
     Foreign { loaded, version, ..Foreign::default() }
 }
 
-/// Whether our modules' names are free, or ours.
 pub fn names_are_free(host: &Host) -> Result<(), Unfit> {
     if loaded(host).is_none() {
         return Ok(());
@@ -72,14 +69,14 @@ pub fn names_are_free(host: &Host) -> Result<(), Unfit> {
 /// among them.
 fn modules(host: &Host) -> Vec<PathBuf> {
     let Ok(release) = host.release() else { return Vec::new() };
-    let folders = FOLDERS.iter().filter(|folder| !folder.ends_with("dkms"));
-    let below = folders.map(|folder| Path::new("/lib/modules").join(&release).join(folder));
-    let places = below.flat_map(|folder| PACKINGS.map(|(ending, tool)| (folder.join(format!("mpu.ko{ending}")), tool)));
-    let is_foreign = |path: &Path, tool| {
-        let bytes = File::open(host.at(path)).ok().and_then(|file| packed::contents(host, file, tool).ok());
+    let folders = INSTALLED.iter().filter(|folder| !folder.ends_with("dkms"));
+    let files = folders.flat_map(|folder| named_mpu(&Path::new("/lib/modules").join(&release).join(folder)));
+    let is_foreign = |path: &PathBuf| {
+        let file = File::open(host.at(path)).ok();
+        let bytes = file.and_then(|file| packed::contents(host, file, packed::packing(path).1).ok());
         bytes.is_some_and(|bytes| sources::is_foreign(&bytes))
     };
-    places.filter(|(path, tool)| is_foreign(path, *tool)).map(|(path, _)| path).collect()
+    files.filter(is_foreign).collect()
 }
 
 fn names(folder: &Path) -> impl Iterator<Item = String> {

@@ -1,97 +1,17 @@
-//! The headers of a kernel that does not run here: in a folder, as a distribution's packages lay them out.
-//!
-//! Owns where in such a folder they are, and whether they are those that were asked for, whole, and usable on this machine.
+//! Finds the headers of a kernel that does not run here in a folder, as a distribution's packages lay them out.
 
-use super::checks::{self, Toolchain, Unfit};
+use super::checks::{self, Toolchain};
 use super::elf;
+use super::error::{HeadersError, ModuleError};
 use crate::signing;
-use mpu_host::exit::Exit;
-use mpu_host::explain::Explain;
 use mpu_host::host::Host;
 use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 
-/// Why headers cannot be used.
-#[derive(Debug, thiserror::Error)]
-#[allow(missing_docs)] // the messages say it, and the fields are what they name
-pub enum HeadersError {
-    #[error("`{release}` is not the release of a kernel")]
-    BadRelease { release: String },
-    #[error("cannot read the folder {}", path.display())]
-    Unreadable { path: PathBuf, source: io::Error },
-    #[error("{} has no kernel headers: no Makefile and no usr/src", path.display())]
-    NotHeaders { path: PathBuf, release: String },
-    #[error("{} has the headers of kernel {found}, and a module for {release} was asked for", path.display())]
-    OtherRelease { path: PathBuf, found: String, release: String },
-    #[error("the headers in {} are not prepared: no {missing}", path.display())]
-    Unprepared { path: PathBuf, missing: &'static str },
-    #[error("the headers in {} have a second part that is not there: {missing}", path.display())]
-    Half { path: PathBuf, missing: String },
-    #[error("the headers in {} are for {found}, and {asked} was asked for", path.display())]
-    OtherArch { path: PathBuf, found: String, asked: String },
-    #[error("the build tools of the headers do not run on this machine ({})", tool.display())]
-    Tools { tool: PathBuf },
-    #[error("make cannot work with {}: a path with a space or a colon", path.display())]
-    Unspeakable { path: PathBuf },
-    #[error(transparent)]
-    Unfit(#[from] Unfit),
-}
-
-impl Explain for HeadersError {
-    fn code(&self) -> &'static str {
-        match self {
-            HeadersError::BadRelease { .. } => "bad_release",
-            HeadersError::Unreadable { .. } => "headers_unreadable",
-            HeadersError::NotHeaders { .. } => "not_headers",
-            HeadersError::OtherRelease { .. } => "headers_of_another_kernel",
-            HeadersError::Unprepared { .. } => "headers_unprepared",
-            HeadersError::Half { .. } => "headers_incomplete",
-            HeadersError::OtherArch { .. } => "headers_of_another_processor",
-            HeadersError::Tools { .. } => "headers_tools",
-            HeadersError::Unspeakable { .. } => "path_unusable",
-            HeadersError::Unfit(unfit) => unfit.code(),
-        }
-    }
-
-    fn exit(&self) -> Exit {
-        match self {
-            HeadersError::BadRelease { .. } => Exit::Usage,
-            _ => Exit::NotReady,
-        }
-    }
-
-    fn fix(&self) -> String {
-        match self {
-            HeadersError::BadRelease { .. } => "name what `uname -r` prints on the node".to_string(),
-            HeadersError::Unreadable { .. } => "name a folder that exists and that you may read".to_string(),
-            HeadersError::NotHeaders { release, .. } | HeadersError::OtherRelease { release, .. } => format!(
-                "unpack that kernel's header package into a folder (Debian: `dpkg -x linux-headers-{release}_….deb DIR`; \
-                 RHEL: kernel-devel-{release}, by rpm2cpio) and name the folder"
-            ),
-            HeadersError::Unprepared { .. } => {
-                "use the distribution's header package; in a source tree, run `make modules_prepare` after a full build"
-                    .to_string()
-            }
-            HeadersError::Half { missing, .. } => {
-                format!("unpack the package that has {missing} into the same folder (Debian: linux-headers-…-common and linux-kbuild-…)")
-            }
-            HeadersError::OtherArch { .. } => "name the headers for that processor, or omit --arch".to_string(),
-            HeadersError::Tools { .. } => {
-                "use a machine of the headers' processor; or, of Debian's headers, unpack linux-kbuild for this machine".to_string()
-            }
-            HeadersError::Unspeakable { .. } => "use a folder without spaces and colons in its path".to_string(),
-            HeadersError::Unfit(unfit) => unfit.fix(),
-        }
-    }
-}
-
-/// Headers that can be used, and with what.
 #[derive(Debug)]
 pub struct Headers {
     /// The processor, by Rust's name.
     pub arch: &'static str,
-    /// What builds with them.
     pub tools: Toolchain,
 }
 
@@ -121,7 +41,7 @@ pub fn check_release(release: &str) -> Result<(), HeadersError> {
 }
 
 /// Finds the headers of a kernel in a folder, and what builds with them on this machine.
-pub fn find(host: &Host, folder: &Path, release: &str, asked: Option<&str>) -> Result<Headers, HeadersError> {
+pub fn find(host: &Host, folder: &Path, release: &str, asked: Option<&str>) -> Result<Headers, ModuleError> {
     check_release(release)?;
     let unreadable = |source| HeadersError::Unreadable { path: folder.to_path_buf(), source };
     let folder = fs::canonicalize(folder).map_err(unreadable)?;
@@ -131,48 +51,35 @@ pub fn find(host: &Host, folder: &Path, release: &str, asked: Option<&str>) -> R
         .into_iter()
         .map(|place| if place.is_empty() { folder.clone() } else { folder.join(place) })
         .find(|path| path.join("Makefile").is_file());
-    let Some(path) = place else { return Err(nothing_there(folder, release)) };
+    let Some(path) = place else { return Err(nothing_there(folder, release).into()) };
     let text = |name: &str| fs::read_to_string(path.join(name)).ok();
     let unprepared = |missing| HeadersError::Unprepared { path: path.clone(), missing };
     let utsrelease =
         text("include/generated/utsrelease.h").ok_or_else(|| unprepared("include/generated/utsrelease.h"))?;
     let found = utsrelease.split('"').nth(1).unwrap_or_default().to_string();
     if found != release {
-        return Err(HeadersError::OtherRelease { path, found, release: release.to_string() });
+        return Err(HeadersError::OtherRelease { path, found, release: release.to_string() }.into());
     }
     let config = text(".config").or_else(|| text("include/config/auto.conf")).ok_or_else(|| unprepared(".config"))?;
     if config.lines().any(|line| line == "CONFIG_MODVERSIONS=y") && !path.join("Module.symvers").is_file() {
-        return Err(unprepared("Module.symvers"));
+        return Err(unprepared("Module.symvers").into());
     }
     let arch = arch_of(&path, &config, asked)?;
     let mut more = common_part(&path)?;
     let modpost = path.join("scripts/mod/modpost");
     if !path.join("scripts").is_dir() {
         let missing = fs::read_link(path.join("scripts")).unwrap_or_else(|_| "scripts".into());
-        return Err(HeadersError::Half { path, missing: missing.display().to_string() });
+        return Err(HeadersError::Half { path, missing: missing.display().to_string() }.into());
     }
     if modpost.is_file() && !signing::runs(&modpost) {
-        return Err(HeadersError::Tools { tool: modpost });
+        return Err(HeadersError::Tools { tool: modpost }.into());
     }
-    let (compiler, named, by) = match arch == std::env::consts::ARCH {
-        true => checks::compiler(host, &config, ""),
-        false => {
-            let prefix = format!("{arch}-linux-gnu-");
-            more.push(format!("ARCH={}", elf::kernels_name(arch).unwrap_or(arch)));
-            more.push(format!("CROSS_COMPILE={prefix}"));
-            checks::compiler(host, &config, &prefix)
-        }
-    };
-    let package = match arch == std::env::consts::ARCH {
-        true => named.clone(),
-        // As Debian and Fedora name it.
-        false => format!("gcc-{}-linux-gnu", arch.replace('_', "-")),
-    };
-    let hint = host.compiler_hint(&package);
-    let compiler = compiler.ok_or_else(|| Unfit::NoCompiler { compiler: named, text: by, hint: hint.clone() })?;
-    let make = host.tool("make").ok_or(Unfit::NoMake { hint })?;
-    checks::pahole(host, release, &config, &path)?;
-    Ok(Headers { arch, tools: Toolchain { release: release.to_string(), headers: path, make, compiler, more } })
+    let other = Some(arch).filter(|arch| *arch != std::env::consts::ARCH);
+    if other.is_some() {
+        more.push(format!("ARCH={}", elf::kernels_name(arch).unwrap_or(arch)));
+        more.push(format!("CROSS_COMPILE={arch}-linux-gnu-"));
+    }
+    Ok(Headers { arch, tools: checks::tools(host, release, &config, path, other, more)? })
 }
 
 /// make takes no path with one of these apart from others.
@@ -202,7 +109,6 @@ fn nothing_there(folder: PathBuf, release: &str) -> HeadersError {
     HeadersError::NotHeaders { path: folder, release }
 }
 
-/// The processor that the headers were configured for.
 fn arch_of(path: &Path, config: &str, asked: Option<&str>) -> Result<&'static str, HeadersError> {
     let has = |option: &str| config.lines().any(|line| line == option);
     let found = match (has("CONFIG_X86_64=y"), has("CONFIG_ARM64=y")) {

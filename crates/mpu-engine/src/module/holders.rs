@@ -1,21 +1,18 @@
 //! Who is inside the driver and keeps the module in the kernel, in words that a person can act on.
-//!
-//! Owns the look from a line of `state` to a command and a container. Ends nobody: that is the administrator's.
 
 use super::state::{Asks, Holder, State};
 use mpu_host::containers;
 use mpu_host::host::Host;
+use mpu_os::text::printable;
 use std::fmt;
 
-/// More are counted, not named.
 const NAMED: usize = 3;
 /// How much of `comm` there can be: 16 bytes and a line's end (proc_pid_comm(5)).
 const COMMAND: usize = 64;
+const LONGEST_NAME: usize = 128;
 
-/// A caller that stays inside.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Held {
-    /// What the module says.
     pub holder: Holder,
     /// The program's name, as the kernel has it; none when the process is gone.
     pub command: Option<String>,
@@ -35,7 +32,7 @@ pub fn look(host: &Host, state: &State) -> Vec<Held> {
             container.name.unwrap_or(short)
         };
         // Whoever names a program or a container may put control characters into the name.
-        let clean = |text: String| text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
+        let clean = |text: String| printable(&text, LONGEST_NAME);
         let container = containers::of(host, holder.pid).map(name);
         Held { holder, command: command.map(clean), container: container.map(clean) }
     };

@@ -1,12 +1,9 @@
-//! Into the kernel and out of it again.
-//!
-//! Owns the two system calls (behind [`Kernel`], so that tests need no kernel) and the rule that a module which could
-//! not place its redirects does not stay.
+//! Into the kernel and out of it again. A module that could not place its redirects does not stay.
 
 use super::error::ModuleError;
 use super::holders::{self, Held};
 use super::load_error::{is_refusal, LoadError};
-use super::state::{self, Instance, Phase, State};
+use super::state::{self, Instance, Phase, Refusal, State};
 use crate::signing;
 use mpu_host::config::Redirect;
 use mpu_host::driver::Driver;
@@ -21,7 +18,6 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The kernel's side of loading.
 pub trait Kernel {
     /// `finit_module`. The name is the file's; it is said for those who must not ask the file.
     fn insert(&self, instance: Instance, module: &File, parameters: &CStr) -> io::Result<()>;
@@ -33,7 +29,6 @@ pub trait Kernel {
         let mut file = File::options().write(true).open(host.at(instance.parameter("retire")))?;
         file.write_all(format!("{}\n", patience.as_millis()).as_bytes())
     }
-    /// Marks the end of the kernel's log.
     fn mark_log(&self) -> Option<File>;
     /// Whether this is the kernel of that host. The running kernel belongs to no host that is seen through another
     /// root.
@@ -42,7 +37,6 @@ pub trait Kernel {
     }
 }
 
-/// The kernel that runs us.
 pub struct Running;
 
 impl Kernel for Running {
@@ -72,12 +66,10 @@ pub fn same_host(host: &Host, kernel: &dyn Kernel) -> Result<(), LoadError> {
     }
 }
 
-/// What a module is loaded with.
 #[derive(Debug, Clone, Copy)]
 pub struct Parameters<'a> {
     /// Rules, as `config::rules::compile` makes them.
     pub policy: &'a str,
-    /// How it redirects.
     pub redirect: Redirect,
 }
 
@@ -118,11 +110,12 @@ pub fn insert(
         Ok(None) => return Err(take_out(host, kernel, instance, LoadError::Mute.into())),
         Err(error) => return Err(take_out(host, kernel, instance, error.into())),
     };
-    if let Phase::Refused { symbol, errno } = &state.phase {
-        let error = LoadError::Redirect { symbol: symbol.clone(), errno: *errno };
-        return Err(take_out(host, kernel, instance, error.into()));
+    match state.refused {
+        Some(Refusal { symbol, errno }) => {
+            Err(take_out(host, kernel, instance, LoadError::Redirect { symbol, errno }.into()))
+        }
+        None => Ok(state),
     }
-    Ok(state)
 }
 
 /// Sees that a module which waits has a reason to: a driver that is loaded but was not found is one that this module
@@ -218,7 +211,6 @@ fn retire(
     }
 }
 
-/// Who is inside an instance.
 fn inside(host: &Host, instance: Instance) -> (u64, Vec<Held>) {
     match state::read_of(host, instance) {
         Ok(Some(state)) => (state.inside, holders::look(host, &state)),

@@ -1,17 +1,15 @@
-//! Why the module is not in the kernel, or still is.
-//!
-//! Owns what an errno of the kernel's means to a person, and the way out.
+//! Why the module is not in the kernel, or still is: what an errno of the kernel's means to a person, and the way out.
 
 use super::holders::{self, Held};
 use mpu_host::exit::Exit;
-use mpu_host::explain::Explain;
+use mpu_host::explain::Facts;
+use mpu_host::explain_by_facts;
 use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
 /// Why the module is not in the kernel, or still is.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs)] // the messages say it, and the fields are what they name
 pub enum LoadError {
     #[error("{} is not the root of the running host", root.display())]
     OtherRoot { root: PathBuf },
@@ -76,7 +74,6 @@ pub fn not_placed(symbol: &str, errno: i32) -> String {
     }
 }
 
-/// What the errno of a refused redirect means.
 fn why_not(errno: i32) -> String {
     match errno {
         libc::EBUSY => "another module has one already (a live patch, or another shim)".to_string(),
@@ -86,84 +83,82 @@ fn why_not(errno: i32) -> String {
     }
 }
 
-impl Explain for LoadError {
-    fn code(&self) -> &'static str {
-        match self {
-            LoadError::OtherRoot { .. } => "other_root",
-            LoadError::Open { .. } => "module_unreadable",
-            LoadError::Insert { .. } => "load_failed",
-            LoadError::Redirect { .. } => "redirect_refused",
-            LoadError::Mute => "no_state",
-            LoadError::Unattached { .. } => "driver_not_found",
-            LoadError::OtherVersion { .. } => "other_version_up",
-            LoadError::Drain { .. } => "callers_inside",
-            LoadError::NotTaken => "not_taken_over",
-            LoadError::NoNext { .. } => "no_next_module",
-            LoadError::Busy { .. } | LoadError::Kept { .. } => "in_use",
-            LoadError::Stuck => "stuck",
-            LoadError::NotEntered { .. } => "driver_entry",
-            LoadError::Retire { .. } => "retire_failed",
-            LoadError::Remove { .. } => "unload_failed",
-        }
-    }
-
-    fn exit(&self) -> Exit {
-        match self {
-            LoadError::OtherRoot { .. } => Exit::Refused,
-            LoadError::Redirect { errno, .. } if *errno == libc::EBUSY => Exit::Refused,
-            LoadError::Insert { source, .. } | LoadError::Remove { source } | LoadError::Retire { source }
-                if is_refusal(source) =>
-            {
-                Exit::Refused
+impl LoadError {
+    fn facts(&self) -> Facts {
+        use Exit::{Failed, Refused};
+        const UPDATE: &str = "update MPU, and report the driver's version; nothing is redirected";
+        const DMESG: &str = "`dmesg | tail` shows the kernel's messages";
+        const END_CALLER: &str = "stop or kill the process that is inside (thaw a frozen one first)";
+        let by = |source: &io::Error| if is_refusal(source) { Refused } else { Failed };
+        let (code, exit, fix) = match self {
+            LoadError::OtherRoot { .. } => {
+                ("other_root", Refused, "run it without --host-root to load into the running kernel")
             }
-            _ => Exit::Failed,
-        }
-    }
-
-    fn fix(&self) -> String {
-        match self {
-            LoadError::OtherRoot { .. } => "run it without --host-root to load into the running kernel",
-            LoadError::Open { .. } => "check the file and its permissions",
-            LoadError::Insert { advice: Some(advice), .. } => advice.as_str(),
-            LoadError::Insert { source, .. } if is_refusal(source) => {
-                "sign the module with a key that this kernel trusts, or boot without lockdown and module signature enforcement"
+            LoadError::Open { .. } => ("module_unreadable", Failed, "check the file and its permissions"),
+            LoadError::Insert { advice, source, .. } => {
+                let fix = match (advice, source.raw_os_error()) {
+                    (Some(advice), _) => advice.as_str(),
+                    _ if is_refusal(source) => {
+                        "sign the module with a key that this kernel trusts, or boot without lockdown and module signature enforcement"
+                    }
+                    (_, Some(libc::EOPNOTSUPP)) => {
+                        "this kernel lacks the way that `redirect` in /etc/mpu/config.toml names: remove the line, then `mpu up` again"
+                    }
+                    _ => "`dmesg | tail` shows the kernel's messages; `mpu up` without --module builds one for this kernel",
+                };
+                ("load_failed", by(source), fix)
             }
-            LoadError::Insert { source, .. } if source.raw_os_error() == Some(libc::EOPNOTSUPP) => {
-                "this kernel lacks the way that `redirect` in /etc/mpu/config.toml names: remove the line, then `mpu up` again"
+            LoadError::Redirect { symbol, errno } => {
+                let fix = match (symbol.as_str(), *errno) {
+                    (TRACING, _) => "`sysctl kernel.ftrace_enabled=1`, then `mpu up` again",
+                    (_, libc::EBUSY) => {
+                        "find the other module (`ls /sys/kernel/livepatch; grep nvidia /sys/kernel/tracing/enabled_functions; lsmod`), \
+                         unload it, then `mpu up` again"
+                    }
+                    _ => UPDATE,
+                };
+                ("redirect_refused", if *errno == libc::EBUSY { Refused } else { Failed }, fix)
             }
-            LoadError::Insert { .. } => {
-                "`dmesg | tail` shows the kernel's messages; `mpu up` without --module builds one for this kernel"
+            LoadError::Mute => ("no_state", Failed, "`mpu down`, then `mpu up` again"),
+            LoadError::Unattached { .. } => ("driver_not_found", Failed, UPDATE),
+            LoadError::OtherVersion { .. } => {
+                ("other_version_up", Failed, "`mpu up --replace` lets this version take over without a gap")
             }
-            LoadError::Redirect { symbol, .. } if symbol == TRACING => {
-                "`sysctl kernel.ftrace_enabled=1`, then `mpu up` again"
-            }
-            LoadError::Redirect { errno, .. } if *errno == libc::EBUSY => {
-                "find the other module (`ls /sys/kernel/livepatch; grep nvidia /sys/kernel/tracing/enabled_functions; lsmod`), \
-                 unload it, then `mpu up` again"
-            }
-            LoadError::Redirect { .. } => "update MPU, and report the driver's version; nothing is redirected",
-            LoadError::Unattached { .. } => "update MPU, and report the driver's version; nothing is redirected",
-            LoadError::Mute => "`mpu down`, then `mpu up` again",
-            LoadError::OtherVersion { .. } => "`mpu up --replace` lets this version take over without a gap",
             LoadError::Drain { .. } => {
-                "stop or kill the process that is inside (thaw a frozen one first), then run `mpu up --replace` again"
+                return ("callers_inside", Failed, format!("{END_CALLER}, then run `mpu up --replace` again"))
             }
-            LoadError::NoNext { .. } => "build it together with mpu.ko, or run it without --module; `mpu down`, then `mpu up` leaves a gap",
+            LoadError::NotTaken => {
+                ("not_taken_over", Failed, "`dmesg | tail` shows why; then run `mpu up --replace` again")
+            }
+            LoadError::NoNext { .. } => (
+                "no_next_module",
+                Failed,
+                "build it together with mpu.ko, or run it without --module; `mpu down`, then `mpu up` leaves a gap",
+            ),
             LoadError::Busy { again, .. } => {
-                return format!("stop or kill the process that is inside (thaw a frozen one first), then run `{again}` again")
+                return ("in_use", Failed, format!("{END_CALLER}, then run `{again}` again"))
             }
-            LoadError::Kept { again, inside: 0, .. } => {
-                return format!("run `{again}` again; `lsmod` counts the users of the module")
+            LoadError::Kept { again, inside, .. } => {
+                let fix = match inside {
+                    0 => format!("run `{again}` again; `lsmod` counts the users of the module"),
+                    _ => format!("stop or kill it, then run `{again}` again"),
+                };
+                return ("in_use", Failed, fix);
             }
-            LoadError::Kept { again, .. } => return format!("stop or kill it, then run `{again}` again"),
-            LoadError::Stuck => "reboot this host; `dmesg` has what became of the kernel's function tracing",
-            LoadError::NotEntered { .. } => "update MPU, and report the driver's version; nothing is translated",
-            LoadError::NotTaken => "`dmesg | tail` shows why; then run `mpu up --replace` again",
-            LoadError::Retire { .. } | LoadError::Remove { .. } => "`dmesg | tail` shows the kernel's messages",
-        }
-        .to_string()
+            LoadError::Stuck => {
+                ("stuck", Failed, "reboot this host; `dmesg` has what became of the kernel's function tracing")
+            }
+            LoadError::NotEntered { .. } => {
+                ("driver_entry", Failed, "update MPU, and report the driver's version; nothing is translated")
+            }
+            LoadError::Retire { source } => ("retire_failed", by(source), DMESG),
+            LoadError::Remove { source } => ("unload_failed", by(source), DMESG),
+        };
+        (code, exit, fix.to_string())
     }
 }
+
+explain_by_facts!(LoadError);
 
 /// Whether the kernel says no on principle rather than because of what is in the file.
 pub(super) fn is_refusal(error: &io::Error) -> bool {

@@ -1,15 +1,15 @@
-//! Modules that are packed, as distributions pack them.
-//!
-//! Owns the endings and their tools. A module is looked at in memory, which needs no rights and leaves no trace; only to load it is it
-//! unpacked, below `/var/lib/mpu/<release>`, where a lock keeps two unpackers apart and a rename brings each file.
+//! Modules that are packed, as distributions pack them. One is looked at in memory, which needs no rights and leaves no trace; only to
+//! load it is it unpacked, below `/var/lib/mpu/<release>`.
 
-use super::build::{hold, BuildError, NEXT, STORE};
+use super::build::{hold, NEXT, STORE};
+use super::error::{BuildError, ModuleError};
 use mpu_host::host::Host;
-use mpu_os::file::{replace_file_atomically, Mode};
+use mpu_os::child;
+use mpu_os::file::{read_all, replace_file_atomically, Mode};
 use std::fs::{self, File};
-use std::io::{self, Read};
+use std::io;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
 /// How a module's file ends, and what unpacks it.
@@ -19,7 +19,7 @@ pub const PACKINGS: [(&str, Option<&str>); 4] =
 /// No module is as large: a small file that unpacks to all of a host's memory is stopped here.
 const LARGEST: u64 = 64 << 20;
 
-/// How long is waited for another unpacker.
+/// How long is waited for another unpacker, and for the tool.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// How the files of an unpacker begin that is at work, or was killed.
@@ -36,22 +36,19 @@ pub fn packing(path: &Path) -> (&'static str, Option<&'static str>) {
 pub fn contents(host: &Host, file: File, tool: Option<&str>) -> Result<Vec<u8>, String> {
     let too_large = || format!("is larger than {} MiB, as no module is", LARGEST >> 20);
     let Some(tool) = tool else {
-        return bounded(file).map_err(|error| cannot_be_read(&error))?.ok_or_else(too_large);
+        return read_all(file, LARGEST).map_err(|error| match error.kind() {
+            io::ErrorKind::FileTooLarge => too_large(),
+            _ => cannot_be_read(&error),
+        });
     };
     let program = host.tool(tool).ok_or_else(|| format!("cannot be unpacked: there is no {tool} on this host"))?;
-    let cannot = |error: io::Error| format!("cannot be unpacked: {error}");
     let mut command = Command::new(program);
-    command.args(["-d", "-c"]).stdin(file).stdout(Stdio::piped()).stderr(Stdio::null());
-    let mut child = command.spawn().map_err(cannot)?;
-    // The pipe is closed when this is done, which ends a tool that has more to say.
-    let read = child.stdout.take().map_or(Ok(None), bounded);
-    if !matches!(read, Ok(Some(_))) {
-        let _ = child.kill();
-    }
-    let ended = child.wait().map_err(cannot)?;
-    let bytes = read.map_err(cannot)?.ok_or_else(|| too_large().replace("is larger", "unpacks to more"))?;
-    match ended.success() {
-        true => Ok(bytes),
+    command.args(["-d", "-c"]).stdin(file);
+    let ended = child::run(&mut command, PATIENCE, LARGEST + 1);
+    let ended = ended.map_err(|error| format!("cannot be unpacked: {error}"))?;
+    match ended.stdout.len() as u64 > LARGEST {
+        true => Err(too_large().replace("is larger", "unpacks to more")),
+        false if ended.is_success() => Ok(ended.stdout),
         false => Err(format!("is damaged: {tool} cannot unpack it")),
     }
 }
@@ -64,19 +61,9 @@ pub fn cannot_be_read(error: &io::Error) -> String {
     }
 }
 
-/// All that can be read; none if that is more than a module has.
-fn bounded(from: impl Read) -> io::Result<Option<Vec<u8>>> {
-    let mut bytes = Vec::new();
-    from.take(LARGEST + 1).read_to_end(&mut bytes)?;
-    Ok((bytes.len() as u64 <= LARGEST).then_some(bytes))
-}
-
 /// A module's file that the kernel takes, with its twin beside it: the file itself, or what it is unpacked to, in a folder of the
 /// store by that name.
-///
-/// # Errors
-/// If it cannot be unpacked, or there is no room for it.
-pub fn plain(host: &Host, release: &str, path: &Path, folder: &str) -> Result<PathBuf, BuildError> {
+pub fn plain(host: &Host, release: &str, path: &Path, folder: &str) -> Result<PathBuf, ModuleError> {
     let (ending, Some(tool)) = packing(path) else { return Ok(path.to_path_buf()) };
     let unpacked = |path: &Path| {
         let bytes =

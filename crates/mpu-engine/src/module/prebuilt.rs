@@ -1,69 +1,69 @@
-//! Modules that were built elsewhere and brought to this node: `<folder>/<kernel release>/mpu.ko`, perhaps packed, with
-//! `mpu_next.ko` beside it (docs/prebuilt.md).
-//!
-//! Owns the folders, and why a file there is passed over. Whoever can change such a file, or put another in its place, is as good as
-//! root: so only root may (`trust`).
+//! Modules that are built already: installed by DKMS, or built elsewhere and brought to this node as `<folder>/<kernel release>/mpu.ko`
+//! (docs/prebuilt.md).
+//! Whoever can change such a file is as good as root: so only root may (`trust`).
 
 use super::build::NEXT;
 use super::packed::{self, PACKINGS};
-use super::sources::{self, Built, SourceError};
+use super::sources::{self, Built, PassedOver, SourceError};
 use super::trust;
 use mpu_host::explain::causes;
 use mpu_host::host::Host;
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
-use std::fmt;
-use std::fs;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
 /// Where they lie: the host's own folder first, then where images of modules have them.
 pub const FOLDERS: [&str; 2] = ["/usr/lib/mpu/modules", "/opt/lib/modules"];
 
-/// A file that is there and is not used.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct PassedOver {
-    /// The file.
-    pub path: PathBuf,
-    /// Why, as half a sentence about the file.
-    pub why: String,
-}
-
-impl fmt::Display for PassedOver {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.path.display(), self.why)
-    }
-}
-
-/// What was found for a kernel.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Found {
-    /// The first that can be used.
     pub taken: Option<Built>,
-    /// Those before it that cannot.
     pub passed_over: Vec<PassedOver>,
 }
 
-/// Looks for one. What `wants` says against a module passes it over, too.
+/// Folders below `/lib/modules/<release>` where DKMS puts modules: Debian's and Ubuntu's, the rest of the world's, SUSE's and Fedora's, and
+/// where a person does.
+pub(super) const INSTALLED: [&str; 4] = ["updates/dkms", "updates", "extra", "extra/dkms"];
+
+/// Looks for one that was built elsewhere. What `wants` says against a module passes it over, too.
 pub fn find(host: &Host, release: &str, wants: impl Fn(&Built) -> Result<(), String>) -> Found {
-    let mut found = Found::default();
     // A release is one name: it leads to no other folder.
     if release.contains('/') || release.starts_with('.') {
-        return found;
+        return Found::default();
     }
-    for folder in FOLDERS {
-        for (ending, _) in PACKINGS {
-            let path = host.at(folder).join(release).join(format!("mpu.ko{ending}"));
-            if fs::symlink_metadata(&path).is_err() {
-                continue;
-            }
-            let looked = usable(host, &host.at(folder), &path, release);
-            match looked.and_then(|built| wants(&built).map(|()| built)) {
-                Ok(built) => return Found { taken: Some(built), ..found },
-                Err(why) => found.passed_over.push(PassedOver { path, why }),
-            }
+    let files = FOLDERS.iter().flat_map(|folder| named_mpu(&host.at(folder).join(release)));
+    search(files.filter(|path| fs::symlink_metadata(path).is_ok()), |path| {
+        let folder = path.ancestors().nth(2).unwrap_or(path);
+        usable(host, folder, path, release).and_then(|built| wants(&built).map(|()| built))
+    })
+}
+
+/// Looks for one of this version among the kernel's modules: DKMS, or a person, put it there, signed where that is needed.
+pub fn find_installed(host: &Host, release: &str) -> Found {
+    let folders = INSTALLED.iter().map(|folder| host.at("/lib/modules").join(release).join(folder));
+    search(folders.flat_map(|folder| named_mpu(&folder)).filter(|path| path.is_file()), |path| {
+        let file = File::open(path).map_err(|error| packed::cannot_be_read(&error))?;
+        let bytes = packed::contents(host, file, packed::packing(path).1)?;
+        let built = sources::look(&bytes, path, "mpu", release, std::env::consts::ARCH);
+        let built = built.map_err(|error| about(&error))?;
+        of_this_version(&bytes).map(|()| built)
+    })
+}
+
+/// The first file that can be used, and those before it.
+fn search(files: impl Iterator<Item = PathBuf>, usable: impl Fn(&Path) -> Result<Built, String>) -> Found {
+    let mut found = Found::default();
+    for path in files {
+        match usable(&path) {
+            Ok(built) => return Found { taken: Some(built), ..found },
+            Err(why) => found.passed_over.push(PassedOver { path, why }),
         }
     }
     found
+}
+
+/// The names that the module can have in a folder, packed or not.
+pub(super) fn named_mpu(folder: &Path) -> [PathBuf; 4] {
+    PACKINGS.map(|(ending, _)| folder.join(format!("mpu.ko{ending}")))
 }
 
 fn usable(host: &Host, folder: &Path, path: &Path, release: &str) -> Result<Built, String> {
@@ -78,7 +78,7 @@ fn usable(host: &Host, folder: &Path, path: &Path, release: &str) -> Result<Buil
     };
     // Beside the real one: that is where it is looked for when this one is loaded.
     let twin = real.with_file_name(format!("{NEXT}{ending}"));
-    let of_twin = |why: String| format!("has a {} beside it that {why}", name_of(&twin));
+    let of_twin = |why: String| format!("has a {NEXT}{ending} beside it that {why}");
     let twin = match fs::symlink_metadata(&twin) {
         Ok(_) => Some(trust::real(host, folder, &twin).and_then(|twin| read(&twin)).map_err(of_twin)?),
         Err(_) => None,
@@ -95,21 +95,16 @@ fn usable(host: &Host, folder: &Path, path: &Path, release: &str) -> Result<Buil
     Ok(built)
 }
 
-fn name_of(path: &Path) -> String {
-    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
-}
-
-/// Another version's module is not for us.
-pub(super) fn of_this_version(bytes: &[u8]) -> Result<(), String> {
-    if sources::is_of_this_version(bytes) {
-        return Ok(());
+fn of_this_version(bytes: &[u8]) -> Result<(), String> {
+    let this = env!("CARGO_PKG_VERSION");
+    match sources::info(bytes, "version").unwrap_or_else(|| "none".to_string()) {
+        version if version == this => Ok(()),
+        version => Err(format!("is of MPU {version}, and this is mpu {this}")),
     }
-    let version = sources::version_in(bytes).unwrap_or_else(|| "none".to_string());
-    Err(format!("is of MPU {version}, and this is mpu {}", env!("CARGO_PKG_VERSION")))
 }
 
 /// What is wrong with a module, as half a sentence about its file.
-pub(super) fn about(error: &SourceError) -> String {
+fn about(error: &SourceError) -> String {
     match error {
         SourceError::OtherKernel { found, .. } => format!("was built for kernel {found}"),
         SourceError::OtherProcessor { arch, .. } => format!("was built for another processor than {arch}"),
@@ -133,7 +128,7 @@ pub fn advice(release: &str, signed: bool) -> String {
 pub mod fake {
     //! Made-up prebuilt modules for tests.
 
-    use super::super::sources::fake::module_named;
+    use super::super::sources::fake::module_of;
     use mpu_host::host::fake::FakeHost;
     use std::fs;
     use std::os::unix::fs::PermissionsExt;
@@ -142,10 +137,8 @@ pub mod fake {
     pub fn put(fake: &FakeHost, folder: &str, of_kernel: &str, for_kernel: &str, version: &str) {
         for name in ["mpu", "mpu_next"] {
             let path = format!("{folder}/{of_kernel}/{name}.ko");
-            let mut bytes = module_named(name, for_kernel);
-            bytes.extend_from_slice(format!("version={version}\0").as_bytes());
             fake.write(&path, "");
-            fs::write(fake.host().at(&path), bytes).expect("a module");
+            fs::write(fake.host().at(&path), module_of(name, for_kernel, version)).expect("a module");
         }
         let root = fake.host().at("/");
         let file = fake.host().at(format!("{folder}/{of_kernel}/mpu.ko"));

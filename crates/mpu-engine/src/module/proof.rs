@@ -1,33 +1,27 @@
-//! Whether the module that is up does translate: it is asked, not believed.
-//!
-//! Owns what the module's own counts say after a question to the driver, whose caller the module must translate. A module that says
-//! `armed` has seen a translation; only one that says `placed` is asked. Who puts the question is the caller's ([`Ask`]).
+//! Whether the module that is up does translate, by its own counts after a question to the driver. One that says `armed` has seen a
+//! translation; only one that says `placed` is asked.
 
 use super::error::ModuleError;
 use super::state::{self, Phase, State};
 use mpu_host::host::Host;
 use std::time::Duration;
 
-/// What the question brought.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Proof {
     /// The module has translated since its redirects were placed.
     Seen,
     /// Nobody could ask the driver, so nothing is known.
     NotAsked {
-        /// Why.
         why: String,
     },
     /// A rule of the policy shows the child what the host sees, so there was nothing to translate.
     Exempt,
     /// Calls come to the module, and it translates none of them.
     NotTranslated,
-    /// Calls do not come to the module.
     NotEntered,
 }
 
 impl Proof {
-    /// Its name, as JSON writes it.
     pub fn name(&self) -> &'static str {
         match self {
             Proof::Seen => "seen",
@@ -38,12 +32,10 @@ impl Proof {
         }
     }
 
-    /// Whether containers are seen wrong.
     pub fn is_fault(&self) -> bool {
         matches!(self, Proof::NotTranslated | Proof::NotEntered)
     }
 
-    /// One sentence.
     pub fn in_words(&self) -> String {
         match self {
             Proof::Seen => "a translation was seen to happen".to_string(),
@@ -78,9 +70,6 @@ pub type Ask = fn(&Host, Duration) -> Result<(), String>;
 
 /// Looks whether the module that is up translates, and asks if that is not known. None if there is nothing to prove: no
 /// redirect stands, or the module is one of format 1, which does not tell.
-///
-/// # Errors
-/// When the module's state cannot be read.
 pub fn prove(host: &Host, state: State, ask: Ask, patience: Duration) -> Result<(State, Option<Proof>), ModuleError> {
     let is_old = state.entered.is_none() && state.translated.is_none();
     match state.phase {
@@ -122,7 +111,6 @@ pub mod fake {
         std::fs::write(host.at("/sys/module/mpu/parameters/state"), text).expect("a file");
     }
 
-    /// The child's control is translated.
     pub fn translates(host: &Host, _: Duration) -> Result<(), String> {
         says(host, &PLACED.replace("state=placed", "state=armed").replace("=0\ntranslated=0", "=4\ntranslated=1"));
         Ok(())
@@ -145,7 +133,6 @@ pub mod fake {
         only_enters(host, patience)
     }
 
-    /// There is no GPU.
     pub fn cannot(_: &Host, _: Duration) -> Result<(), String> {
         Err("there is no GPU".to_string())
     }

@@ -1,9 +1,7 @@
 //! What `mpu up` leaves for `mpu status` about the module that it loaded.
-//!
-//! Owns the file. What the module says of itself is `state`'s.
 
-use super::prebuilt::PassedOver;
-use super::which::Origin;
+use super::plan::Origin;
+use super::sources::PassedOver;
 use mpu_host::host::Host;
 use mpu_host::time;
 use mpu_os::file::{replace_file_atomically, Mode};
@@ -13,17 +11,14 @@ use std::path::{Path, PathBuf};
 /// Where the record lies. It goes with the next boot.
 const RECORD: &str = "/run/mpu/up.json";
 
-/// When which module was loaded.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
     /// Seconds since 1970 at which the module was loaded.
     pub since: u64,
-    /// The file that was loaded.
     pub module: PathBuf,
     /// Where it came from; none if an earlier mpu loaded it.
     #[serde(default)]
     pub origin: Option<Origin>,
-    /// Modules that were passed over before.
     #[serde(default)]
     pub passed_over: Vec<PassedOver>,
     /// The module's version; none if an earlier mpu loaded it.
@@ -35,7 +30,6 @@ pub struct Record {
 }
 
 impl Record {
-    /// Of a module that was loaded now.
     pub fn now(module: &Path, origin: Option<Origin>, version: &str) -> Record {
         Record {
             since: time::now(),
@@ -61,7 +55,6 @@ impl Record {
         host.text(RECORD).and_then(|text| serde_json::from_str(&text).ok())
     }
 
-    /// Takes the record away.
     pub fn remove(host: &Host) {
         let _ = std::fs::remove_file(host.at(RECORD));
     }

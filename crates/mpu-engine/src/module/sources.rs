@@ -1,13 +1,14 @@
-//! What the module is made from: sources carried in this executable, a directory of them, or a module that somebody
-//! built already.
-//!
-//! Owns the list of files and its fingerprint. Compiles nothing and loads nothing.
+//! What the module is made from, carried in this executable or in a directory; and modules that somebody built already.
 
-use super::elf;
+use super::elf::Elf;
 use crate::signing;
 use mpu_host::exit::Exit;
-use mpu_host::explain::Explain;
+use mpu_host::explain::Facts;
+use mpu_host::explain_by_facts;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
+use std::fmt;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -15,9 +16,7 @@ use std::path::{Path, PathBuf};
 /// The sources that this executable carries; empty when it was built without any.
 const CARRIED: &[(&str, &[u8])] = include!(concat!(env!("OUT_DIR"), "/kmod_files.rs"));
 
-/// Why there is nothing to build or load.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs)] // the messages say it, and the fields are what they name
 pub enum SourceError {
     #[error("this mpu was built without the kernel module's sources")]
     NotCarried,
@@ -37,57 +36,41 @@ pub enum SourceError {
     CutShort { path: PathBuf },
 }
 
-impl Explain for SourceError {
-    fn code(&self) -> &'static str {
-        match self {
-            SourceError::NotCarried => "no_sources",
-            SourceError::Directory { .. } => "sources_unreadable",
-            SourceError::Incomplete { .. } => "sources_incomplete",
-            SourceError::Module { .. } => "module_unreadable",
-            SourceError::NotOurModule { .. } => "not_our_module",
-            SourceError::OtherKernel { .. } => "other_kernel",
-            SourceError::OtherProcessor { .. } => "other_processor",
-            SourceError::CutShort { .. } => "module_cut_short",
-        }
-    }
-
-    fn exit(&self) -> Exit {
-        Exit::NotReady
-    }
-
-    fn fix(&self) -> String {
-        match self {
-            SourceError::NotCarried => {
-                "use a released mpu, or name sources with --source DIR or a built module with --module FILE.ko"
-            }
-            SourceError::Directory { .. } | SourceError::Incomplete { .. } => {
-                "name the directory that holds Kbuild and mpu_core.o_shipped"
-            }
-            SourceError::Module { .. } => "name a file that exists and that you may read",
-            SourceError::NotOurModule { .. } => {
-                "name the mpu.ko that `mpu up --build-only` builds; one that is packed ends in .xz, .zst or .gz"
-            }
-            SourceError::OtherKernel { .. } | SourceError::OtherProcessor { .. } => {
-                "run it without --module, so that a module is built for this kernel"
-            }
-            SourceError::CutShort { .. } => "copy the file again",
-        }
-        .to_string()
+impl SourceError {
+    fn facts(&self) -> Facts {
+        const NAME_SOURCES: &str = "name the directory that holds Kbuild and mpu_core.o_shipped";
+        const LET_BUILD: &str = "run it without --module, so that a module is built for this kernel";
+        let (code, fix) = match self {
+            SourceError::NotCarried => (
+                "no_sources",
+                "use a released mpu, or name sources with --source DIR or a built module with --module FILE.ko",
+            ),
+            SourceError::Directory { .. } => ("sources_unreadable", NAME_SOURCES),
+            SourceError::Incomplete { .. } => ("sources_incomplete", NAME_SOURCES),
+            SourceError::Module { .. } => ("module_unreadable", "name a file that exists and that you may read"),
+            SourceError::NotOurModule { .. } => (
+                "not_our_module",
+                "name the mpu.ko that `mpu up --build-only` builds; one that is packed ends in .xz, .zst or .gz",
+            ),
+            SourceError::OtherKernel { .. } => ("other_kernel", LET_BUILD),
+            SourceError::OtherProcessor { .. } => ("other_processor", LET_BUILD),
+            SourceError::CutShort { .. } => ("module_cut_short", "copy the file again"),
+        };
+        (code, Exit::NotReady, fix.to_string())
     }
 }
+
+explain_by_facts!(SourceError);
 
 /// A set of source files, in order of name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sources {
-    /// Name and contents.
     pub files: Vec<(String, Vec<u8>)>,
 }
 
-/// The files without which there is no module.
 const MUST: [&str; 2] = ["Kbuild", "mpu_core.o_shipped"];
 
 impl Sources {
-    /// Those that this executable carries.
     pub fn carried() -> Result<Sources, SourceError> {
         if CARRIED.is_empty() {
             return Err(SourceError::NotCarried);
@@ -133,99 +116,73 @@ fn is_source(name: &str) -> bool {
     !generated && (matches!(name, "Kbuild" | "Makefile" | "VERSION") || by_kind)
 }
 
-/// A module that is built already.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Built {
     /// Where it is. It may be packed.
     pub path: PathBuf,
-    /// Whether a signature is appended to it.
     pub signed: bool,
 }
 
-/// Looks into a module of that name before the kernel does, whose only word for most mistakes is EINVAL. `arch` is the processor, by
-/// Rust's name.
-pub fn inspect(path: &Path, name: &str, release: &str, arch: &'static str) -> Result<Built, SourceError> {
-    let bytes = fs::read(path).map_err(|source| SourceError::Module { path: path.to_path_buf(), source })?;
-    look(&bytes, path, name, release, arch)
+/// A file that is there and is not used.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct PassedOver {
+    /// The file.
+    pub path: PathBuf,
+    /// Why, as half a sentence about the file.
+    pub why: String,
 }
 
-/// The same for bytes that were read already; the path is what they are called.
+impl fmt::Display for PassedOver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.path.display(), self.why)
+    }
+}
+
+/// What was passed over, as half a sentence; empty if nothing was.
+pub fn in_words(passed_over: &[PassedOver]) -> String {
+    passed_over.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+}
+
+/// Looks into a module of that name before the kernel does, whose only word for most mistakes is EINVAL. `arch` is the processor, by
+/// Rust's name, and the path what the bytes are called.
 pub fn look(bytes: &[u8], path: &Path, name: &str, release: &str, arch: &'static str) -> Result<Built, SourceError> {
-    let path = || path.to_path_buf();
-    let Some(header) = elf::header(bytes) else { return Err(SourceError::NotOurModule { path: path() }) };
-    let is_ours = modinfo(bytes, "name").as_deref() == Some(name) && !is_foreign(bytes);
-    let vermagic = modinfo(bytes, "vermagic").filter(|_| is_ours);
-    match vermagic {
-        _ if !header.whole => Err(SourceError::CutShort { path: path() }),
-        None => Err(SourceError::NotOurModule { path: path() }),
-        _ if header.arch() != Some(arch) => Err(SourceError::OtherProcessor { path: path(), arch }),
-        Some(vermagic) => {
-            let found = vermagic.split_whitespace().next().unwrap_or("").to_string();
-            if found != release {
-                return Err(SourceError::OtherKernel { path: path(), found, running: release.to_string() });
-            }
-            Ok(Built { path: path(), signed: signing::carries_signature(bytes) })
-        }
+    let path = path.to_path_buf();
+    let Some(elf) = Elf::parse(bytes) else { return Err(SourceError::NotOurModule { path }) };
+    let is_ours = elf.info("name").as_deref() == Some(name) && !is_foreign(bytes);
+    match elf.info("vermagic").filter(|_| is_ours) {
+        _ if !elf.whole => Err(SourceError::CutShort { path }),
+        None => Err(SourceError::NotOurModule { path }),
+        _ if elf.arch() != Some(arch) => Err(SourceError::OtherProcessor { path, arch }),
+        Some(vermagic) => match vermagic.split_whitespace().next().unwrap_or_default() {
+            found if found == release => Ok(Built { path, signed: signing::carries_signature(bytes) }),
+            found => Err(SourceError::OtherKernel { path, found: found.to_string(), running: release.to_string() }),
+        },
     }
 }
 
 /// Whether a module's bytes are another project's. Every release of ours names its author (kmod/mpu_main.c).
 pub fn is_foreign(bytes: &[u8]) -> bool {
-    modinfo(bytes, "author").as_deref() != Some("The MPU authors")
+    info(bytes, "author").as_deref() != Some("The MPU authors")
 }
 
-/// Whether a module is of this executable's version.
-pub fn is_this_version(path: &Path) -> bool {
-    fs::read(path).is_ok_and(|bytes| is_of_this_version(&bytes))
-}
-
-/// The same of a module's bytes.
-pub fn is_of_this_version(bytes: &[u8]) -> bool {
-    // Other strings of the module begin so, too; only its own information is followed by nothing else.
-    let wanted = concat!("version=", env!("CARGO_PKG_VERSION")).as_bytes();
-    bytes.split(|byte| *byte == 0).any(|text| text == wanted)
-}
-
-/// A module's version, as it says itself.
-pub fn version(path: &Path) -> Option<String> {
-    version_in(&fs::read(path).ok()?)
-}
-
-/// The same of a module's bytes.
-pub fn version_in(bytes: &[u8]) -> Option<String> {
-    modinfo(bytes, "version")
-}
-
-/// What a module says of the kernel that it was built for.
-pub fn vermagic(path: &Path) -> Option<String> {
-    modinfo(&fs::read(path).ok()?, "vermagic").map(|text| text.trim().to_string())
-}
-
-/// A value of the module's information section: `key=value`, with a zero byte on either side.
-fn modinfo(bytes: &[u8], key: &str) -> Option<String> {
-    let wanted = format!("{key}=");
-    bytes
-        .split(|byte| *byte == 0)
-        .find_map(|text| text.strip_prefix(wanted.as_bytes()))
-        .map(|value| String::from_utf8_lossy(value).into_owned())
+/// What a module's bytes say of themselves by this key.
+pub fn info(bytes: &[u8], key: &str) -> Option<String> {
+    Elf::parse(bytes)?.info(key)
 }
 
 #[cfg(any(test, feature = "fake"))]
 pub mod fake {
-    //! Made-up sources and modules for the tests of this crate.
-
     /// The bytes of a module that looks like ours for a kernel.
     pub fn module(release: &str) -> Vec<u8> {
-        module_named("mpu", release)
+        module_of("mpu", release, "0.0.1")
     }
 
-    /// The same under a name.
-    pub fn module_named(name: &str, release: &str) -> Vec<u8> {
-        let mut bytes = super::elf::fake::header(std::env::consts::ARCH);
-        bytes.extend_from_slice(format!("\0license=GPL\0author=The MPU authors\0name={name}\0vermagic=").as_bytes());
-        bytes.extend_from_slice(release.as_bytes());
-        bytes.extend_from_slice(b" SMP preempt mod_unload modversions \0");
-        bytes
+    /// The same by name and version.
+    pub fn module_of(name: &str, release: &str, version: &str) -> Vec<u8> {
+        let vermagic = format!("{release} SMP preempt mod_unload modversions ");
+        let author = "The MPU authors";
+        let modinfo = format!("version={version}\0license=GPL\0author={author}\0name={name}\0vermagic={vermagic}\0");
+        super::super::elf::fake::object(std::env::consts::ARCH, &modinfo)
     }
 
     /// A directory with the least that is a set of sources.
@@ -247,6 +204,7 @@ pub mod fake {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use mpu_host::explain::Explain;
 
     #[test]
     fn a_directory_gives_its_sources_and_nothing_built() {
@@ -283,31 +241,19 @@ mod tests {
 
     #[test]
     fn modules_are_told_apart_before_the_kernel_sees_them() {
-        let dir = tempfile::tempdir().expect("a temporary directory");
-        let path = dir.path().join("mpu.ko");
-        let check_at = |path: &Path| {
-            inspect(path, "mpu", "6.1.0", std::env::consts::ARCH).map(|built| built.signed).map_err(|e| e.code())
+        use super::super::elf::fake::object;
+        let check = |bytes: &[u8], expect: Result<bool, &str>| {
+            let found = look(bytes, Path::new("mpu.ko"), "mpu", "6.1.0", std::env::consts::ARCH);
+            assert_eq!(found.map(|built| built.signed).map_err(|error| error.code()), expect);
         };
-        let check = |bytes: &[u8]| {
-            fs::write(&path, bytes).expect("a file");
-            check_at(&path)
-        };
-        assert_eq!(check(&fake::module("6.1.0")), Ok(false));
-        let signed = [fake::module("6.1.0").as_slice(), b"sig~Module signature appended~\n"].concat();
-        assert_eq!(check(&signed), Ok(true));
-        assert_eq!(check(&fake::module("6.1.1")), Err("other_kernel"));
-        let other = super::elf::fake::header("riscv64");
-        let named = |header: Vec<u8>, rest: &[u8]| [header.as_slice(), rest].concat();
-        assert_eq!(check(&named(other.clone(), b"\0name=other\0vermagic=6.1.0 SMP\0")), Err("not_our_module"));
-        assert_eq!(
-            check(&named(other, b"\0author=The MPU authors\0name=mpu\0vermagic=6.1.0 SMP\0")),
-            Err("other_processor")
-        );
-        let mut cut = fake::module("6.1.0");
-        cut[41] = 255;
-        assert_eq!(check(&cut), Err("module_cut_short"));
-        assert_eq!(check(b"\xfd7zXZ"), Err("not_our_module"));
-        fs::remove_file(&path).expect("removed");
-        assert_eq!(check_at(&path), Err("module_unreadable"));
+        let ours = fake::module("6.1.0");
+        check(&ours, Ok(false));
+        check(&[&ours, b"sig~Module signature appended~\n".as_slice()].concat(), Ok(true));
+        check(&fake::module("6.1.1"), Err("other_kernel"));
+        check(&object("riscv64", "name=other\0vermagic=6.1.0 SMP\0"), Err("not_our_module"));
+        let other = object("riscv64", "author=The MPU authors\0name=mpu\0vermagic=6.1.0 SMP\0");
+        check(&other, Err("other_processor"));
+        check(&ours[..ours.len() - 1], Err("module_cut_short"));
+        check(b"\xfd7zXZ", Err("not_our_module"));
     }
 }

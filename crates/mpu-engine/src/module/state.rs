@@ -1,13 +1,14 @@
-//! What the loaded module says about itself: the two files below `/sys/module/mpu/parameters`.
-//!
-//! Owns their format. Both are lines of `key=value`; keys that this version does not know are kept or ignored, never an
-//! error, so that an older `mpu` can read a newer module. A module of format 1, which this version may have to replace,
-//! has neither `placed` nor any line below `inside`: its `armed` says that the redirects stand, and no more.
+//! What the loaded module says about itself, as lines of `key=value`. Unknown keys are no error, so that an older `mpu` can read a newer
+//! module. One of format 1 has neither `placed` nor any line below `inside`: its `armed` says that the redirects stand, and no more.
 
 use mpu_core::HostPid;
 use mpu_host::exit::Exit;
-use mpu_host::explain::Explain;
+use mpu_host::explain::Facts;
+use mpu_host::explain_by_facts;
 use mpu_host::host::Host;
+pub use mpu_host::phase::Phase;
+use schemars::JsonSchema;
+use serde::Serialize;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -21,10 +22,8 @@ pub enum Instance {
 }
 
 impl Instance {
-    /// Both.
     pub const ALL: [Instance; 2] = [Instance::Mpu, Instance::MpuNext];
 
-    /// The module's name.
     pub fn name(self) -> &'static str {
         match self {
             Instance::Mpu => "mpu",
@@ -32,7 +31,6 @@ impl Instance {
         }
     }
 
-    /// The other name.
     pub fn other(self) -> Instance {
         match self {
             Instance::Mpu => Instance::MpuNext,
@@ -40,12 +38,10 @@ impl Instance {
         }
     }
 
-    /// One of its files below `/sys/module`.
     pub fn parameter(self, name: &str) -> PathBuf {
         PathBuf::from("/sys/module").join(self.name()).join("parameters").join(name)
     }
 
-    /// Whose module of this name is loaded.
     pub fn presence(self, host: &Host) -> Presence {
         let is_live =
             || host.text(Path::new("/sys/module").join(self.name()).join("initstate")).as_deref() == Some("live");
@@ -57,7 +53,6 @@ impl Instance {
         }
     }
 
-    /// Whether our module is loaded under this name.
     pub fn is_loaded(self, host: &Host) -> bool {
         self.presence(host) == Presence::Ours
     }
@@ -74,7 +69,6 @@ impl Instance {
 /// Whose module has one of our names in the kernel. Other projects use these names, too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Presence {
-    /// None.
     Absent,
     /// Ours, of any release.
     Ours,
@@ -82,48 +76,13 @@ pub enum Presence {
     Foreign,
 }
 
-/// What the module is doing.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Phase {
-    /// Redirects are in place, and a translation has been seen since they were placed.
-    Armed,
-    /// Redirects are in place, and no translation has been seen yet.
-    Placed,
-    /// No driver is loaded; the redirects will be placed when one comes.
-    Waiting,
-    /// The redirects are taken out, as another instance has taken over or `mpu down` said so; this one waits to be unloaded.
-    Retired,
-    /// The kernel did not take a redirect out, and never will: the module stays until the next boot.
-    Stuck,
-    /// A redirect could not be placed, so none is: the symbol and why, as an errno.
-    Refused {
-        /// The driver's function.
-        symbol: String,
-        /// The kernel's answer, positive.
-        errno: i32,
-    },
-    /// A word that this version of `mpu` does not know.
-    Other(String),
-}
-
-impl Phase {
-    /// The module's word for it.
-    pub fn word(&self) -> &str {
-        match self {
-            Phase::Armed => "armed",
-            Phase::Placed => "placed",
-            Phase::Waiting => "waiting",
-            Phase::Retired => "retired",
-            Phase::Stuck => "stuck",
-            Phase::Refused { .. } => "refused",
-            Phase::Other(word) => word,
-        }
-    }
-
-    /// Whether the redirects stand, so that callers in containers pass them.
-    pub fn is_placed(&self) -> bool {
-        matches!(self, Phase::Armed | Phase::Placed)
-    }
+/// A redirect that could not be placed.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Refusal {
+    /// The driver's function.
+    pub symbol: String,
+    /// The kernel's answer.
+    pub errno: i32,
 }
 
 /// Which copy of a control's argument the module goes by.
@@ -132,52 +91,37 @@ pub enum Argument {
     /// The driver's own: a probe in the driver reads it.
     Driver,
     /// The caller's, as the probe could not be placed: the kernel's answer, positive.
-    Claimed {
-        /// Why.
-        errno: i32,
-    },
+    Claimed { errno: i32 },
 }
 
 /// A caller that is inside the driver for more than a moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Holder {
-    /// Its process.
     pub pid: HostPid,
-    /// Its thread.
     pub thread: HostPid,
-    /// What it asks the driver for.
     pub control: Asks,
     /// Milliseconds since it entered.
     pub millis: u64,
 }
 
-/// What a caller asks the driver for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Asks {
-    /// A control of the resource manager.
     Control(mpu_abi::ControlCmd),
     /// Not known yet: the driver still copies its argument.
     NotKnown,
-    /// Another ioctl.
     Other,
 }
 
-/// The contents of `state`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct State {
-    /// Whose they are.
     pub instance: Instance,
-    /// The module's version.
     pub version: String,
-    /// Version of these files' format.
     pub abi: String,
-    /// What it is doing.
     pub phase: Phase,
-    /// The driver that it is attached to.
+    /// The redirect that could not be placed, if it is refused.
+    pub refused: Option<Refusal>,
     pub driver: Option<String>,
-    /// Functions of the driver that are redirected now.
     pub hooks: Vec<String>,
-    /// Callers inside a redirected function now.
     pub inside: u64,
     /// How functions are redirected, `direct` or `ipmodify`; none while nothing is placed, and of an older module.
     pub redirect: Option<String>,
@@ -198,76 +142,43 @@ pub struct State {
 /// The contents of `counters`, in the module's order.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Answers translated, by control.
     pub translated: Vec<(String, u64)>,
     /// Calls not translated in the usual way, by reason.
     pub passed: Vec<(String, u64)>,
 }
 
-/// Why the module's state is not known.
 #[derive(Debug, thiserror::Error)]
 pub enum StateError {
-    /// A file cannot be read.
     #[error("cannot read {}", path.display())]
-    Unreadable {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// The policy cannot be written.
+    Unreadable { path: PathBuf, source: io::Error },
     #[error("cannot write {}", path.display())]
-    Unwritable {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// A file has not what it must have.
+    Unwritable { path: PathBuf, source: io::Error },
     #[error("{} lacks the line {line}=", path.display())]
-    Malformed {
-        /// The file.
-        path: PathBuf,
-        /// The missing key.
-        line: &'static str,
-    },
+    Malformed { path: PathBuf, line: &'static str },
 }
 
-impl Explain for StateError {
-    fn code(&self) -> &'static str {
-        match self {
-            StateError::Unreadable { .. } => "state_unreadable",
-            StateError::Unwritable { .. } => "policy_unwritable",
-            StateError::Malformed { .. } => "state_malformed",
-        }
-    }
-
-    fn exit(&self) -> Exit {
-        match self {
-            StateError::Unreadable { source, .. } | StateError::Unwritable { source, .. }
-                if source.kind() == io::ErrorKind::PermissionDenied =>
-            {
-                Exit::Refused
+impl StateError {
+    fn facts(&self) -> Facts {
+        let (code, source) = match self {
+            StateError::Unreadable { source, .. } => ("state_unreadable", Some(source)),
+            StateError::Unwritable { source, .. } => ("policy_unwritable", Some(source)),
+            StateError::Malformed { .. } => ("state_malformed", None),
+        };
+        let (exit, fix) = match self {
+            _ if source.is_some_and(|source| source.kind() == io::ErrorKind::PermissionDenied) => {
+                (Exit::Refused, "run it as root: only root can read the state")
             }
-            _ => Exit::Failed,
-        }
-    }
-
-    fn fix(&self) -> String {
-        match self {
-            StateError::Unreadable { source, .. } | StateError::Unwritable { source, .. }
-                if source.kind() == io::ErrorKind::PermissionDenied =>
-            {
-                "run it as root: only root can read the state".to_string()
-            }
-            StateError::Unwritable { .. } => {
-                "the loaded module is older than this mpu, or refused the rules: `dmesg | tail` says; `mpu up --replace`"
-                    .to_string()
-            }
-            _ => "`mpu down`, then `mpu up` again; `dmesg | tail` shows the kernel's messages".to_string(),
-        }
+            StateError::Unwritable { .. } => (
+                Exit::Failed,
+                "the loaded module is older than this mpu, or refused the rules: `dmesg | tail` says; `mpu up --replace`",
+            ),
+            _ => (Exit::Failed, "`mpu down`, then `mpu up` again; `dmesg | tail` shows the kernel's messages"),
+        };
+        (code, exit, fix.to_string())
     }
 }
+
+explain_by_facts!(StateError);
 
 /// Whether our module is loaded, under either name.
 pub fn is_loaded(host: &Host) -> bool {
@@ -328,20 +239,17 @@ fn parse(instance: Instance, text: &str) -> Result<State, &'static str> {
         text.lines().find_map(|line| line.split_once('=').filter(|(k, _)| *k == key).map(|(_, v)| v.trim()))
     };
     let number = |key: &str| get(key).and_then(|value| value.parse().ok());
-    let phase = match get("state").ok_or("state")? {
-        "armed" => Phase::Armed,
-        "placed" => Phase::Placed,
-        "stuck" => Phase::Stuck,
-        "waiting" => Phase::Waiting,
-        "retired" => Phase::Retired,
-        "refused" => refusal(get("refused").ok_or("refused")?),
-        other => Phase::Other(other.to_string()),
+    let phase: Phase = get("state").ok_or("state")?.to_string().into();
+    let refused = match phase {
+        Phase::Refused => Some(refusal(get("refused").ok_or("refused")?)),
+        _ => None,
     };
     Ok(State {
         instance,
         version: get("version").ok_or("version")?.to_string(),
         abi: get("abi").unwrap_or("1").to_string(),
         phase,
+        refused,
         driver: get("driver").filter(|v| !v.is_empty() && *v != "-").map(str::to_string),
         hooks: get("hooks")
             .unwrap_or("")
@@ -385,9 +293,9 @@ fn holder(text: &str) -> Option<Holder> {
 }
 
 /// `symbol:errno`, the errno with either sign.
-fn refusal(text: &str) -> Phase {
+fn refusal(text: &str) -> Refusal {
     let (symbol, errno) = text.rsplit_once(':').unwrap_or((text, "0"));
-    Phase::Refused { symbol: symbol.to_string(), errno: errno.trim().parse::<i32>().unwrap_or(0).abs() }
+    Refusal { symbol: symbol.to_string(), errno: errno.trim().parse::<i32>().unwrap_or(0).abs() }
 }
 
 /// Reads the text of `counters`. A line that is neither kind belongs to a newer module.
@@ -405,7 +313,6 @@ fn parse_counters(text: &str) -> Counters {
     counters
 }
 
-/// What a counted reason means, in one sentence.
 pub fn explain_reason(name: &str) -> Option<&'static str> {
     mpu_core::Reason::ALL.iter().find(|reason| reason.name() == name).map(|reason| reason.explanation())
 }

@@ -1,9 +1,6 @@
-//! Lets one version of the module take over from another that is up, without a moment in which neither translates.
-//!
-//! Owns the dance of the two names: the new version comes as `mpu_next` and takes over, the old `mpu` goes, the new one
-//! comes as `mpu` and takes over from itself, and `mpu_next` goes. How instances hand over is the module's own business
-//! (kmod/mpu_peer.h). Whatever fails, one of them goes on, and the next try begins from there. Only an old module that cannot hand
-//! over goes before the new one comes; what becomes of a host on which that then does not come is `before`'s.
+//! Lets one version of the module take over from another that is up, without a moment in which neither translates: the new version comes
+//! as `mpu_next` and takes over, the old `mpu` goes, the new one comes as `mpu` and takes over from itself, and `mpu_next` goes. Whatever
+//! fails, one of them goes on, and the next try begins from there (kmod/mpu_peer.h). Only an old module that cannot hand over goes first.
 
 use super::build::NEXT;
 use super::error::ModuleError;
@@ -17,10 +14,8 @@ use std::time::Duration;
 /// Callers that waited at the door are still in the old one's text until their calls end.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What was replaced.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Replaced {
-    /// Its version.
     pub version: String,
     /// Whether every call in between was translated. Not if the old module could not hand over.
     pub gapless: bool,
@@ -107,25 +102,32 @@ mod tests {
     const RULE: Parameters<'_> = Parameters { policy: "host /a", redirect: Redirect::Auto };
     const OLD: &str = "version=0.0.9\nstate=armed\n";
 
-    fn setup(instance: Instance) -> FakeHost {
+    const TAKEN: &str = "version=0.2.0\nabi=2\nstate=refused\nrefused=os_is_init_ns:-16\n";
+
+    fn setup(instance: Instance, state: &str) -> FakeHost {
         let fake = FakeHost::in_order();
-        fake.write(instance.parameter("state").to_str().expect("a path"), OLD);
+        fake.write(instance.parameter("state").to_str().expect("a path"), state);
         fake.write("/m/mpu.ko", "module");
         fake.write("/m/mpu_next.ko", "module");
         fake
     }
 
-    fn swapped(fake: &FakeHost, kernel: &FakeKernel<'_>) -> Result<(State, Replaced), ModuleError> {
-        let old = state::read(&fake.host()).expect("readable").expect("up");
-        swap(&fake.host(), kernel, &old, &fake.host().at("/m/mpu.ko"), RULE)
+    fn swapped(kernel: &FakeKernel<'_>) -> Result<(State, Replaced), ModuleError> {
+        let host = kernel.host.host();
+        let old = state::read(&host).expect("readable").expect("up");
+        swap(&host, kernel, &old, &host.at("/m/mpu.ko"), RULE)
+    }
+
+    fn now(fake: &FakeHost) -> State {
+        state::read(&fake.host()).expect("readable").expect("up")
     }
 
     #[test]
-    fn the_new_version_ends_up_under_the_usual_name_with_its_policy() {
+    fn new_version_ends_up_under_the_usual_name_with_its_policy() {
         for (from, calls) in [(Instance::Mpu, (2, 2)), (Instance::MpuNext, (1, 1))] {
-            let fake = setup(from);
+            let fake = setup(from, OLD);
             let kernel = FakeKernel::taking(&fake, ARMED);
-            let (state, replaced) = swapped(&fake, &kernel).expect("swapped");
+            let (state, replaced) = swapped(&kernel).expect("swapped");
             assert_eq!((state.instance, state.phase, kernel.calls.get()), (Instance::Mpu, Phase::Armed, calls));
             assert_eq!(replaced, Replaced { version: "0.0.9".into(), gapless: true });
             assert!(!Instance::MpuNext.is_loaded(&fake.host()));
@@ -134,110 +136,80 @@ mod tests {
     }
 
     #[test]
-    fn callers_that_stay_inside_leave_the_old_one_in_place() {
-        let fake = setup(Instance::Mpu);
-        let kernel = FakeKernel::taking(&fake, ARMED);
-        kernel.inserts.borrow_mut().push(libc::ETIMEDOUT);
-        let error = swapped(&fake, &kernel).expect_err("busy");
-        assert_eq!((error.code(), kernel.calls.get()), ("callers_inside", (1, 0)));
-        assert!(error.fix().contains("mpu up --replace"));
-        assert_eq!(state::read(&fake.host()).expect("readable").expect("up").version, "0.0.9");
+    fn callers_that_stay_inside_are_named_and_leave_the_old_one_in_place() {
+        for (old, said) in [(OLD, ""), (state::HELD, ": 2 callers are inside the driver: process 4242")] {
+            let fake = setup(Instance::Mpu, old);
+            let kernel = FakeKernel::taking(&fake, ARMED);
+            kernel.inserts.borrow_mut().push(libc::ETIMEDOUT);
+            let before = fake.snapshot();
+            let error = swapped(&kernel).expect_err("busy");
+            assert_eq!((error.code(), kernel.calls.get()), ("callers_inside", (1, 0)));
+            assert!(error.to_string().contains(&format!("could not take over{said}")), "{error}");
+            assert!(error.fix().contains("mpu up --replace"));
+            assert_eq!(fake.snapshot(), before);
+        }
     }
 
     #[test]
-    fn who_stays_inside_during_a_hand_over_is_named() {
-        let fake = setup(Instance::Mpu);
-        fake.write("/sys/module/mpu/parameters/state", state::HELD);
-        let kernel = FakeKernel::taking(&fake, ARMED);
-        kernel.inserts.borrow_mut().push(libc::ETIMEDOUT);
-        let before = fake.snapshot();
-        let said = swapped(&fake, &kernel).expect_err("busy").to_string();
-        assert!(said.contains("could not take over: 2 callers are inside the driver: process 4242"), "{said}");
-        assert_eq!(fake.snapshot(), before);
+    fn module_that_cannot_hand_over_is_replaced_with_a_gap() {
+        // One that knows of no other and has the function itself goes first.
+        let has_it = "version=0.0.9\nabi=1\nstate=armed\nhooks=nvidia_unlocked_ioctl,os_is_init_ns\n";
+        for (old, errno, first, calls) in [(OLD, libc::EPROTO, None, (2, 1)), (has_it, 0, Some(TAKEN), (2, 2))] {
+            let fake = setup(Instance::Mpu, old);
+            let kernel = FakeKernel::taking(&fake, ARMED);
+            kernel.inserts.borrow_mut().push(errno);
+            kernel.states.borrow_mut().extend(first.map(str::to_string));
+            let (state, replaced) = swapped(&kernel).expect("replaced");
+            assert_eq!((state.instance, state.phase), (Instance::Mpu, Phase::Armed));
+            assert_eq!((replaced.gapless, kernel.calls.get()), (false, calls));
+        }
     }
 
     #[test]
-    fn a_module_that_cannot_hand_over_is_replaced_with_a_gap_that_is_told() {
-        let fake = setup(Instance::Mpu);
-        let kernel = FakeKernel::taking(&fake, ARMED);
-        kernel.inserts.borrow_mut().push(libc::EPROTO);
-        let (state, replaced) = swapped(&fake, &kernel).expect("replaced");
-        assert_eq!((state.instance, replaced.gapless, kernel.calls.get()), (Instance::Mpu, false, (2, 1)));
-    }
-
-    const TAKEN: &str = "version=0.2.0\nabi=2\nstate=refused\nrefused=os_is_init_ns:-16\n";
-
-    /// What is up after a new version found a function taken, and how often modules came and went.
-    fn after_busy(old: &str, states: &[&str]) -> (Option<String>, (usize, usize)) {
-        let fake = setup(Instance::Mpu);
-        fake.write("/sys/module/mpu/parameters/state", old);
-        let kernel = FakeKernel::taking(&fake, ARMED);
-        kernel.states.borrow_mut().extend(states.iter().map(ToString::to_string));
-        swapped(&fake, &kernel).expect_err("busy");
-        assert!(!Instance::MpuNext.is_loaded(&fake.host()));
-        (state::read(&fake.host()).expect("readable").map(|state| state.version), kernel.calls.get())
-    }
-
-    #[test]
-    fn a_function_that_somebody_else_holds_does_not_cost_the_old_one() {
-        let knows_of_others = "version=0.0.9\nabi=2\nstate=armed\nhooks=nvidia_unlocked_ioctl,os_is_init_ns\n";
-        assert_eq!(after_busy(knows_of_others, &[TAKEN]), (Some("0.0.9".into()), (1, 1)));
-        let has_it_not = "version=0.0.9\nabi=1\nstate=armed\nhooks=nvidia_unlocked_ioctl\n";
-        assert_eq!(after_busy(has_it_not, &[TAKEN]), (Some("0.0.9".into()), (1, 1)));
+    fn new_one_that_does_not_take_over_does_not_cost_the_old_one() {
         let tracing = TAKEN.replace("os_is_init_ns", "kernel.ftrace_enabled");
-        let has_it = "version=0.0.9\nabi=1\nstate=armed\nhooks=nvidia_unlocked_ioctl,os_is_init_ns\n";
-        assert_eq!(after_busy(has_it, &[&tracing]), (Some("0.0.9".into()), (1, 1)));
-    }
-
-    #[test]
-    fn one_that_knows_of_no_other_and_has_the_function_goes_first() {
-        let fake = setup(Instance::Mpu);
-        let has_it = "version=0.0.9\nabi=1\nstate=armed\nhooks=nvidia_unlocked_ioctl,os_is_init_ns\n";
-        fake.write("/sys/module/mpu/parameters/state", has_it);
-        let kernel = FakeKernel::taking(&fake, ARMED);
-        kernel.states.borrow_mut().push(TAKEN.to_string());
-        let (state, replaced) = swapped(&fake, &kernel).expect("replaced");
-        assert_eq!((state.phase, replaced.gapless, kernel.calls.get()), (Phase::Armed, false, (2, 2)));
-    }
-
-    #[test]
-    fn a_new_one_that_did_not_take_over_and_stays_loaded_does_not_cost_the_old_one() {
         let retired = "version=0.2.0\nabi=2\nstate=retired\nrefused=mpu_peer:-12\ninside=0\n";
-        assert_eq!(after_busy(OLD, &[retired]).0, Some("0.0.9".into()));
+        let hooks = "hooks=nvidia_unlocked_ioctl";
+        for (old, first) in [
+            (format!("version=0.0.9\nabi=2\nstate=armed\n{hooks},os_is_init_ns\n"), TAKEN),
+            (format!("version=0.0.9\nabi=1\nstate=armed\n{hooks}\n"), TAKEN),
+            (format!("version=0.0.9\nabi=1\nstate=armed\n{hooks},os_is_init_ns\n"), tracing.as_str()),
+            (OLD.to_string(), retired),
+        ] {
+            let fake = setup(Instance::Mpu, &old);
+            let kernel = FakeKernel::taking(&fake, ARMED);
+            kernel.states.borrow_mut().push(first.to_string());
+            swapped(&kernel).expect_err("not taken over");
+            assert!(!Instance::MpuNext.is_loaded(&fake.host()));
+            assert_eq!((now(&fake).version.as_str(), kernel.calls.get()), ("0.0.9", (1, 1)), "{old}{first}");
+        }
         // The second step: the new one is up under the other name.
+        let fake = setup(Instance::Mpu, OLD);
+        let kernel = FakeKernel::taking(&fake, ARMED);
         let next = "version=0.2.0\nabi=2\nstate=armed\n";
-        assert_eq!(
-            {
-                let fake = setup(Instance::Mpu);
-                let kernel = FakeKernel::taking(&fake, ARMED);
-                kernel.states.borrow_mut().extend([next.to_string(), retired.to_string()]);
-                swapped(&fake, &kernel).expect_err("not taken over");
-                let now = state::read(&fake.host()).expect("readable").expect("up");
-                (now.instance, now.phase)
-            },
-            (Instance::MpuNext, Phase::Armed)
-        );
+        kernel.states.borrow_mut().extend([next.to_string(), retired.to_string()]);
+        swapped(&kernel).expect_err("not taken over");
+        assert_eq!((now(&fake).instance, now(&fake).phase), (Instance::MpuNext, Phase::Armed));
     }
 
     #[test]
-    fn a_swap_that_broke_off_is_finished_by_the_next() {
-        let fake = setup(Instance::Mpu);
+    fn interrupted_swap_is_finished_by_the_next() {
+        let fake = setup(Instance::Mpu, OLD);
         let kernel = FakeKernel::taking(&fake, ARMED);
         // The new one is up as mpu_next, and then mpu does not load.
         kernel.inserts.borrow_mut().extend([0, libc::ENOMEM]);
-        swapped(&fake, &kernel).expect_err("no memory");
-        let now = state::read(&fake.host()).expect("readable").expect("up");
-        assert_eq!((now.instance, now.phase), (Instance::MpuNext, Phase::Armed));
-        swapped(&fake, &kernel).expect("finished");
+        swapped(&kernel).expect_err("no memory");
+        assert_eq!((now(&fake).instance, now(&fake).phase), (Instance::MpuNext, Phase::Armed));
+        swapped(&kernel).expect("finished");
         assert!(Instance::Mpu.is_loaded(&fake.host()) && !Instance::MpuNext.is_loaded(&fake.host()));
     }
 
     #[test]
-    fn without_the_other_file_nothing_is_touched() {
-        let fake = setup(Instance::Mpu);
+    fn missing_twin_stops_the_swap() {
+        let fake = setup(Instance::Mpu, OLD);
         fake.remove("/m/mpu_next.ko");
         let kernel = FakeKernel::taking(&fake, ARMED);
-        let error = swapped(&fake, &kernel).expect_err("no file");
+        let error = swapped(&kernel).expect_err("no file");
         assert_eq!((error.code(), kernel.calls.get()), ("no_next_module", (0, 0)));
     }
 }

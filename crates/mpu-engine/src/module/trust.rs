@@ -1,8 +1,5 @@
-//! Whether root alone decides what a file is.
-//!
-//! Owns the walk from the root to a file, part by part and link by link, and the opening of what it led to. The walk goes downwards:
-//! in a folder that only root can write to, nobody else can exchange what was looked at. So the path that comes out, which has no
-//! links, leads to the same file for as long as root wants it to.
+//! Whether root alone decides what a file is: walks to it part by part and link by link. The walk goes downwards: in a folder that only
+//! root can write to, nobody else can exchange what was looked at, so the path that comes out leads to the same file.
 
 use mpu_host::host::Host;
 use rustix::fs::{openat2, Mode, OFlags, ResolveFlags, CWD};
@@ -113,7 +110,6 @@ impl Walk {
         Ok(at)
     }
 
-    /// An absolute path, from our root.
     fn inside<'a>(&self, path: &'a Path) -> Result<&'a Path, String> {
         path.strip_prefix(&self.root).or(path.strip_prefix(&self.named)).map_err(|_| leads_out(path))
     }

@@ -1,9 +1,7 @@
-//! The machine owner's key: where the field keeps it, and whether the firmware has been told of it.
-//!
-//! Owns the paths. Reads no private key, and no certificate beyond its bytes.
+//! The machine owner's key: where the field keeps it, and whether the firmware has been told of it. Reads no private key.
 
-use super::pin::{self, PKCS11};
 use mpu_host::host::Host;
+use percent_encoding::percent_decode;
 use std::fs;
 
 /// A private key with its certificate, as paths of the host.
@@ -11,11 +9,9 @@ use std::fs;
 pub struct Key {
     /// The private key: a file, or a `pkcs11:` address that the signing tool understands.
     pub private: String,
-    /// The certificate.
     pub certificate: String,
 }
 
-/// What the firmware knows of a certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Enrolled {
     /// It is in the machine owner's list, or in the firmware's own.
@@ -26,10 +22,8 @@ pub enum Enrolled {
     Unknown,
 }
 
-/// This program's own place: private key, certificate.
 pub const OWN: (&str, &str) = ("/etc/mpu/signing.key", "/etc/mpu/signing.der");
 
-/// DKMS's.
 pub const DKMS: (&str, &str) = ("/var/lib/dkms/mok.key", "/var/lib/dkms/mok.pub");
 
 /// Those two, and Ubuntu's, which its DKMS uses.
@@ -62,7 +56,6 @@ impl Key {
         host.bounded(&self.certificate, LIMIT).unwrap_or_default()
     }
 
-    /// Whether the firmware has its certificate.
     pub fn enrolled(&self, host: &Host) -> Enrolled {
         let certificate = self.certificate_bytes(host);
         let lists: Vec<Vec<u8>> = LISTS.iter().filter_map(|list| host.bounded(list, LIMIT)).collect();
@@ -122,8 +115,39 @@ fn dkms_key(host: &Host) -> Option<Key> {
     }
     let (private, certificate) = (private?, certificate?);
     // The signing tool asks for the PIN where it should be, and says so if it is not there.
-    let private = if pin::is_in(&private) { pin::taken_from(&private) } else { private };
+    let private = if has_pin(&private) { without_pin(&private) } else { private };
     Some(Key { private, certificate })
+}
+
+// A PIN in the address of a key in a token (RFC 7512, `pin-value`). Every user of a machine can read a command line, and logs repeat it:
+// so no address with a PIN goes any further.
+
+/// How the address of a key in a token begins.
+pub(super) const PKCS11: &str = "pkcs11:";
+
+const PIN: &str = "pin-value";
+
+/// Whether a key's name is an address that carries one, however it is spelled.
+pub(super) fn has_pin(name: &str) -> bool {
+    let plain = decoded_fully(name);
+    plain.trim_start().starts_with(PKCS11) && plain.contains(PIN)
+}
+
+fn without_pin(address: &str) -> String {
+    let parts = address.split_inclusive([';', '?', '&']).filter(|part| !decoded_fully(part).contains(PIN));
+    parts.collect::<String>().trim_end_matches([';', '?', '&']).to_string()
+}
+
+/// In lower case and without percent signs that stand for something else, however often they were put there.
+fn decoded_fully(text: &str) -> String {
+    let mut text = text.as_bytes().to_vec();
+    loop {
+        let decoded: Vec<u8> = percent_decode(&text).collect();
+        if decoded == text {
+            return String::from_utf8_lossy(&text).to_lowercase();
+        }
+        text = decoded;
+    }
 }
 
 #[cfg(test)]
@@ -210,5 +234,26 @@ mod tests {
         assert_eq!(found(&fake).as_deref(), Some(PLACES[1].0));
         list(&fake, LISTS[0], &[0, 0x30, 0x82, 1]);
         assert_eq!(found(&fake).as_deref(), Some(PLACES[2].0));
+    }
+
+    #[test]
+    fn a_pin_is_told_from_names_that_are_like_it() {
+        for name in ["/keys/pin-value.pem", "pkcs11:token=t?pin-source=file:/root/pin", "pkcs11:object=100%25%zz%", ""]
+        {
+            assert!(!has_pin(name), "{name}");
+        }
+        assert!(has_pin("pkcs11:token=t?pin-value=1") && has_pin("pkcs11:token=t;pin%2Dvalue=1"));
+    }
+
+    #[test]
+    fn an_address_keeps_all_but_the_pin() {
+        for (address, expect) in [
+            ("pkcs11:token=t;object=k?pin-value=1", "pkcs11:token=t;object=k"),
+            ("pkcs11:token=t?PIN%2Dvalue=1&module-path=/x", "pkcs11:token=t?module-path=/x"),
+            ("pkcs11:token=t;type=private", "pkcs11:token=t;type=private"),
+            ("pkcs11:pin-value=1", ""),
+        ] {
+            assert_eq!(without_pin(address), expect);
+        }
     }
 }

@@ -1,31 +1,41 @@
-//! Signs a module, by the kernel's own tool.
-//!
-//! Owns which tool and which digest. A host whose kernel takes any module has no signer: nothing that could fail is put in
-//! the way of its builds.
+//! Signs a module, by the kernel's own tool. A host whose kernel takes any module has no signer.
 
-use super::demand::demanded;
-use super::keys::Key;
-use super::pin::{self, PKCS11};
+use super::keys::{has_pin, Key, PKCS11};
 use mpu_host::exit::Exit;
-use mpu_host::explain::Explain;
-use mpu_host::host::Host;
-use rustix::fs::{memfd_create, MemfdFlags};
-use rustix::process::{kill_process_group, Pid, Signal};
+use mpu_host::explain::Facts;
+use mpu_host::explain_by_facts;
+use mpu_host::host::{Host, Lockdown};
+use mpu_os::child;
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+/// Whether the firmware checks what it boots: the UEFI specification's variable (section 3.3), four bytes of attributes
+/// and then 0 or 1.
+const SECURE_BOOT: &str = "/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c";
+
+/// shim's word that its owner switched validation off (`mokutil --disable-validation`): 1 after the attributes.
+const VALIDATION_OFF: &str = "/sys/firmware/efi/efivars/MokSBStateRT-605dab50-e046-4300-abb6-3dd810dd8b23";
+
+/// Whether this host booted with Secure Boot; none where there is no EFI firmware to ask.
+pub fn secure_boot(host: &Host) -> Option<bool> {
+    let flag = |path: &str| host.bounded(path, 64).and_then(|bytes| bytes.get(4).copied());
+    Some(flag(SECURE_BOOT)? == 1 && flag(VALIDATION_OFF) != Some(1))
+}
+
+/// Whether the kernel refuses unsigned modules. Secure Boot alone does not decide it: kernels lock themselves down under
+/// it, or do not.
+pub fn demanded(host: &Host) -> bool {
+    host.lockdown() != Lockdown::None || host.enforces_signatures()
+}
 
 /// What the kernel looks for at the end of a module.
 const MARK: &[u8] = b"~Module signature appended~\n";
 
-/// Why a module could not be signed.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs)] // the messages say it, and the fields are what they name
 pub enum SignError {
     #[error("cannot run {}", tool.display())]
     Tool { tool: PathBuf, source: io::Error },
@@ -39,43 +49,37 @@ pub enum SignError {
     NoTool { hint: String },
 }
 
-impl Explain for SignError {
-    fn code(&self) -> &'static str {
-        match self {
-            SignError::Tool { .. } => "sign_tool_unusable",
-            SignError::Failed { .. } => "sign_failed",
-            SignError::Key { .. } => "sign_key_unreadable",
-            SignError::Pin => "pin_in_address",
-            SignError::NoTool { .. } => "no_sign_tool",
-        }
-    }
-
-    fn exit(&self) -> Exit {
-        Exit::Failed
-    }
-
-    fn fix(&self) -> String {
-        match self {
-            SignError::Tool { .. } => "reinstall the headers of this kernel".to_string(),
-            SignError::Key { .. } => "name a private key (or a pkcs11: address) and its certificate".to_string(),
-            SignError::Pin => {
+impl SignError {
+    fn facts(&self) -> Facts {
+        let (code, fix) = match self {
+            SignError::Tool { .. } => ("sign_tool_unusable", "reinstall the headers of this kernel".to_string()),
+            SignError::Key { .. } => {
+                ("sign_key_unreadable", "name a private key (or a pkcs11: address) and its certificate".to_string())
+            }
+            SignError::Pin => (
+                "pin_in_address",
                 "take pin-value out of the address: every user of this machine can read a command line; name a file that holds the \
                  PIN, with pin-source=file:FILE in the address, or in the file of the environment variable OPENSSL_CONF \
                  (docs/prebuilt.md has one)"
-                    .to_string()
+                    .to_string(),
+            ),
+            SignError::NoTool { hint } => ("no_sign_tool", hint.clone()),
+            SignError::Failed { private, certificate, .. } => {
+                let how = match private.starts_with(PKCS11) {
+                    true => {
+                        "name the token's library and PIN in the file of the environment variable OPENSSL_CONF \
+                         (docs/prebuilt.md has one)"
+                    }
+                    false => "give the password of an encrypted key in the environment variable KBUILD_SIGN_PIN",
+                };
+                ("sign_failed", format!("check that {private} is the key of {certificate}; {how}"))
             }
-            SignError::NoTool { hint } => hint.clone(),
-            SignError::Failed { private, certificate, .. } if private.starts_with(PKCS11) => format!(
-                "check that {private} is the key of {certificate}; name the token's library and PIN in the file of the environment \
-                 variable OPENSSL_CONF (docs/prebuilt.md has one)"
-            ),
-            SignError::Failed { private, certificate, .. } => format!(
-                "check that {private} is the key of {certificate}; \
-                 give the password of an encrypted key in the environment variable KBUILD_SIGN_PIN"
-            ),
-        }
+        };
+        (code, Exit::Failed, fix)
     }
 }
+
+explain_by_facts!(SignError);
 
 /// What the tool, and the token's library, may be told by the environment: which token, and its password.
 const TOLD: [&str; 5] =
@@ -84,8 +88,7 @@ const TOLD: [&str; 5] =
 /// How long the tool may take: a token in a network has a while, and one that waits for a person is given up.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// What is read of a tool's complaints.
-const LONGEST_COMPLAINT: u64 = 64 << 10;
+const LONGEST_COMPLAINT: u64 = 1 << 20;
 
 /// A tool and a key, for a kernel that demands signatures.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -136,7 +139,7 @@ impl Signer {
     /// If the key or its certificate cannot be read, an address carries a PIN, or nothing here signs.
     pub fn given(host: &Host, headers: &Path, release: &str, key: Key) -> Result<Signer, SignError> {
         // First of all: every other message names the key.
-        if [&key.private, &key.certificate].into_iter().any(|name| pin::is_in(name)) {
+        if [&key.private, &key.certificate].into_iter().any(|name| has_pin(name)) {
             return Err(SignError::Pin);
         }
         let files = [&key.private, &key.certificate].into_iter().filter(|name| !name.starts_with(PKCS11));
@@ -159,47 +162,27 @@ impl Signer {
         &self.identity
     }
 
-    /// Appends a signature to a module.
     pub fn sign(&self, module: &Path) -> Result<(), SignError> {
         let mut command = Command::new(&self.tool);
         command.arg(&self.digest).arg(&self.private).arg(&self.certificate).arg(module);
         command.env_clear().env("PATH", &self.search_path).env("LC_ALL", "C").stdin(Stdio::null());
         command.envs(self.told.iter().map(|(name, value)| (name, value)));
-        let (succeeded, said) =
-            run_in_time(command, PATIENCE).map_err(|source| SignError::Tool { tool: self.tool.clone(), source })?;
-        if succeeded && is_signed(module) {
+        let ended = child::run(&mut command, PATIENCE, LONGEST_COMPLAINT);
+        let ended = ended.map_err(|source| SignError::Tool { tool: self.tool.clone(), source })?;
+        if ended.is_success() && is_signed(module) {
             return Ok(());
         }
-        let line = said.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or("the tool said nothing");
+        let said = String::from_utf8_lossy(&ended.stderr);
+        let line = match ended.status {
+            None => format!("the tool did not end within {} s", PATIENCE.as_secs()),
+            Some(_) => {
+                let mut lines = said.lines().map(str::trim).filter(|line| !line.is_empty());
+                lines.next().unwrap_or("the tool said nothing").to_string()
+            }
+        };
         let Key { private, certificate } = self.key.clone();
-        Err(SignError::Failed { private, certificate, line: line.to_string() })
+        Err(SignError::Failed { private, certificate, line })
     }
-}
-
-/// Runs a tool, and gives whether it succeeded and what it complained of. One that takes too long is killed with everything that it
-/// started.
-fn run_in_time(mut command: Command, patience: Duration) -> io::Result<(bool, String)> {
-    // Not a pipe: what the tool leaves running may hold the other end for ever.
-    let mut said = File::from(memfd_create("said", MemfdFlags::CLOEXEC)?);
-    let mut child = command.stdout(Stdio::null()).stderr(said.try_clone()?).process_group(0).spawn()?;
-    let began = Instant::now();
-    let ended = loop {
-        match child.try_wait()? {
-            Some(status) => break Some(status),
-            None if began.elapsed() > patience => break None,
-            None => thread::sleep(Duration::from_millis(10)),
-        }
-    };
-    let Some(status) = ended else {
-        // The tool is not waited for yet, so the group's name is still its own.
-        let _ = kill_process_group(Pid::from_child(&child), Signal::KILL);
-        child.wait()?;
-        return Ok((false, format!("the tool did not end within {} s", patience.as_secs())));
-    };
-    let mut complaints = Vec::new();
-    said.seek(SeekFrom::Start(0))?;
-    said.take(LONGEST_COMPLAINT).read_to_end(&mut complaints)?;
-    Ok((status.success(), String::from_utf8_lossy(&complaints).into_owned()))
 }
 
 /// Whether a module carries a signature, whoever's.
@@ -212,7 +195,6 @@ pub fn is_signed(module: &Path) -> bool {
     read.is_ok() && end == MARK
 }
 
-/// The same of a module's bytes.
 pub fn carries_signature(module: &[u8]) -> bool {
     module.ends_with(MARK)
 }
@@ -253,6 +235,7 @@ fn digest_in(config: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use mpu_host::explain::Explain;
     use mpu_host::host::fake::{FakeHost, RELEASE};
 
     fn locked() -> FakeHost {
@@ -465,33 +448,6 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_tool_that_hangs_is_killed_with_what_it_started() {
-        let dir = tempfile::tempdir().expect("a folder");
-        let mut command = Command::new("sh");
-        command.args(["-c", "sleep 100 & echo $! >pid; echo complaint >&2; wait"]).current_dir(dir.path());
-        let (succeeded, said) = run_in_time(command, Duration::from_millis(500)).expect("it runs");
-        assert!(!succeeded && said.contains("did not end within"), "{said}");
-        let pid = fs::read_to_string(dir.path().join("pid")).expect("it began");
-        // Whoever inherits it reaps it.
-        let state = || fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_default();
-        let is_gone = || state().rsplit(')').next().is_none_or(|rest| rest.is_empty() || rest.starts_with(" Z"));
-        let began = Instant::now();
-        while !is_gone() && began.elapsed() < Duration::from_secs(5) {
-            thread::sleep(Duration::from_millis(10));
-        }
-        assert!(is_gone(), "{}", state());
-    }
-
-    #[test]
-    fn what_a_tool_leaves_running_is_not_waited_for() {
-        let mut command = Command::new("sh");
-        command.args(["-c", "sleep 60 & echo complaint >&2; exit 1"]);
-        let began = Instant::now();
-        assert_eq!(run_in_time(command, PATIENCE).expect("it runs"), (false, "complaint\n".to_string()));
-        assert!(began.elapsed() < Duration::from_secs(30), "{:?}", began.elapsed());
-    }
-
     fn holds(bytes: &[u8], word: &[u8]) -> bool {
         bytes.windows(word.len()).any(|part| part == word)
     }
@@ -500,5 +456,34 @@ mod tests {
     fn what_is_shorter_than_a_signature_is_not_signed() {
         let fake = FakeHost::in_order();
         assert!(!is_signed(&module(&fake)) && !is_signed(Path::new("/nowhere")));
+    }
+
+    #[test]
+    fn secure_boot_is_what_the_firmware_and_shim_say() {
+        let fake = FakeHost::in_order();
+        let check = |variables: &[(&str, &str)], expect| {
+            for (path, value) in variables {
+                fake.write(path, value);
+            }
+            assert_eq!(secure_boot(&fake.host()), expect, "{variables:?}");
+        };
+        check(&[], None);
+        check(&[(SECURE_BOOT, "\x06\0\0")], None);
+        check(&[(SECURE_BOOT, "\x06\0\0\0\x01")], Some(true));
+        check(&[(VALIDATION_OFF, "\x06\0\0\0\0")], Some(true));
+        check(&[(VALIDATION_OFF, "\x06\0\0\0\x01")], Some(false));
+        check(&[(SECURE_BOOT, "\x06\0\0\0\0"), (VALIDATION_OFF, "")], Some(false));
+    }
+
+    #[test]
+    fn lockdown_and_enforcement_demand_signatures_and_secure_boot_alone_does_not() {
+        let fake = FakeHost::in_order();
+        fake.write(SECURE_BOOT, "\x06\0\0\0\x01");
+        assert!(!demanded(&fake.host()));
+        fake.write("/sys/module/module/parameters/sig_enforce", "Y\n");
+        assert!(demanded(&fake.host()));
+        fake.write("/sys/module/module/parameters/sig_enforce", "N\n");
+        fake.write("/sys/kernel/security/lockdown", "none [integrity] confidentiality\n");
+        assert!(demanded(&fake.host()));
     }
 }

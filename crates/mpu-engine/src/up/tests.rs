@@ -4,7 +4,6 @@ use super::*;
 use crate::module::load::fake::FakeKernel;
 use crate::module::prebuilt::{self, FOLDERS};
 use crate::module::raise::fake::Setup;
-use crate::module::raise::ModuleOptions;
 use crate::module::sources;
 use mpu_host::explain::Explain;
 use mpu_host::host::fake::RELEASE;
@@ -24,8 +23,7 @@ fn with_old() -> Setup {
     s.fake.write("/sys/module/mpu/parameters/policy", "host /before\n");
     s.fake.write(OLD_FILE, "");
     let file = s.fake.host().at(OLD_FILE);
-    let bytes = [sources::fake::module(RELEASE), b"version=0.0.9\0".to_vec()].concat();
-    fs::write(&file, bytes).expect("a module");
+    fs::write(&file, sources::fake::module_of("mpu", RELEASE, "0.0.9")).expect("a module");
     s.fake.write(
         "/run/mpu/up.json",
         &format!("{{\"since\":1,\"module\":{:?},\"by_agent\":true}}", file.display().to_string()),
@@ -132,4 +130,29 @@ fn another_way_to_redirect_that_is_refused_does_not_leave_the_host_without_an_en
     assert_eq!((error.code(), version_up(&s).as_deref()), ("redirect_refused", Some(this)), "{error}");
     assert!(error.to_string().ends_with(&format!("; MPU {this} is up")), "{error}");
     assert_eq!(s.fake.host().text("/sys/module/mpu/parameters/redirect").as_deref(), Some("auto"));
+}
+
+#[test]
+fn module_is_first_where_it_can_be_had() {
+    let s = Setup::new();
+    s.fake.can_notify();
+    let choice = |engine, module: &ModuleOptions| {
+        let options = UpOptions { engine: Some(engine), module: module.clone(), ..UpOptions::default() };
+        preflight(&s.fake.host(), &Config::default(), &options).expect("a choice").choice
+    };
+    let auto = ModuleOptions::default();
+    assert_eq!(choice(Asked::Auto, &s.options()).engine, Engine::Module);
+    s.fake.write("/sys/kernel/security/lockdown", "none [integrity] confidentiality");
+    let found = choice(Asked::Auto, &auto);
+    assert_eq!(found.engine, Engine::Notify);
+    assert!(found.why.contains("locked down (integrity)") && found.better.is_some(), "{found:?}");
+    assert_eq!(choice(Asked::Module, &auto).engine, Engine::Module, "what is asked for is taken");
+    let build = ModuleOptions { build_only: true, ..auto.clone() };
+    assert_eq!(choice(Asked::Auto, &build).engine, Engine::Module, "there is nothing to build of the other");
+
+    s.fake.write("/proc/sys/kernel/osrelease", "5.8.0-generic");
+    assert_eq!(choice(Asked::Auto, &auto).engine, Engine::Module, "neither: the module says what is missing");
+    s.fake.write("/proc/sys/kernel/osrelease", RELEASE);
+    s.fake.write("/proc/self/status", "CapEff:\t0000000000000000\n");
+    assert_eq!(choice(Asked::Auto, &auto).engine, Engine::Module, "who has no rights learns nothing of the host");
 }

@@ -38,7 +38,7 @@ fn one_that_is_up_is_left_alone() {
 #[test]
 fn one_that_was_retired_takes_containers_again_with_the_rules_of_now() {
     let fake = FakeHost::in_order();
-    let supervisor = FakeSupervisor::on(&fake, State { state: "retired".into(), ..state(&["a"]) });
+    let supervisor = FakeSupervisor::on(&fake, State { state: Phase::Retired, ..state(&["a"]) });
     let options = SupervisorOptions { policy: "host /monitors".to_string(), ..OPTIONS };
     assert_eq!(raised(&fake, &options).as_deref(), Ok("resumed"));
     assert_eq!(*supervisor.told.lock().expect("ours"), ["resume\n", "policy\nhost /monitors", "budget\n100"]);

@@ -15,6 +15,7 @@ use crate::supervisor::setting::Setting;
 use crate::{CONTROL_SOCKET, LISTENER_SOCKET, RETIRED};
 use mpu_host::config::{rules, Config};
 use mpu_host::host::{Host, CAP_SYS_ADMIN};
+use mpu_host::phase::Phase;
 use mpu_host::time::now;
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -303,7 +304,7 @@ impl Daemon {
         let (restarts, restarts_last_hour) = setting.counters.restarts(now());
         State {
             version: env!("CARGO_PKG_VERSION").to_string(),
-            state: if setting.retired.load(Relaxed) { "retired" } else { "armed" }.to_string(),
+            state: if setting.retired.load(Relaxed) { Phase::Retired } else { Phase::Armed },
             pid: setting.pid,
             since: setting.counters.since(),
             restarts,

@@ -219,7 +219,7 @@ impl<'a> Agent<'a> {
             return Ok(None);
         }
         // One that is retired goes on for containers of before, and takes no new ones.
-        let is_up = observe::observe(Engine::Notify, self.host)?.is_some_and(|engine| engine.state == "armed");
+        let is_up = observe::observe(Engine::Notify, self.host)?.is_some_and(|engine| engine.state == Phase::Armed);
         // A module that is up, and an agent that raised it, come before an engine that is being tried beside it.
         let is_theirs = is_up && (engine == Asked::Notify || state::read(self.host)?.is_none());
         match is_theirs || engine == Asked::Auto {
@@ -285,11 +285,12 @@ impl<'a> Agent<'a> {
             ask: None,
         };
         let done = up::up(self.host, self.kernel, &options)?;
-        if done.how != How::AlreadyUp {
-            let took = done.replaced.map_or(String::new(), |old| format!(", in the place of version {}", old.version));
+        if done.raised.how != How::AlreadyUp {
+            let took =
+                done.raised.replaced.map_or(String::new(), |old| format!(", in the place of version {}", old.version));
             (self.log)(&format!("the engine came up after {:.1} s{took}", done.took.as_secs_f64()));
         }
-        let mut changed = done.how != How::AlreadyUp;
+        let mut changed = done.raised.how != How::AlreadyUp;
         let compiled: Vec<String> = rules::compile(&config).lines().map(str::to_string).collect();
         if !changed && apply::holds(self.host, &config, &compiled) == Some(false) {
             let rules = apply::apply(self.host)?.rules;

@@ -415,7 +415,7 @@ fn a_notify_engine_that_takes_no_containers_does_not_keep_the_module_away() {
     let stage = Stage::new();
     let _retired = FakeSupervisor::on(
         stage.fake(),
-        mpu_notify::client::State { state: "retired".to_string(), ..mpu_notify::fake::state(&["old"]) },
+        mpu_notify::client::State { state: mpu_host::phase::Phase::Retired, ..mpu_notify::fake::state(&["old"]) },
     );
     stage.play(&["a"], |_, mut agents| {
         agents[0].round().expect("a round");

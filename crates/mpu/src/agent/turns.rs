@@ -5,10 +5,10 @@
 //! (the new pod takes over, the old one steps back) and what a rollback wants (the new pod goes, the old one has the
 //! turn again). The last one to leave takes the engine with it. Knows nothing of engines.
 
-use mpu_engine::lock::{self, Held, LockError};
 use mpu_host::exit::Exit;
 use mpu_host::explain::Explain;
 use mpu_host::host::Host;
+use mpu_os::lock::{self, Held, LockError};
 use rustix::fs::{flock, FlockOperation};
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, Write};

@@ -1,7 +1,4 @@
-//! `mpu agent`: an agent's farewell, and the answers to a kubelet's probes.
-//!
-//! Owns the reports, and what counts as a container seen right. The rounds are
-//! `crate::agent`'s.
+//! `mpu agent`: an agent's farewell, the answers to a kubelet's probes, and what counts as a container seen right.
 
 use crate::agent::note::{answer, uptime, Note, Question};
 use crate::agent::{Agent, AgentOptions, Parting};
@@ -71,7 +68,6 @@ pub fn run(
 /// How long the driver may take: the first client of a GPU waits for it to start.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// What was found, or why nothing was.
 type Found = Result<(bool, String), ProbeError>;
 
 /// Measures in a thread of its own. One that hangs in the driver, where no signal ends it, is left alone: the agent goes round, says that
@@ -135,10 +131,6 @@ pub fn ask(host: &Host, question: Question, id: &str, within: u64) -> Result<Ans
 
 impl Report for Left {
     const COMMAND: &'static str = "agent";
-
-    fn exit(&self) -> Exit {
-        Exit::Ok
-    }
 
     fn text(&self, _: Style) -> String {
         match (&self.left_to, self.result) {

@@ -1,54 +1,11 @@
 //! `mpu build`: the report of a module that was built for another kernel.
-//!
-//! Owns the words. What is done is `mpu_engine::module::elsewhere`'s.
 
-use crate::error::Error;
 use crate::report::{Lines, Report, Style};
-use mpu_engine::error::EngineError;
-use mpu_engine::module::elsewhere::{self, BuildOptions, Elsewhere};
+use mpu_engine::module::elsewhere::Elsewhere;
 use mpu_engine::module::prebuilt::FOLDERS;
-use mpu_host::exit::Exit;
-use mpu_host::host::Host;
-use schemars::JsonSchema;
-use serde::Serialize;
-use std::path::PathBuf;
 
-/// What was built.
-#[derive(Debug, Clone, Serialize, JsonSchema)]
-#[schemars(rename = "Built")]
-pub struct Done {
-    /// The kernel's release.
-    pub kernel: String,
-    /// The processor: `x86_64` or `aarch64`.
-    pub arch: &'static str,
-    /// What the module says of the kernel that it is for.
-    pub vermagic: String,
-    /// The module's file.
-    pub module: PathBuf,
-    /// The same module under its other name, for a change of versions without a gap.
-    pub next_module: PathBuf,
-    /// What the build said.
-    pub log: PathBuf,
-    /// Whether the module carries a signature.
-    pub signed: bool,
-    /// Seconds that all of it took.
-    pub seconds: f64,
-}
-
-/// Builds it.
-pub fn build(host: &Host, options: &BuildOptions) -> Result<Done, Error> {
-    let Elsewhere { release, arch, vermagic, module, next, log, signed, took } =
-        elsewhere::build(host, options).map_err(EngineError::from)?;
-    let seconds = took.as_secs_f64();
-    Ok(Done { kernel: release, arch, vermagic, module, next_module: next, log, signed, seconds })
-}
-
-impl Report for Done {
+impl Report for Elsewhere {
     const COMMAND: &'static str = "build";
-
-    fn exit(&self) -> Exit {
-        Exit::Ok
-    }
 
     fn text(&self, style: Style) -> String {
         let mut lines = Lines::new(style);
@@ -71,7 +28,7 @@ mod tests {
 
     #[test]
     fn the_json_is_documented_and_the_text_says_what_to_do_next() {
-        let mut done = Done {
+        let mut done = Elsewhere {
             kernel: "6.1.0".to_string(),
             arch: "x86_64",
             vermagic: "6.1.0 SMP preempt mod_unload modversions".to_string(),

@@ -1,10 +1,8 @@
 //! `mpu config`: whether the file is sound, what it means, and giving its rules to a running engine.
-//!
-//! Owns the reports. The file's grammar is `config`'s; where rules go is the engine's.
 
 use crate::error::Error;
 use crate::report::{Lines, Report, Style};
-use mpu_engine::apply::{self, How};
+use mpu_engine::apply::{holds, Applied, How};
 use mpu_host::config::{rules, Config, Drivers, Modules, Visibility};
 use mpu_host::exit::Exit;
 use mpu_host::host::Host;
@@ -36,16 +34,6 @@ pub struct Shown {
     pub applied: Option<bool>,
 }
 
-/// What was applied.
-#[derive(Debug, Serialize, JsonSchema)]
-pub struct Applied {
-    /// `applied`, or `not_up` when there was no engine to give the rules to.
-    #[schemars(with = "&'static str", extend("enum" = How::ALL))]
-    pub result: How,
-    /// How many compiled rules.
-    pub rules: usize,
-}
-
 /// Checks a file: the host's, which need not be there, or the one that is named.
 pub fn check(host: &Host, file: Option<&Path>) -> Result<Sound, Error> {
     let (file, config) = match file {
@@ -59,27 +47,16 @@ pub fn check(host: &Host, file: Option<&Path>) -> Result<Sound, Error> {
     Ok(Sound { file, rules: config.rules.len(), warnings: config.warnings() })
 }
 
-/// Shows what is in force.
 pub fn show(host: &Host) -> Result<Shown, Error> {
     let config = Config::of(host)?;
     let file = Some(PathBuf::from(mpu_host::config::FILE)).filter(|file| host.at(file).exists());
     let compiled: Vec<String> = rules::compile(&config).lines().map(str::to_string).collect();
-    let applied = apply::holds(host, &config, &compiled);
+    let applied = holds(host, &config, &compiled);
     Ok(Shown { file, config, compiled, applied })
-}
-
-/// Gives the rules to the engine that is up. The next `mpu up` does so by itself.
-pub fn apply(host: &Host) -> Result<Applied, Error> {
-    let apply::Applied { how, rules } = apply::apply(host)?;
-    Ok(Applied { result: how, rules })
 }
 
 impl Report for Sound {
     const COMMAND: &'static str = "config";
-
-    fn exit(&self) -> Exit {
-        Exit::Ok
-    }
 
     fn text(&self, style: Style) -> String {
         let mut lines = Lines::new(style);
@@ -96,10 +73,6 @@ impl Report for Sound {
 
 impl Report for Shown {
     const COMMAND: &'static str = "config";
-
-    fn exit(&self) -> Exit {
-        Exit::Ok
-    }
 
     fn text(&self, style: Style) -> String {
         let mut lines = Lines::new(style);
@@ -169,6 +142,7 @@ impl Report for Applied {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use mpu_engine::apply::apply;
     use mpu_engine::module::state::{self, ARMED};
     use mpu_host::explain::Explain;
     use mpu_host::host::fake::FakeHost;

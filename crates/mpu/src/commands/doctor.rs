@@ -22,7 +22,6 @@ pub struct Examined {
     pub findings: Vec<Finding>,
 }
 
-/// Looks at everything.
 pub fn examine(host: &Host) -> Examined {
     let findings = doctor::examine(host);
     let worst = findings.iter().map(|finding| finding.level).filter(|level| *level != Level::Skipped).max();
@@ -41,7 +40,6 @@ pub struct Reported {
     pub has_names: bool,
 }
 
-/// Writes one.
 pub fn report(host: &Host, file: &Path, with_names: bool, force: bool) -> Result<Reported, Error> {
     let text = issue::report(host, with_names);
     issue::write(file, &text, force)?;
@@ -50,10 +48,6 @@ pub fn report(host: &Host, file: &Path, with_names: bool, force: bool) -> Result
 
 impl Report for Reported {
     const COMMAND: &'static str = "doctor";
-
-    fn exit(&self) -> Exit {
-        Exit::Ok
-    }
 
     fn text(&self, style: Style) -> String {
         let file = self.report.display();
@@ -64,7 +58,6 @@ impl Report for Reported {
     }
 }
 
-/// What is looked at.
 pub fn list() -> String {
     let checks = doctor::checks();
     checks.iter().map(|check| format!("{:<18} {}\n", check.id, check.about)).collect()

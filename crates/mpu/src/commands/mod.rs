@@ -1,7 +1,4 @@
 //! The commands: each takes a host and options, has its work done, and gives a report.
-//!
-//! Owns the reports and their words, and which command gives which. Parsing arguments is `cli`'s, doing things is the engines' and
-//! the other rooms'; what reports have in common is `report`'s.
 
 pub mod agent;
 pub mod build;
@@ -9,9 +6,7 @@ pub mod config;
 pub mod doctor;
 pub mod down;
 mod install;
-pub mod metrics;
 pub mod probe;
-pub mod ps;
 pub mod schema;
 pub mod status;
 pub mod up;
@@ -22,9 +17,8 @@ use crate::listing::Listed;
 use schema::one;
 use schemars::{Schema, SchemaGenerator};
 
-pub use views::{ArgumentView, DriverView, HolderView, NotifyView, ProofView, Refusal, StateView};
+pub use views::{ArgumentView, DriverView, HolderView, NotifyView, ProofView, StateView};
 
-/// A command that can answer in JSON.
 struct Answers {
     name: &'static str,
     /// Its reports; of a command without any, only failures are JSON.
@@ -34,7 +28,7 @@ struct Answers {
 /// In the order of `mpu --help`.
 const ANSWERS: &[Answers] = &[
     Answers { name: "up", reports: |g| vec![one::<up::Done>(g)] },
-    Answers { name: "down", reports: |g| vec![one::<down::Done>(g)] },
+    Answers { name: "down", reports: |g| vec![one::<mpu_engine::down::Down>(g)] },
     Answers { name: "status", reports: |g| vec![one::<status::Status>(g)] },
     Answers { name: "probe", reports: |g| vec![one::<probe::Probed>(g)] },
     Answers { name: "doctor", reports: |g| vec![one::<doctor::Examined>(g), one::<doctor::Reported>(g)] },
@@ -42,9 +36,9 @@ const ANSWERS: &[Answers] = &[
     Answers { name: "uninstall", reports: |g| vec![one::<Outcome>(g)] },
     Answers {
         name: "config",
-        reports: |g| vec![one::<config::Sound>(g), one::<config::Shown>(g), one::<config::Applied>(g)],
+        reports: |g| vec![one::<config::Sound>(g), one::<config::Shown>(g), one::<mpu_engine::apply::Applied>(g)],
     },
-    Answers { name: "build", reports: |g| vec![one::<build::Done>(g)] },
+    Answers { name: "build", reports: |g| vec![one::<mpu_engine::module::elsewhere::Elsewhere>(g)] },
     Answers { name: "metrics", reports: |_| Vec::new() },
     Answers { name: "agent", reports: |g| vec![one::<agent::Left>(g), one::<agent::Answered>(g)] },
     Answers { name: "nri", reports: |_| Vec::new() },

@@ -1,6 +1,4 @@
 //! `mpu probe`: the report of what a container would see, and whether that is right.
-//!
-//! Owns the words. The measurement, and what it is compared with, are `crate::probe`'s.
 
 use super::DriverView;
 use crate::error::Error;
@@ -50,7 +48,6 @@ pub struct FaultView {
     pub explanation: &'static str,
 }
 
-/// Probes this host.
 pub fn probe(host: &Host) -> Result<Probed, Error> {
     Ok(compare::probe(host)?.into())
 }

@@ -1,8 +1,5 @@
-//! `mpu schema`: what the JSON of each command is, as JSON Schema (draft 2020-12).
-//!
-//! Owns what ties reports to their envelope; which command gives which is the folder's table. What is in a report is told by the
-//! report's own type, from which its part of the schema is derived, so that the two cannot differ. A schema holds an answer to all
-//! fields of its version and lets further ones pass, since a version may gain fields. A release has all of them as files.
+//! `mpu schema`: the JSON of each command as JSON Schema (draft 2020-12), derived from the reports' types. Further fields pass, since a
+//! version may gain some.
 
 use super::{Answers, ANSWERS};
 use crate::report::{Envelope, Failure, Report, SCHEMA};
@@ -25,7 +22,6 @@ pub fn commands() -> impl Iterator<Item = &'static str> {
     ANSWERS.iter().map(|row| row.name)
 }
 
-/// Their names, one a line.
 pub fn list() -> String {
     commands().map(|name| name.to_string() + "\n").collect()
 }

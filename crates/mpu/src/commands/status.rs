@@ -5,11 +5,11 @@ use crate::error::Error;
 use crate::nri::presence::{self, Plugin, Standing};
 use crate::report::{Lines, Report, Style};
 use mpu_engine::module::foreign::{self, Foreign};
-use mpu_engine::module::prebuilt::PassedOver;
+use mpu_engine::module::plan::Origin;
 use mpu_engine::module::proof::{self, Ask};
 use mpu_engine::module::record::Record;
+use mpu_engine::module::sources::PassedOver;
 use mpu_engine::module::state::{self, Phase};
-use mpu_engine::module::which::Origin;
 use mpu_engine::Engine;
 use mpu_host::driver::Driver;
 use mpu_host::exit::Exit;
@@ -84,7 +84,7 @@ pub fn status(host: &Host, ask: Ask) -> Result<Status, Error> {
         }
     };
     let supervisor = client::state(host)?;
-    let only_supervisor_works = supervisor.as_ref().is_some_and(|supervisor| supervisor.state == "armed")
+    let only_supervisor_works = supervisor.as_ref().is_some_and(|supervisor| supervisor.state == Phase::Armed)
         && !module.as_ref().is_some_and(|module| module.phase.is_placed() || module.phase == Phase::Waiting);
     let engine = match (&module, &supervisor) {
         (Some(_), _) if !only_supervisor_works => Some(Engine::Module),
@@ -148,17 +148,17 @@ impl Report for Status {
     const COMMAND: &'static str = "status";
 
     fn exit(&self) -> Exit {
-        let module = self.module_state.as_ref().map(|state| state.state.as_str());
-        let supervisor = self.notify_state.as_ref().map(|state| state.state.as_str());
+        let module = self.module_state.as_ref().map(|state| &state.state);
+        let supervisor = self.notify_state.as_ref().map(|state| &state.state);
         match (self.engine, module, supervisor) {
-            (Some(Engine::Module), Some("refused" | "stuck"), _) => Exit::Failed,
-            (Some(Engine::Module), Some("armed" | "placed"), _) if !self.function_tracing => Exit::Failed,
+            (Some(Engine::Module), Some(Phase::Refused | Phase::Stuck), _) => Exit::Failed,
+            (Some(Engine::Module), Some(Phase::Armed | Phase::Placed), _) if !self.function_tracing => Exit::Failed,
             (Some(Engine::Module), ..) if self.proof.as_ref().is_some_and(|proof| proof.is_fault) => Exit::Failed,
-            (Some(Engine::Module), Some("retired"), _) => Exit::NotReady,
-            (Some(Engine::Module), Some("waiting"), _) if self.driver.is_some() => Exit::Failed,
+            (Some(Engine::Module), Some(Phase::Retired), _) => Exit::NotReady,
+            (Some(Engine::Module), Some(Phase::Waiting), _) if self.driver.is_some() => Exit::Failed,
             (Some(Engine::Module), ..) => Exit::Ok,
             // It accepts no new container.
-            (Some(Engine::Notify), _, Some("retired")) => Exit::NotReady,
+            (Some(Engine::Notify), _, Some(Phase::Retired)) => Exit::NotReady,
             (Some(Engine::Notify), ..) => Exit::Ok,
             (None, ..) => Exit::NotReady,
         }
@@ -182,13 +182,13 @@ impl Report for Status {
         }
         match (self.engine, &self.module_state, &self.notify_state) {
             (Some(Engine::Module), Some(state), supervisor) => {
-                let lost = state.state == "waiting" && self.driver.is_some();
+                let lost = state.state == Phase::Waiting && self.driver.is_some();
                 let why = "a driver is loaded, but the module does not find its functions";
                 lines.put("state", if lost { format!("{}: {why}", style.bad("waiting")) } else { state.line(style) });
-                if let Some(proof) = self.proof.as_ref().filter(|_| state.state == "placed") {
+                if let Some(proof) = self.proof.as_ref().filter(|_| state.state == Phase::Placed) {
                     lines.put("proof", proof.line(style));
                 }
-                if state.is_placed() && !self.function_tracing {
+                if state.state.is_placed() && !self.function_tracing {
                     let off = style.bad("function tracing is off (kernel.ftrace_enabled = 0)");
                     lines.put("", format!("{off}: the redirects do nothing until `sysctl kernel.ftrace_enabled=1`"));
                 }

@@ -1,14 +1,13 @@
 //! `mpu up`: the report of how an engine came up.
-//!
-//! Owns the words. What is done is `engine::up`'s.
 
 use super::{DriverView, NotifyView, ProofView, StateView};
 use crate::error::Error;
 use crate::report::{Lines, Report, Style};
 use crate::wiring;
 use mpu_engine::module::load::Kernel;
-use mpu_engine::module::prebuilt::PassedOver;
-use mpu_engine::module::which::Origin;
+use mpu_engine::module::plan::Origin;
+use mpu_engine::module::sources::PassedOver;
+use mpu_engine::module::state::Phase;
 use mpu_engine::up::{How, Note, Up, UpOptions};
 use mpu_engine::{self as engine, Engine};
 use mpu_host::exit::Exit;
@@ -22,7 +21,6 @@ use std::path::PathBuf;
 #[schemars(rename = "Up")]
 pub struct Done {
     /// `loaded`, `started`, `resumed`, `replaced`, `already_up` or `built`.
-    #[schemars(with = "&'static str", extend("enum" = How::ALL))]
     pub result: How,
     /// The engine.
     pub engine: Engine,
@@ -57,31 +55,31 @@ pub struct Done {
     pub seconds: f64,
 }
 
-/// Brings MPU up.
 pub fn up(host: &Host, kernel: &dyn Kernel, options: &UpOptions) -> Result<Done, Error> {
     Ok(Done::of(host, engine::up::up(host, kernel, options)?))
 }
 
 impl Done {
     fn of(host: &Host, up: Up) -> Done {
-        let better = up.choice.better.map(|fix| format!("for the module: {fix}"));
+        let Up { choice, notes, raised, proof, notify_state, driver, took } = up;
+        let better = choice.better.map(|fix| format!("for the module: {fix}"));
         Done {
-            result: up.how,
-            engine: up.choice.engine,
-            engine_because: up.choice.why,
-            notes: better.into_iter().chain(up.notes.iter().map(in_words)).collect(),
-            module: up.module,
-            module_origin: up.origin,
-            passed_over: up.passed_over,
-            build_seconds: up.built_in.map(|took| took.as_secs_f64()),
-            gapless: up.replaced.as_ref().map(|replaced| replaced.gapless),
-            replaced_version: up.replaced.map(|replaced| replaced.version),
-            module_state: up.module_state.as_ref().map(|state| StateView::of(host, state)),
-            proof: up.proof.as_ref().map(ProofView::from),
-            notify_state: up.notify_state.as_ref().map(NotifyView::from),
-            driver: up.driver.as_ref().map(DriverView::from),
-            to_try: up.driver.as_ref().map(|_| wiring::to_try(host, up.choice.engine)),
-            seconds: up.took.as_secs_f64(),
+            result: raised.how,
+            engine: choice.engine,
+            engine_because: choice.why,
+            notes: better.into_iter().chain(notes.iter().map(in_words)).collect(),
+            module: raised.module,
+            module_origin: raised.origin,
+            passed_over: raised.passed_over,
+            build_seconds: raised.built_in.map(|took| took.as_secs_f64()),
+            gapless: raised.replaced.as_ref().map(|replaced| replaced.gapless),
+            replaced_version: raised.replaced.map(|replaced| replaced.version),
+            module_state: raised.state.as_ref().map(|state| StateView::of(host, state)),
+            proof: proof.as_ref().map(ProofView::from),
+            notify_state: notify_state.as_ref().map(NotifyView::from),
+            to_try: driver.as_ref().map(|_| wiring::to_try(host, choice.engine)),
+            driver: driver.as_ref().map(DriverView::from),
+            seconds: took.as_secs_f64(),
         }
     }
 }
@@ -147,7 +145,7 @@ impl Report for Done {
         lines.put("engine", format!("{} ({})", self.engine.name(), self.engine_because));
         if let Some(state) = &self.module_state {
             lines.put("state", state.line(style));
-            if let Some(proof) = self.proof.as_ref().filter(|_| state.state == "placed") {
+            if let Some(proof) = self.proof.as_ref().filter(|_| state.state == Phase::Placed) {
                 lines.put("proof", proof.line(style));
             }
             if let Some(line) = state.argument_line(style).filter(|_| state.has_to_believe()) {

@@ -1,7 +1,6 @@
 //! Others who want the same place: live patches, tracers, preloaded libraries.
 
 use super::seen::{CheckRow, Group, Seen};
-use super::taken::without_module;
 use mpu_engine::module::{foreign, state};
 use mpu_host::host::Host;
 use std::path::Path;
@@ -43,7 +42,6 @@ const LISTS: [&str; 2] = ["/sys/kernel/tracing/enabled_functions", "/sys/kernel/
 
 /// What the names of NVML's functions begin with.
 const NAME: &[u8] = b"nvmlDevice";
-/// More of a library is not read.
 const LONGEST: usize = 16 << 20;
 
 fn foreign_module(host: &Host) -> Seen {
@@ -56,9 +54,6 @@ fn foreign_module(host: &Host) -> Seen {
 }
 
 fn livepatch(host: &Host) -> Seen {
-    if let Some(skipped) = without_module(host) {
-        return skipped;
-    }
     let mut of_driver = None;
     for patch in names(&host.at(PATCHES)) {
         let functions = names(&host.at(PATCHES).join(&patch).join("nvidia"));
@@ -92,9 +87,6 @@ fn names(dir: &Path) -> Vec<String> {
 }
 
 fn redirects(host: &Host) -> Seen {
-    if let Some(skipped) = without_module(host) {
-        return skipped;
-    }
     let Some(list) = LISTS.iter().find_map(|list| host.text(list)) else {
         return Seen::skipped("the kernel's list of traced functions is not mounted, or only root can read it");
     };

@@ -1,7 +1,7 @@
 //! The NVIDIA driver: there, known, whole, and what it shows containers.
 
-use super::notify;
 use super::seen::{CheckRow, Group, Level, Seen};
+use super::taken::uses_notify;
 use crate::probe::compare;
 use crate::wiring::{self, Wiring};
 use mpu_engine::Engine;
@@ -10,7 +10,6 @@ use mpu_host::driver::Driver;
 use mpu_host::host::{Host, CAP_SYS_ADMIN};
 use std::path::{Component, Path, PathBuf};
 
-/// Where distributions and NVIDIA's installer put libraries.
 const LIBRARIES: [&str; 8] = [
     "/usr/lib/x86_64-linux-gnu",
     "/usr/lib/x86_64-linux-gnu/nvidia/current",
@@ -137,7 +136,7 @@ fn nodes(host: &Host) -> Seen {
 }
 
 fn container_gpus(host: &Host) -> Seen {
-    if notify::is_used(host) {
+    if uses_notify(host) {
         return Seen::skipped("`notify_wrapper` looks at this where the notify engine is used");
     }
     match wiring::look(host, Engine::Module) {

@@ -2,6 +2,7 @@
 
 use super::kernel;
 use super::seen::{CheckRow, Group, Level, Seen};
+use super::taken::planned;
 use crate::install::journal::{self, Left};
 use crate::install::{self, Package, Record};
 use crate::metrics::page::is_missed;
@@ -10,8 +11,8 @@ use mpu_engine::module::build::STORE;
 use mpu_engine::module::foreign;
 use mpu_engine::module::load_error;
 use mpu_engine::module::proof;
-use mpu_engine::module::state::{self, Argument, Instance, Phase};
-use mpu_engine::{self as engine, module::raise, observe};
+use mpu_engine::module::state::{self, Argument, Instance, Phase, Refusal};
+use mpu_engine::observe;
 use mpu_host::config::{rules, Config, Redirect};
 use mpu_host::driver::Driver;
 use mpu_host::exit::Exit;
@@ -54,13 +55,7 @@ pub const CHECKS: &[CheckRow] = &[
 ];
 
 fn choice(host: &Host) -> Seen {
-    let Config { engine: asked, modules, .. } = Config::of(host).unwrap_or_default();
-    let driver = Driver::loaded(host);
-    let options = raise::ModuleOptions { modules, ..raise::ModuleOptions::default() };
-    let choice = match engine::choose(host, asked, &options, driver.as_ref()) {
-        Ok(choice) => choice,
-        Err(_) => return Seen::skipped("the state of the loaded module is not known"),
-    };
+    let Some(choice) = planned(host) else { return Seen::skipped("the state of the loaded module is not known") };
     let because = format!("{}: {}", choice.engine.name(), choice.why);
     // Either engine is right: that the other would serve more is no trouble.
     match choice.better {
@@ -77,6 +72,14 @@ fn state_of(host: &Host) -> Result<Option<state::State>, Seen> {
         }
         _ => Seen::of(Level::Broken, &error),
     })
+}
+
+/// The state of the module, where it is loaded and may be read.
+fn loaded(host: &Host) -> Result<state::State, Seen> {
+    match state_of(host) {
+        Ok(state) => state.ok_or_else(|| Seen::skipped("the module is not loaded")),
+        Err(_) => Err(Seen::skipped("the module's state is not known")),
+    }
 }
 
 fn up(host: &Host) -> Seen {
@@ -97,7 +100,8 @@ fn up(host: &Host) -> Seen {
             "a driver is loaded, but the module does not find its functions",
             "sudo mpu up   # reloads it; update MPU if the driver is newer",
         ),
-        Phase::Refused { symbol, errno } => {
+        Phase::Refused => {
+            let Refusal { symbol, errno } = state.refused.unwrap_or_default();
             let fix = match symbol.as_str() {
                 load_error::TRACING => "sudo sysctl kernel.ftrace_enabled=1 && sudo mpu up",
                 _ => {
@@ -105,12 +109,12 @@ fn up(host: &Host) -> Seen {
                      # unload what holds a function, then sudo mpu up"
                 }
             };
-            Seen::broken(format!("refused: {}; nothing is redirected", load_error::not_placed(symbol, *errno)), fix)
+            Seen::broken(format!("refused: {}; nothing is redirected", load_error::not_placed(&symbol, errno)), fix)
         }
         Phase::Retired => {
             Seen::broken("retired: its redirects are removed, and nothing is translated", "sudo mpu up --replace")
         }
-        Phase::Other(word) => Seen::attention(format!("it says {word}, which this mpu does not know"), "# update mpu"),
+        word => Seen::attention(format!("it says {word}, which this mpu does not know"), "# update mpu"),
     }
 }
 
@@ -162,10 +166,9 @@ fn redirect(host: &Host) -> Seen {
 }
 
 fn argument(host: &Host) -> Seen {
-    let state = match state_of(host) {
-        Ok(Some(state)) => state,
-        Ok(None) => return Seen::skipped("the module is not loaded"),
-        Err(_) => return Seen::skipped("the module's state is not known"),
+    let state = match loaded(host) {
+        Ok(state) => state,
+        Err(seen) => return seen,
     };
     match state.argument {
         None => Seen::skipped("no redirect is placed, or the module does not say"),
@@ -186,24 +189,23 @@ fn argument(host: &Host) -> Seen {
 }
 
 fn orphans(host: &Host) -> Seen {
-    match state_of(host) {
-        Ok(Some(state)) if state.orphans == 0 => Seen::fine("none"),
-        Ok(Some(state)) => Seen::attention(
+    match loaded(host) {
+        Ok(state) if state.orphans == 0 => Seen::fine("none"),
+        Ok(state) => Seen::attention(
             format!(
                 "{} callers died inside the driver, which crashed; only a reboot frees what they held there",
                 state.orphans
             ),
             "sudo dmesg | grep -A 30 -e Oops -e BUG:   # shows the crash; reboot when the GPU's users can be interrupted",
         ),
-        Ok(None) => Seen::skipped("the module is not loaded"),
-        Err(_) => Seen::skipped("the module's state is not known"),
+        Err(seen) => seen,
     }
 }
 
 /// Of the two engines, this is the one that may be up.
 fn supervisor(host: &Host) -> Seen {
     match client::state(host) {
-        Ok(Some(state)) if state.state == "armed" => {
+        Ok(Some(state)) if state.state == Phase::Armed => {
             Seen::fine(format!("notify, armed: {} containers have its listener", state.containers.len()))
         }
         Ok(Some(state)) => Seen::broken(

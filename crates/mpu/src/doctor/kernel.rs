@@ -1,13 +1,11 @@
 //! What the kernel and its owner allow, and what is there to build a module with.
 
 use super::seen::{CheckRow, Group, Level, Seen};
-use super::taken::without_module;
 use mpu_engine::module::build::STORE;
-use mpu_engine::module::prebuilt::PassedOver;
+use mpu_engine::module::plan::{self, Origin};
 use mpu_engine::module::record::Record;
-use mpu_engine::module::sources::Built;
-use mpu_engine::module::which::{self, Origin};
-use mpu_engine::module::{checks, installed, prebuilt, state};
+use mpu_engine::module::sources::{self, Built, PassedOver};
+use mpu_engine::module::{checks, prebuilt, state};
 use mpu_engine::signing::{self, Enrolled, Key, Signer};
 use mpu_host::config::{Config, Modules};
 use mpu_host::host::{Host, Lockdown, CAP_SYS_MODULE};
@@ -58,9 +56,6 @@ fn root(host: &Host) -> Seen {
 }
 
 fn kernel(host: &Host) -> Seen {
-    if let Some(skipped) = without_module(host) {
-        return skipped;
-    }
     match checks::kernel(host) {
         Ok(release) => Seen::fine(release),
         Err(unfit) => Seen::of(Level::Broken, &unfit),
@@ -68,9 +63,6 @@ fn kernel(host: &Host) -> Seen {
 }
 
 fn modules_allowed(host: &Host) -> Seen {
-    if let Some(skipped) = without_module(host) {
-        return skipped;
-    }
     match (host.modules_disabled(), state::is_loaded(host)) {
         (false, _) => Seen::fine("yes"),
         (true, true) => Seen::attention(
@@ -82,9 +74,6 @@ fn modules_allowed(host: &Host) -> Seen {
 }
 
 fn tracing(host: &Host) -> Seen {
-    if let Some(skipped) = without_module(host) {
-        return skipped;
-    }
     match (host.ftrace_disabled(), state::read(host)) {
         (false, _) => Seen::fine("on"),
         (true, Ok(Some(state))) if state.phase.is_placed() => Seen::broken(
@@ -98,9 +87,6 @@ fn tracing(host: &Host) -> Seen {
 }
 
 fn signatures(host: &Host) -> Seen {
-    if let Some(skipped) = without_module(host) {
-        return skipped;
-    }
     let secure_boot = signing::secure_boot(host) == Some(true);
     let locked = host.lockdown() != Lockdown::None;
     let said = match (secure_boot, locked, host.enforces_signatures()) {
@@ -132,7 +118,7 @@ fn signatures(host: &Host) -> Seen {
 
 /// The module that `mpu up` takes without building one.
 fn ready_made(host: &Host, release: &str) -> Option<Built> {
-    which::ready_made(host, release, modules(host)).file.map(|(_, built)| built)
+    plan::ready_made(host, release, modules(host)).file.map(|(_, built)| built)
 }
 
 fn modules(host: &Host) -> Modules {
@@ -142,7 +128,7 @@ fn modules(host: &Host) -> Modules {
 /// Which file is used, or would be, and why.
 fn module_file(host: &Host) -> Seen {
     let Ok(release) = host.release() else { return Seen::skipped("the kernel's release is not known") };
-    let ready = which::ready_made(host, &release, modules(host));
+    let ready = plan::ready_made(host, &release, modules(host));
     let loaded = Record::read(host).filter(|_| state::is_loaded(host));
     let in_words = |path: &Path, origin: Origin| format!("{} ({})", path.display(), origin.in_words());
     let used = match (&loaded, &ready.file) {
@@ -163,13 +149,10 @@ fn module_file(host: &Host) -> Seen {
             "# mend what is said of the file, or remove it: `mpu up` builds a module where none is at hand".to_string()
         }
     };
-    Seen::attention(format!("{used}; passed over: {}", which::ReadyMade::in_words(&over)), fix)
+    Seen::attention(format!("{used}; passed over: {}", sources::in_words(&over)), fix)
 }
 
 fn headers(host: &Host) -> Seen {
-    if let Some(skipped) = without_module(host) {
-        return skipped;
-    }
     let Ok(release) = host.release() else { return Seen::skipped("the kernel's release is not known") };
     if let Some(built) = ready_made(host, &release) {
         return Seen::fine(format!("not needed: {} is there", built.path.display()));
@@ -183,9 +166,6 @@ fn headers(host: &Host) -> Seen {
 }
 
 fn next_kernel(host: &Host) -> Seen {
-    if let Some(skipped) = without_module(host) {
-        return skipped;
-    }
     let Ok(running) = host.release() else { return Seen::skipped("the kernel's release is not known") };
     let names = std::fs::read_dir(host.at("/lib/modules")).into_iter().flatten().flatten();
     let mut releases: Vec<String> = names.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
@@ -209,16 +189,13 @@ fn next_kernel(host: &Host) -> Seen {
 
 /// Whether DKMS, if it has the module's sources, has built the module for the running kernel.
 pub fn dkms(host: &Host) -> Seen {
-    if let Some(skipped) = without_module(host) {
-        return skipped;
-    }
     let version = env!("CARGO_PKG_VERSION");
     let tree = Path::new("/var/lib/dkms/mpu");
     if !host.at(tree).is_dir() {
         return Seen::skipped("DKMS does not manage the module here");
     }
     let Ok(release) = host.release() else { return Seen::skipped("the kernel's release is not known") };
-    let found = installed::find(host, &release);
+    let found = prebuilt::find_installed(host, &release);
     if found.taken.is_some() {
         return Seen::fine(format!("mpu/{version} for {release}"));
     }
@@ -231,7 +208,7 @@ pub fn dkms(host: &Host) -> Seen {
     };
     let said = match found.passed_over.as_slice() {
         [] => format!("DKMS has no module of MPU {version} for {release}"),
-        over => format!("no module of DKMS for {release} can be used: {}", which::ReadyMade::in_words(over)),
+        over => format!("no module of DKMS for {release} can be used: {}", sources::in_words(over)),
     };
     Seen::attention(said, fix)
 }

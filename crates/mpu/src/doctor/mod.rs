@@ -1,18 +1,13 @@
-//! `mpu doctor`: everything that can be wrong with MPU on a host, looked at in one go, each with its way out.
-//!
-//! Owns the table of checks, how bad a finding is, that a fix can be typed as it is, and that no check can hang the
-//! others. Changes nothing. What a check looks at is another module's knowledge wherever there is one. A check of an
-//! engine that this host does not take is skipped: what that engine lacks is nobody's trouble.
+//! `mpu doctor`: everything that can be wrong with MPU on a host, looked at in one go, each with its way out. Changes nothing; no check
+//! can hang the others.
 
 mod conflicts;
 mod driver;
 mod engine;
 mod kernel;
 mod notify;
-mod nri;
 mod seen;
 mod taken;
-mod unserved;
 
 use seen::Seen;
 pub use seen::{Group, Level};
@@ -27,13 +22,9 @@ use std::time::Duration;
 /// How long one check may take. A driver that hangs must not hang the doctor.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// One check.
 pub struct Check {
-    /// Its stable name.
     pub id: &'static str,
-    /// What it is about.
     pub group: Group,
-    /// What it looks at, and why that matters.
     pub about: &'static str,
     look: fn(&Host) -> Seen,
 }
@@ -53,16 +44,14 @@ pub struct Finding {
     pub fix: Option<String>,
 }
 
-/// Every check, in the order of a report.
 pub fn checks() -> Vec<Check> {
-    [kernel::CHECKS, driver::CHECKS, engine::CHECKS, notify::CHECKS, nri::CHECKS, conflicts::CHECKS]
+    [kernel::CHECKS, driver::CHECKS, engine::CHECKS, notify::CHECKS, conflicts::CHECKS]
         .into_iter()
         .flatten()
         .map(|&(id, group, about, look)| Check { id, group, about, look })
         .collect()
 }
 
-/// Looks at everything.
 pub fn examine(host: &Host) -> Vec<Finding> {
     checks().into_iter().map(|check| finding(host, &check, PATIENCE)).collect()
 }
@@ -105,9 +94,9 @@ pub fn next(findings: &[Finding]) -> Option<&str> {
 
 fn finding(host: &Host, check: &Check, patience: Duration) -> Finding {
     let (send, receive) = mpsc::channel();
-    let (host, look) = (host.clone(), check.look);
+    let (host, id, look) = (host.clone(), check.id, check.look);
     // A check that hangs is left to hang; the process ends without it.
-    thread::spawn(move || drop(send.send(look(&host))));
+    thread::spawn(move || drop(send.send(taken::skipped(&host, id).unwrap_or_else(|| look(&host)))));
     let seen = receive.recv_timeout(patience).unwrap_or_else(|error| match error {
         mpsc::RecvTimeoutError::Timeout => {
             let hangs = format!("no answer within {} s: something that this check reads hangs", patience.as_secs());

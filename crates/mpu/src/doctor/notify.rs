@@ -1,19 +1,25 @@
 //! What the notify engine needs around it: a kernel, containers that get its filter, somebody who keeps it.
 
 use super::seen::{CheckRow, Group, Level, Seen};
-use crate::nri::presence::{self, Standing};
+use super::taken::{not_used, uses_notify};
+use crate::listing::columns::harmless;
+use crate::nri::presence::{self, Plugin, Standing};
 use crate::wiring::{self, Wiring};
-use mpu_engine::module::{raise, state};
-use mpu_engine::{self as engine, Engine};
-use mpu_host::config::{Asked, Config};
-use mpu_host::driver::Driver;
+use mpu_core::HostPid;
+use mpu_engine::module::state;
+use mpu_engine::up::PLUGIN;
+use mpu_engine::Engine;
+use mpu_host::config::Config;
+use mpu_host::containers::{self, Container};
 use mpu_host::exit::Exit;
 use mpu_host::explain::Explain;
-use mpu_host::host::Host;
-use mpu_notify::client::{self, State};
+use mpu_host::host::{Host, INIT_PID_NAMESPACE};
+use mpu_notify::client;
 use mpu_notify::hold;
 use mpu_notify::raise::{is_stale, systemd_has_unit, unfit, LOG, UNIT};
 use mpu_notify::MOST_COUNTED;
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::fs;
 use std::path::Path;
 
@@ -43,36 +49,23 @@ pub const CHECKS: &[CheckRow] = &[
         "notify_unserved",
         Group::Engine,
         "whether the notify engine answers for every container that uses a GPU now",
-        super::unserved::unserved,
+        unserved,
+    ),
+    (
+        "notify_nri",
+        Group::Engine,
+        "whether the container engine's plugin, `mpu nri`, is registered and can serve, where it runs or is asked for",
+        nri,
     ),
 ];
 
-/// NVIDIA's name of the wrapper, and ours.
 const WRAPPER: &str = "nvidia-container-runtime";
 const OURS: &str = "mpu-container";
-/// Whether anything here matters on this host: the engine is up, or would be taken.
-pub(super) fn is_used(host: &Host) -> bool {
-    let chosen = || {
-        let asked = Config::of(host).map_or(Asked::Auto, |config| config.engine);
-        let driver = Driver::loaded(host);
-        let choice = engine::choose(host, asked, &raise::ModuleOptions::default(), driver.as_ref());
-        choice.is_ok_and(|choice| choice.engine == Engine::Notify)
-    };
-    state(host).is_some() || !state::is_loaded(host) && chosen()
-}
-
-fn state(host: &Host) -> Option<State> {
-    client::state(host).ok().flatten()
-}
-
-pub(super) fn not_used() -> Seen {
-    Seen::skipped("this host does not use the notify engine")
-}
 
 fn kernel(host: &Host) -> Seen {
     match unfit(host) {
         None => Seen::fine("the kernel has all of it"),
-        Some(error) if is_used(host) => Seen::of(Level::Broken, &error),
+        Some(error) if uses_notify(host) => Seen::of(Level::Broken, &error),
         Some(_) => not_used(),
     }
 }
@@ -98,9 +91,6 @@ fn socket(host: &Host) -> Seen {
 }
 
 fn wrapper(host: &Host) -> Seen {
-    if !is_used(host) {
-        return not_used();
-    }
     if presence::are_hidden(host) {
         return Seen::skipped("only root can see whether a plugin brings the listener");
     }
@@ -137,7 +127,7 @@ fn wrapper(host: &Host) -> Seen {
 }
 
 fn keeper(host: &Host) -> Seen {
-    if state(host).is_none() {
+    if !matches!(client::state(host), Ok(Some(_))) {
         return Seen::skipped("the notify engine is not up");
     }
     if !host.at("/run/systemd/system").is_dir() {
@@ -185,9 +175,6 @@ fn restarts(host: &Host) -> Seen {
 }
 
 fn rootless(host: &Host) -> Seen {
-    if !is_used(host) {
-        return not_used();
-    }
     let users = fs::read_dir(host.at("/run/user")).into_iter().flatten().flatten();
     let has = |folder: &Path| ["docker.sock", "podman/podman.sock"].iter().any(|name| folder.join(name).exists());
     let mut users: Vec<String> = users
@@ -206,5 +193,159 @@ fn rootless(host: &Host) -> Seen {
             "# start them as root: sudo docker run …, or podman as root, or `sudo mpu run -- COMMAND`; the module serves \
                 them too, where it can be loaded",
         ),
+    }
+}
+
+/// What becomes of containers where the plugin can do nothing for them.
+const BY_WRAPPER: &str =
+    "sudo nvidia-ctk runtime configure --runtime=containerd --set-as-default   # or containerd 2.3 or later";
+
+/// Whether all plugins stand well; without one, whether one is wanted.
+fn nri(host: &Host) -> Seen {
+    if matches!(state::read(host), Ok(Some(state)) if state.phase.is_placed()) {
+        return Seen::skipped("the module serves every container");
+    }
+    if presence::are_hidden(host) {
+        return Seen::skipped("only root can see the plugins");
+    }
+    let plugins = presence::plugins(host);
+    let of = |standing| plugins.iter().find(|plugin: &&Plugin| plugin.standing == standing);
+    if let Some(plugin) = of(Standing::Serves) {
+        return Seen::fine(&plugin.words);
+    }
+    if let Some(plugin) = of(Standing::Partly) {
+        let what =
+            format!("{}, which tells no profiles: only containers without a seccomp profile are served", plugin.words);
+        return Seen::attention(what, BY_WRAPPER);
+    }
+    if let Some(plugin) = of(Standing::Useless) {
+        return Seen::attention(format!("{}, which lets no plugin set a seccomp profile", plugin.words), BY_WRAPPER);
+    }
+    if let Some(plugin) = of(Standing::Waits) {
+        return Seen::attention(
+            plugin.words.clone(),
+            "sudo journalctl -u containerd | grep -i nri   # NRI is on by default since containerd 2.0: [plugins.'io.containerd.nri.v1.nri']",
+        );
+    }
+    match Config::of(host) {
+        Ok(config) if config.nri && uses_notify(host) => Seen::attention(
+            format!(
+                "the configuration says nri = true, and no `mpu nri` runs: new containers start without MPU ({PLUGIN})"
+            ),
+            format!("sudo systemctl enable --now {PLUGIN}"),
+        ),
+        _ => Seen::skipped("no plugin runs here, and none is asked for"),
+    }
+}
+
+/// Containers that use a GPU and that the notify engine does not answer for. A process that has some filter and no container's id, as
+/// under `mpu run`, is not told of: whose filter it is cannot be seen.
+fn unserved(host: &Host) -> Seen {
+    if matches!(state::read(host), Ok(Some(state)) if state.phase.is_placed()) {
+        return Seen::fine("the module serves every container");
+    }
+    let engine = match client::state(host) {
+        Ok(Some(state)) => state,
+        Ok(None) => return Seen::skipped("the notify engine is not up"),
+        Err(error) if error.exit() == Exit::Refused => return Seen::skipped("only root can read the engine's state"),
+        Err(_) => return Seen::skipped("the engine's state is not known"),
+    };
+    let mut left_out = BTreeSet::new();
+    let mut served = BTreeSet::new();
+    for process in processes(host).filter(|process| is_inside_with_gpu(host, *process)) {
+        let container = containers::of(host, process);
+        let is_named = container.as_ref().map(|container| layers(container).any(|layer| engine.answers_for(&layer.id)));
+        let name = container.map_or(format!("process {}", process.get()), |container| shown(&container));
+        match is_named {
+            Some(true) => served.insert(name),
+            None if has_filter(host, process) => false,
+            _ => left_out.insert(name),
+        };
+    }
+    if left_out.is_empty() {
+        return Seen::fine(format!("{} containers use a GPU, and the engine serves each", served.len()));
+    }
+    let names: Vec<String> = left_out.into_iter().collect();
+    Seen::attention(
+        format!("these use a GPU, and the notify engine does not answer for them: {}", names.join(", ")),
+        "# restart them through the wrapper (`docker run --runtime=nvidia …`, or as the default runtime) or under `mpu nri`; \
+            a filter cannot be added to what runs already",
+    )
+}
+
+/// Its name, or some digits of its id. Whoever starts a container chooses both.
+fn shown(container: &Container) -> String {
+    harmless(container.name.as_deref().unwrap_or(container.short_id()))
+}
+
+/// It, and the containers around it: a filter is inherited.
+fn layers(container: &Container) -> impl Iterator<Item = &Container> {
+    std::iter::successors(Some(container), |layer| layer.outer.as_deref())
+}
+
+fn processes(host: &Host) -> impl Iterator<Item = HostPid> {
+    let entries = fs::read_dir(host.at("/proc")).into_iter().flatten().flatten();
+    entries.filter_map(|entry| HostPid::new(entry.file_name().to_str()?.parse().ok()?))
+}
+
+/// Whether it is in a PID namespace below the host's and has a node of the driver open. Of one that has ended, or may not be looked at, no.
+fn is_inside_with_gpu(host: &Host, process: HostPid) -> bool {
+    let of_process = |name: &str| host.at(format!("/proc/{}/{name}", process.get()));
+    let is_inside =
+        fs::read_link(of_process("ns/pid")).is_ok_and(|link| link.as_os_str() != OsStr::new(INIT_PID_NAMESPACE));
+    let open = || fs::read_dir(of_process("fd")).into_iter().flatten().flatten();
+    is_inside
+        && open().any(|fd| fs::read_link(fd.path()).is_ok_and(|file| file.to_string_lossy().starts_with("/dev/nvidia")))
+}
+
+/// Whether any system call filter is on it: `Seccomp:` in proc_pid_status(5) is 2 then.
+fn has_filter(host: &Host, process: HostPid) -> bool {
+    let status = host.text(format!("/proc/{}/status", process.get())).unwrap_or_default();
+    status.lines().filter_map(|line| line.strip_prefix("Seccomp:")).any(|mode| mode.trim() == "2")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nri::presence::{Presence, FOLDER};
+    use mpu_host::containers::Runtime;
+    use mpu_host::host::fake::FakeHost;
+
+    #[test]
+    fn how_a_plugin_stands_is_how_bad_it_is() {
+        let fake = FakeHost::in_order();
+        let host = fake.host();
+        assert_eq!(nri(&host).level, Level::Skipped);
+        let mut presence = Presence::new(&host.at(FOLDER), Path::new("/run/nri.sock"), &|line| panic!("{line}"));
+        for (standing, level, fix) in [
+            (Standing::Waits, Level::Attention, "journalctl"),
+            (Standing::Useless, Level::Attention, "configure"),
+            (Standing::Partly, Level::Attention, "configure"),
+            (Standing::Serves, Level::Ok, ""),
+        ] {
+            presence.say(standing, "registered with containerd v1 as 90-mpu");
+            let seen = nri(&host);
+            assert_eq!(seen.level, level, "{standing:?}");
+            assert!(seen.what.contains("90-mpu") && seen.fix.unwrap_or_default().contains(fix), "{standing:?}");
+        }
+        drop(presence);
+        fake.write(mpu_host::config::FILE, "engine = \"notify\"\nnri = true\n");
+        let seen = nri(&host);
+        assert_eq!(
+            (seen.level, seen.fix.as_deref()),
+            (Level::Attention, Some("sudo systemctl enable --now mpu-nri.service"))
+        );
+        fake.write(mpu_host::config::FILE, "engine = \"notify\"\n");
+        assert_eq!(nri(&host).level, Level::Skipped);
+    }
+
+    #[test]
+    fn a_containers_name_does_nothing_to_a_terminal() {
+        let of = |name: Option<&str>, id: &str| {
+            let (id, name) = (id.to_string(), name.map(str::to_string));
+            shown(&Container { id, runtime: Runtime::Docker, user: None, name, pod: None, outer: None })
+        };
+        assert_eq!(of(Some("train\u{1b}[2J\n"), "a"), "train\u{fffd}[2J\u{fffd}");
+        assert_eq!(of(None, "box\u{1b}c"), "box\u{fffd}c");
     }
 }

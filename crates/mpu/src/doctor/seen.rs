@@ -1,6 +1,4 @@
 //! What a check sees: how bad it is, and a way out that can be typed as it is.
-//!
-//! Owns the shape of a check's answer and of a row in a table of checks.
 
 use mpu_host::explain::{chain, Explain};
 use mpu_host::host::Host;
@@ -37,7 +35,6 @@ pub enum Group {
     Conflicts,
 }
 
-/// What one check saw.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Seen {
     pub(super) level: Level,
@@ -83,7 +80,6 @@ pub(super) fn typeable(fix: String) -> String {
     }
 }
 
-/// A row of a module's table.
 pub(super) type CheckRow = (&'static str, Group, &'static str, fn(&Host) -> Seen);
 
 #[cfg(test)]

@@ -1,10 +1,10 @@
 //! Which engine this host takes: what another one lacks is nobody's trouble.
 
 use super::seen::Seen;
-use mpu_engine::module::{raise, state};
-use mpu_engine::{choose, Engine};
+use mpu_engine::module::state;
+use mpu_engine::up::{self, Choice, UpOptions};
+use mpu_engine::Engine;
 use mpu_host::config::Config;
-use mpu_host::driver::Driver;
 use mpu_host::host::Host;
 use mpu_notify::client;
 
@@ -16,14 +16,44 @@ fn taken(host: &Host) -> Engine {
     if matches!(client::state(host), Ok(Some(_))) {
         return Engine::Notify;
     }
-    let Config { engine: asked, modules, .. } = Config::of(host).unwrap_or_default();
-    let driver = Driver::loaded(host);
-    let options = raise::ModuleOptions { modules, ..raise::ModuleOptions::default() };
-    choose(host, asked, &options, driver.as_ref()).map_or(Engine::Module, |choice| choice.engine)
+    planned(host).map_or(Engine::Module, |choice| choice.engine)
 }
 
-/// Why the module's needs are not looked at; none where they are.
-pub(super) fn without_module(host: &Host) -> Option<Seen> {
-    (taken(host) == Engine::Notify)
-        .then(|| Seen::skipped("only the module needs it, and this host uses the notify engine"))
+/// What `mpu up` would take; none if that is not known. What is wrong with the configuration is another check's.
+pub(super) fn planned(host: &Host) -> Option<Choice> {
+    let config = Config::of(host).unwrap_or_default();
+    up::preflight(host, &config, &UpOptions::default()).ok().map(|plan| plan.choice)
+}
+
+const OF_MODULE: [&str; 9] = [
+    "kernel",
+    "modules_allowed",
+    "function_tracing",
+    "signatures",
+    "headers",
+    "next_kernel",
+    "dkms",
+    "livepatch",
+    "other_redirects",
+];
+
+/// Checks of what only the notify engine needs.
+const OF_NOTIFY: [&str; 2] = ["notify_wrapper", "notify_rootless"];
+
+/// Why a check is not made; none where it is.
+pub(super) fn skipped(host: &Host, check: &str) -> Option<Seen> {
+    if OF_MODULE.contains(&check) && taken(host) == Engine::Notify {
+        return Some(Seen::skipped("only the module needs it, and this host uses the notify engine"));
+    }
+    (OF_NOTIFY.contains(&check) && !uses_notify(host)).then(not_used)
+}
+
+/// Whether the notify engine is up, or would be taken.
+pub(super) fn uses_notify(host: &Host) -> bool {
+    let chosen = || planned(host).is_some_and(|choice| choice.engine == Engine::Notify);
+    matches!(client::state(host), Ok(Some(_))) || !state::is_loaded(host) && chosen()
+}
+
+pub(super) fn not_used() -> Seen {
+    Seen::skipped("this host does not use the notify engine")
 }

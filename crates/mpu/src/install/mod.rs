@@ -13,11 +13,10 @@ use crate::versions::is_newer;
 use journal::Journal;
 use layout::{Documents, Layout, VERSION};
 use mpu_engine::error::EngineError;
-use mpu_engine::lock::Held;
 use mpu_engine::module::load::Kernel;
 use mpu_engine::module::sources::Sources;
 use mpu_engine::module::state::{self, Phase};
-use mpu_engine::module::{fits, raise};
+use mpu_engine::module::{plan as module_plan, raise};
 use mpu_engine::{down, up};
 use mpu_host::config::{Asked, Config, Modules};
 use mpu_host::driver::Driver;
@@ -27,6 +26,7 @@ use mpu_host::host::{Host, CAP_SYS_MODULE};
 use mpu_host::progress::Progress;
 use mpu_notify::{self as notify, client};
 use mpu_os::file::{replace_file_atomically, Mode};
+use mpu_os::lock::Held;
 use plan::{Action, Means, Step, StepView};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -138,7 +138,8 @@ pub fn install(
         modules: config.modules,
         ..raise::ModuleOptions::default()
     };
-    let by_notify = fits::unfit(host, &module, Driver::loaded(host).as_ref())?.is_some()
+    let planned = module_plan::preflight(host, &module, Driver::loaded(host).as_ref());
+    let by_notify = module_plan::unfit(host, &planned).is_some()
         && (config.engine == Asked::Notify || config.engine == Asked::Auto && notify::raise::unfit(host).is_none());
     let means = Means::of(host);
     let is_built = !sources.files.is_empty() && !by_notify && config.modules != Modules::Prebuilt;
@@ -151,7 +152,7 @@ pub fn install(
         _ => false,
     };
     let is_up = state::read(host)?.is_some_and(|state| state.version == VERSION)
-        || client::state(host)?.is_some_and(|state| state.version == VERSION && state.state == "armed");
+        || client::state(host)?.is_some_and(|state| state.version == VERSION && state.state == Phase::Armed);
     let result = match before.as_deref() {
         _ if options.dry_run => Became::Planned,
         Some(VERSION) if (is_up || options.no_start) && !steps.iter().any(changes) => Became::Unchanged,
@@ -275,7 +276,7 @@ fn act(
         Action::Lower => drop(down::down(host, kernel, Duration::from_secs(30))?),
         Action::Verify => match state::read(host)? {
             Some(state) if state.phase.is_placed() || state.phase == Phase::Waiting => {}
-            _ if client::state(host)?.is_some_and(|state| state.state == "armed") => {}
+            _ if client::state(host)?.is_some_and(|state| state.state == Phase::Armed) => {}
             state => {
                 let why = state.map_or("the engine is not up".into(), |state| format!("{:?}", state.phase));
                 return Err(InstallError::Failed { command: "mpu status".into(), why });

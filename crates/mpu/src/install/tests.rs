@@ -351,7 +351,7 @@ fn removal_holds_the_lock_until_all_is_removed() {
         for mut stream in listener.incoming().flatten() {
             let (mut request, mut state) = (String::new(), fake::state(&["a"]));
             stream.read_to_string(&mut request).expect("a request");
-            state.state = "retired".to_string();
+            state.state = mpu_host::phase::Phase::Retired;
             states.lock().expect("ours").push((journal::left(&below), below.at("/var/lib/mpu/built").exists()));
             let _ = match request.starts_with("state") {
                 true => stream.write_all(serde_json::to_string(&state).expect("JSON").as_bytes()),

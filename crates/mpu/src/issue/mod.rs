@@ -167,7 +167,7 @@ fn engine(engine: &Observed) -> String {
     let rows = [
         ("engine", Some(engine.engine.name().to_string())),
         ("  version", Some(plain(&engine.version).to_string())),
-        ("  state", Some(plain(&engine.state).to_string())),
+        ("  state", Some(plain(engine.state.word()).to_string())),
         ("  refused", refused),
         ("  callers", Some(engine.inside.to_string())),
         ("  orphans", number(engine.orphans)),

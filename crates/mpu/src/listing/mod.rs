@@ -74,7 +74,7 @@ struct Shown {
 }
 
 /// What was asked for of a look.
-pub(crate) fn listed(host: &Host, seen: Snapshot, options: &ListOptions, width: Option<usize>) -> Listed {
+pub fn listed(host: &Host, seen: Snapshot, options: &ListOptions, width: Option<usize>) -> Listed {
     let notes = notes(host, &seen);
     let all = seen.processes.len();
     let mut processes: Vec<GpuProcess> =

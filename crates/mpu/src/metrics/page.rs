@@ -7,8 +7,9 @@ use super::ledger::Ledger;
 use super::text::{clean, Labels, Text};
 use super::usage::{Gpu, Label, Sum, Usage};
 use mpu_core::Reason;
-use mpu_engine::observe::{Cost, Observed, STATES};
+use mpu_engine::observe::{Cost, Observed};
 use mpu_host::driver::{self, Driver, Flavour};
+use mpu_host::phase::Phase;
 use std::fmt::Display;
 use std::time::Duration;
 
@@ -99,10 +100,10 @@ fn engines(engines: &[Observed], text: &mut Text) {
     text.family(&f::UP).put(&[], u8::from(engines.iter().any(is_up)));
     let mut rows = text.family(&f::STATE);
     for engine in engines {
-        let other = (!STATES.contains(&engine.state.as_str())).then(|| clean(&engine.state));
-        for state in STATES.into_iter().chain(other.as_deref()) {
-            let is_so = u8::from(other.as_deref().unwrap_or(&engine.state) == state);
-            rows.put(&[engine.engine.name(), &clean(&engine.version), state], is_so);
+        let other = (!Phase::SAID.contains(&engine.state)).then(|| engine.state.clone());
+        for state in Phase::SAID.into_iter().chain(other) {
+            let is_so = u8::from(engine.state == state);
+            rows.put(&[engine.engine.name(), &clean(&engine.version), &clean(state.word())], is_so);
         }
     }
     let mut rows = text.family(&f::REFUSED);
@@ -175,7 +176,7 @@ fn of_containers(text: &mut Text, family: &'static f::Family, engines: &[Observe
 
 /// Whether callers in containers pass an engine that can translate.
 fn is_up(engine: &Observed) -> bool {
-    matches!(engine.state.as_str(), "armed" | "placed") && engine.tracing != Some(false)
+    engine.state.is_placed() && engine.tracing != Some(false)
 }
 
 fn counts(

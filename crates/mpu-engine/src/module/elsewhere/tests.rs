@@ -1,6 +1,6 @@
 //! Builds for kernels that do not run here, with a made-up make: what comes out, and each reason against it.
 
-use super::super::prebuilt;
+use super::super::{elf, prebuilt};
 use super::*;
 use mpu_host::explain::Explain;
 use mpu_host::host::fake::FakeHost;
@@ -29,10 +29,9 @@ impl Rig {
         rig
     }
 
-    /// A make that builds modules for a kernel.
     fn makes(&self, release: &str) {
         for (name, ko) in [("mpu", "mpu.ko"), ("mpu_next", NEXT)] {
-            fs::write(self.fake.host().at(ko), sources::fake::module_named(name, release)).expect("a module");
+            fs::write(self.fake.host().at(ko), sources::fake::module_of(name, release, "0.0.9")).expect("a module");
         }
         let from = self.fake.host().at("/");
         let body = format!(
@@ -75,7 +74,7 @@ impl Rig {
         }
     }
 
-    fn build(&self, options: &BuildOptions) -> Result<Elsewhere, ElsewhereError> {
+    fn build(&self, options: &BuildOptions) -> Result<Elsewhere, ModuleError> {
         build(&self.fake.host(), options)
     }
 
@@ -117,7 +116,7 @@ fn what_comes_out_is_where_a_node_looks_for_it() {
     }
     let found = prebuilt::find(&node.host(), RELEASE, |_| Ok(()));
     assert!(
-        found.passed_over[0].why.starts_with("is of MPU none"),
+        found.passed_over[0].why.starts_with("is of MPU 0.0.9"),
         "found, and only the made-up version is wrong: {found:?}"
     );
 }
@@ -211,9 +210,9 @@ fn headers_of_another_processor_want_its_compiler_and_its_core() {
     let fix = rig.build(&rig.options()).expect_err("no compiler").fix();
     assert_eq!(fix, "apt-get install make gcc-aarch64-linux-gnu");
     rig.fake.tool("aarch64-linux-gnu-gcc", "exit 0");
-    fs::write(rig.sources.path().join("mpu_core.o_shipped"), elf::fake::header("x86_64")).expect("a core");
+    fs::write(rig.sources.path().join("mpu_core.o_shipped"), elf::fake::object("x86_64", "")).expect("a core");
     assert_eq!(rig.fails(&rig.options(), "core that is at hand is for x86_64"), "core_for_another_processor");
-    fs::write(rig.sources.path().join("mpu_core.o_shipped"), elf::fake::header("aarch64")).expect("a core");
+    fs::write(rig.sources.path().join("mpu_core.o_shipped"), elf::fake::object("aarch64", "")).expect("a core");
     assert_eq!(rig.fails(&rig.options(), "built for another processor than aarch64"), "built_wrong");
     let arguments = rig.fake.host().text("/usr/bin/make.args").expect("make was called");
     for word in ["ARCH=arm64", "CROSS_COMPILE=aarch64-linux-gnu-", "CC=aarch64-linux-gnu-gcc"] {
@@ -287,5 +286,5 @@ fn a_key_that_does_not_sign_leaves_no_module() {
     assert!(error.fix().contains("OPENSSL_CONF"), "{}", error.fix());
     rig.fake.tool("kmodsign", "printf '~Module signature appended~\\n' >>\"$4\"");
     let built = rig.build(&with(&key, &cert)).expect("built");
-    assert!(built.signed && is_signed(&built.next));
+    assert!(built.signed && is_signed(&built.next_module));
 }

@@ -66,8 +66,9 @@ fn older_mpu_is_named_with_its_leftovers() {
 #[test]
 fn own_files_are_no_leftovers() {
     let fake = FakeHost::in_order();
-    let module = String::from_utf8_lossy(&sources::fake::module(RELEASE)).into_owned();
-    fake.write(&format!("/lib/modules/{RELEASE}/extra/mpu.ko"), &module);
+    let module = format!("/lib/modules/{RELEASE}/extra/mpu.ko");
+    fake.write(&module, "");
+    fs::write(fake.host().at(&module), sources::fake::module(RELEASE)).expect("a module");
     fake.write("/etc/modules-load.d/mpu.conf", "# mpu\nnvidia\n");
     fake.write(&format!("/usr/src/mpu-0.0.9/{OUR_SOURCE}"), "");
     for folder in ["0.0.9/build", "kernel-6.1.0-x86_64/x", "original_module/x"] {

@@ -6,7 +6,6 @@ use std::cell::{Cell, RefCell};
 
 /// Answers in order; an empty list means that all goes well.
 pub struct FakeKernel<'a> {
-    /// The host whose sysfs it fills.
     pub host: &'a FakeHost,
     /// What a loaded module says in its state file.
     pub state: &'a str,
@@ -14,13 +13,10 @@ pub struct FakeKernel<'a> {
     pub states: RefCell<Vec<String>>,
     /// Errnos of the next insertions, 0 for success.
     pub inserts: RefCell<Vec<i32>>,
-    /// Errnos of the next removals.
     pub removes: RefCell<Vec<i32>>,
     /// Errnos of the next retirements; of none is left, a module with the file retires.
     pub retires: RefCell<Vec<i32>>,
-    /// The milliseconds that it was told for each.
     pub told: RefCell<Vec<u128>>,
-    /// How many times each was called.
     pub calls: Cell<(usize, usize)>,
 }
 

@@ -3,6 +3,7 @@
 use super::*;
 use mpu_host::explain::Explain;
 use mpu_host::host::fake::{FakeHost, RELEASE};
+use std::os::unix::fs::PermissionsExt;
 
 const PACKED: &str = "/m/mpu.ko.zst";
 const PACKED_TWIN: &str = "/m/mpu_next.ko.zst";
@@ -15,7 +16,7 @@ fn in_order() -> FakeHost {
     fake
 }
 
-fn unpack(fake: &FakeHost) -> Result<PathBuf, BuildError> {
+fn unpack(fake: &FakeHost) -> Result<PathBuf, ModuleError> {
     plain(&fake.host(), RELEASE, &fake.host().at(PACKED), "installed")
 }
 
@@ -42,6 +43,7 @@ fn a_module_and_its_twin_come_whole_and_nothing_else_stays() {
         (b"one".into(), b"two".into())
     );
     assert_eq!(names(&folder), ["lock", "mpu.ko", NEXT]);
+    assert_eq!(fs::metadata(folder.join("lock")).expect("a lock").permissions().mode() & 0o777, 0o600);
     fake.remove(PACKED_TWIN);
     unpack(&fake).expect("unpacked");
     assert_eq!(names(&folder), ["lock", "mpu.ko"], "a twin of another module is none");
@@ -91,12 +93,4 @@ fn unpackers_do_not_disturb_each_other_or_a_reader() {
             }
         }
     });
-}
-
-#[test]
-fn nobody_but_root_can_hold_it() {
-    use std::os::unix::fs::MetadataExt;
-    let fake = in_order();
-    let lock = unpack(&fake).expect("unpacked").with_file_name("lock");
-    assert_eq!(fs::metadata(lock).expect("a lock").mode() & 0o777, 0o600);
 }

@@ -3,7 +3,6 @@
 use super::fake::put;
 use super::*;
 use mpu_host::host::fake::{FakeHost, RELEASE};
-use std::fs::File;
 use std::os::unix::fs::{symlink, PermissionsExt};
 
 const THIS: &str = env!("CARGO_PKG_VERSION");
@@ -176,4 +175,55 @@ fn what_the_caller_wants_passes_over_too() {
         false => Err("carries no signature".to_string()),
     });
     assert_eq!(found.passed_over, [PassedOver { path, why: "carries no signature".to_string() }]);
+}
+
+fn put_installed(fake: &FakeHost, path: &str, version: &str) {
+    fake.write(path, "");
+    fs::write(fake.host().at(path), sources::fake::module_of("mpu", RELEASE, version)).expect("a module");
+}
+
+#[test]
+fn a_module_of_this_version_is_found_where_dkms_puts_it() {
+    for folder in INSTALLED {
+        let fake = FakeHost::in_order();
+        assert_eq!(find_installed(&fake.host(), RELEASE), Found::default());
+        let path = format!("/lib/modules/{RELEASE}/{folder}/mpu.ko");
+        put_installed(&fake, &path, THIS);
+        assert_eq!(find_installed(&fake.host(), RELEASE).taken.expect("found").path, fake.host().at(&path));
+        put_installed(&fake, &path, "0.0.1");
+        let why = format!("is of MPU 0.0.1, and this is mpu {THIS}");
+        let path = fake.host().at(&path);
+        assert_eq!(
+            find_installed(&fake.host(), RELEASE),
+            Found { taken: None, passed_over: vec![PassedOver { path, why }] }
+        );
+    }
+}
+
+#[test]
+fn packed_installed_modules_are_found_without_a_trace() {
+    let fake = FakeHost::in_order();
+    fake.tool("zstd", "exec /bin/cat");
+    let path = format!("/lib/modules/{RELEASE}/updates/dkms/mpu.ko.zst");
+    put_installed(&fake, &path, THIS);
+    assert_eq!(find_installed(&fake.host(), RELEASE).taken.expect("found").path, fake.host().at(path));
+    assert!(!fake.host().at("/var/lib/mpu").exists());
+    let why = || {
+        let found = find_installed(&fake.host(), RELEASE);
+        assert_eq!(found.taken, None);
+        found.passed_over.into_iter().map(|over| over.why).collect::<Vec<_>>()
+    };
+    fake.tool("zstd", "exit 1");
+    assert_eq!(why(), ["is damaged: zstd cannot unpack it"]);
+    fake.remove("/usr/bin/zstd");
+    assert_eq!(why(), ["cannot be unpacked: there is no zstd on this host"]);
+}
+
+#[test]
+fn installed_for_another_kernel_is_not_taken() {
+    let fake = FakeHost::in_order();
+    put_installed(&fake, "/lib/modules/6.9.0/updates/dkms/mpu.ko", THIS);
+    let found = find_installed(&fake.host(), "6.9.0");
+    assert_eq!(found.taken, None);
+    assert_eq!(found.passed_over[0].why, format!("was built for kernel {RELEASE}"));
 }

@@ -1,23 +1,19 @@
 //! A host in order with sources at hand, for tests that raise.
 
 use super::super::load::fake::FakeKernel;
+use super::super::plan::ModuleOptions;
 use super::super::sources;
 use super::super::state::ARMED;
-use super::ModuleOptions;
 use mpu_host::host::fake::FakeHost;
 
 const BUILDS: &str = r#"for a; do case $a in M=*) echo module >"${a#M=}/mpu.ko";; esac; done"#;
 
-/// The host and its sources.
 pub struct Setup {
-    /// The host.
     pub fake: FakeHost,
-    /// The sources.
     pub sources: tempfile::TempDir,
 }
 
 impl Setup {
-    /// With a make that builds.
     // A host is made here, not a value that a type could do without.
     #[allow(clippy::new_without_default)]
     pub fn new() -> Setup {
@@ -26,13 +22,11 @@ impl Setup {
         Setup { fake, sources: sources::fake::directory() }
     }
 
-    /// To build from the sources.
     pub fn options(&self) -> ModuleOptions {
         let source = Some(self.sources.path().to_path_buf());
         ModuleOptions { source, ..ModuleOptions::default() }
     }
 
-    /// A kernel whose module arms itself.
     pub fn kernel(&self) -> FakeKernel<'_> {
         FakeKernel::taking(&self.fake, ARMED)
     }

@@ -1,6 +1,7 @@
 //! What modules of every format say, and what cannot be understood.
 
 use super::*;
+use mpu_host::explain::Explain;
 use mpu_host::host::fake::FakeHost;
 
 #[test]
@@ -49,15 +50,11 @@ fn a_waiting_module_has_no_driver_and_no_hooks() {
 
 #[test]
 fn a_refusal_names_symbol_and_errno() {
-    let refused = |text: &str| match parse(Instance::Mpu, &format!("version=0.1.0\nstate=refused\nrefused={text}\n"))
-        .expect("a state")
-        .phase
+    for (text, symbol, errno) in [("os_find_ns_pid:-16", "os_find_ns_pid", 16), ("os_is_init_ns:2", "os_is_init_ns", 2)]
     {
-        Phase::Refused { symbol, errno } => (symbol, errno),
-        other => panic!("{other:?}"),
-    };
-    assert_eq!(refused("os_find_ns_pid:-16"), ("os_find_ns_pid".to_string(), 16));
-    assert_eq!(refused("os_is_init_ns:2"), ("os_is_init_ns".to_string(), 2));
+        let state = parse(Instance::Mpu, &format!("version=0.1.0\nstate=refused\nrefused={text}\n")).expect("a state");
+        assert_eq!(state.refused, Some(Refusal { symbol: symbol.to_string(), errno }));
+    }
 }
 
 #[test]

@@ -70,7 +70,7 @@ fn of_two_engines_the_one_that_translates_is_told_of() {
     for part in said {
         assert!(text.contains(part), "{part}: {text}");
     }
-    supervisor.state.lock().expect("ours").state = "retired".to_string();
+    supervisor.state.lock().expect("ours").state = Phase::Retired;
     let retired = status(&fake.host(), cannot).expect("a status");
     assert_eq!((retired.up, retired.exit()), (true, Exit::NotReady));
 }
@@ -99,7 +99,7 @@ fn the_json_is_documented() {
     let all = state::HELD.replace("state=armed", "state=placed\nrefused=os_is_init_ns:16");
     fake.write("/sys/module/mpu/parameters/state", &all);
     let mut status = status(&fake.host(), cannot).expect("a status");
-    let refused = super::super::Refusal { symbol: "os_is_init_ns".to_string(), errno: 16 };
+    let refused = state::Refusal { symbol: "os_is_init_ns".to_string(), errno: 16 };
     status.module_state.as_mut().expect("loaded").refused = Some(refused);
     status.nri.push(plugin(Standing::Serves));
     status.foreign_module = Some(foreign::Foreign {
@@ -145,7 +145,7 @@ fn says(text: &str) -> FakeHost {
 #[test]
 fn a_module_that_only_stands_is_asked_to_translate_and_armed_when_it_did() {
     let proven = status(&says(state::PLACED).host(), translates).expect("a status");
-    assert_eq!((proven.exit(), proven.module_state.as_ref().map(|s| s.state.as_str())), (Exit::Ok, Some("armed")));
+    assert_eq!((proven.exit(), proven.module_state.as_ref().map(|s| &s.state)), (Exit::Ok, Some(&Phase::Armed)));
     let unasked = status(&says(state::PLACED).host(), cannot).expect("a status");
     let text = unasked.text(Style::Plain);
     assert!(unasked.exit() == Exit::Ok && text.contains("placed: the redirects stand"), "{text}");
@@ -170,44 +170,29 @@ fn who_is_inside_whom_to_believe_and_who_died_there_is_shown() {
 }
 
 #[test]
-fn stuck_retired_and_function_tracing_that_is_off_are_not_fine() {
-    let of = |text: &str| status(&says(text).host(), cannot).expect("a status");
-    let stuck = of("version=0.1.0\nabi=2\nstate=stuck\n");
-    assert!(stuck.exit() == Exit::Failed && stuck.text(Style::Plain).contains("only a reboot helps"));
-    assert_eq!(of("version=0.1.0\nabi=2\nstate=retired\n").exit(), Exit::NotReady);
-    let refused = of("version=0.1.0\nabi=2\nstate=refused\nrefused=kernel.ftrace_enabled:16\n").text(Style::Plain);
-    assert!(refused.contains("function tracing is switched off") && !refused.contains("driver's kernel"), "{refused}");
-    let fake = armed();
-    fake.write("/proc/sys/kernel/ftrace_enabled", "0\n");
-    let off = status(&fake.host(), cannot).expect("a status");
-    assert_eq!((off.exit(), off.function_tracing), (Exit::Failed, false));
-    assert!(off.text(Style::Plain).contains("kernel.ftrace_enabled = 0"));
-}
-
-#[test]
-fn not_up_is_its_own_exit_code() {
-    let fake = FakeHost::in_order();
-    let status = status(&fake.host(), cannot).expect("a status");
+fn state_decides_about_the_exit_code() {
+    let tracing = "kernel.ftrace_enabled";
+    for (state, breakage, exit, said) in [
+        ("stuck", "", Exit::Failed, "only a reboot helps"),
+        ("retired", "", Exit::NotReady, "nothing is translated"),
+        ("refused\nrefused=os_is_init_ns:16", "", Exit::Failed, "os_is_init_ns"),
+        ("refused\nrefused=kernel.ftrace_enabled:16", "", Exit::Failed, "function tracing is switched off"),
+        ("armed", tracing, Exit::Failed, "kernel.ftrace_enabled = 0"),
+        ("waiting\nhooks=\ninside=0", "", Exit::Failed, "does not find its functions"),
+        ("waiting\nhooks=\ninside=0", "nvidia", Exit::Ok, "the NVIDIA driver is not loaded"),
+    ] {
+        let fake = says(&format!("version=0.1.0\nabi=2\nstate={state}\n"));
+        match breakage {
+            "nvidia" => fake.remove("/sys/module/nvidia"),
+            "" => {}
+            _ => fake.write("/proc/sys/kernel/ftrace_enabled", "0\n"),
+        }
+        let status = status(&fake.host(), cannot).expect("a status");
+        let text = status.text(Style::Plain);
+        assert_eq!((status.exit(), status.function_tracing), (exit, breakage != tracing), "{state}");
+        assert!(text.contains(said) && !text.contains("driver's kernel"), "{text}");
+    }
+    let status = status(&FakeHost::in_order().host(), cannot).expect("a status");
     assert_eq!((status.up, status.exit()), (false, Exit::NotReady));
     assert!(status.text(Style::Plain).starts_with("MPU is not up"));
-}
-
-#[test]
-fn a_refused_module_is_a_failure() {
-    let fake = armed();
-    fake.write("/sys/module/mpu/parameters/state", "version=0.1.0\nstate=refused\nrefused=os_is_init_ns:16\n");
-    let status = status(&fake.host(), cannot).expect("a status");
-    assert_eq!(status.exit(), Exit::Failed);
-    assert!(status.text(Style::Plain).contains("os_is_init_ns"));
-}
-
-#[test]
-fn waiting_is_fine_without_a_driver_only() {
-    let fake = armed();
-    fake.write("/sys/module/mpu/parameters/state", "version=0.1.0\nstate=waiting\nhooks=\ninside=0\n");
-    let lost = status(&fake.host(), cannot).expect("a status");
-    assert_eq!(lost.exit(), Exit::Failed);
-    assert!(lost.text(Style::Plain).contains("does not find its functions"));
-    fake.remove("/sys/module/nvidia");
-    assert_eq!(status(&fake.host(), cannot).expect("a status").exit(), Exit::Ok);
 }

@@ -4,43 +4,67 @@ use super::*;
 use mpu_engine::module::load::fake::FakeKernel;
 use mpu_engine::module::proof::fake::{cannot, misses, only_enters, translates};
 use mpu_engine::module::proof::Ask;
-use mpu_engine::module::raise;
 use mpu_engine::module::raise::fake::Setup;
+use mpu_engine::module::raise::ModuleOptions;
 use mpu_engine::module::record::Record;
-use mpu_engine::module::sources;
-use mpu_engine::module::state;
-use mpu_host::config::Asked;
+use mpu_engine::module::{sources, state};
+use mpu_host::config::{Asked, FILE};
 use mpu_host::explain::Explain;
 use mpu_host::host::fake::RELEASE;
 use mpu_notify::fake::{self, FakeSupervisor};
 
-fn up(host: &Host, kernel: &dyn Kernel, module: &raise::ModuleOptions) -> Result<Done, Error> {
-    super::up(host, kernel, &UpOptions { module: module.clone(), ..UpOptions::default() })
+fn up_with(s: &Setup, kernel: &FakeKernel<'_>, options: UpOptions) -> Result<Done, Error> {
+    super::up(&s.fake.host(), kernel, &options)
+}
+
+/// By the sources at hand, and the engine that the configuration names.
+fn up(s: &Setup, kernel: &FakeKernel<'_>) -> Result<Done, Error> {
+    up_with(s, kernel, UpOptions { module: s.options(), ..UpOptions::default() })
+}
+
+fn by(engine: Asked, s: &Setup) -> UpOptions {
+    UpOptions { engine: Some(engine), module: s.options(), ..UpOptions::default() }
+}
+
+/// `mpu up` that must fail so, after so many insertions and removals.
+fn fails(s: &Setup, kernel: &FakeKernel<'_>, options: UpOptions, expect: (&str, Exit, (usize, usize))) -> Error {
+    let error = up_with(s, kernel, options).expect_err(expect.0);
+    assert_eq!((error.code(), error.exit(), kernel.calls.get()), expect, "{error}");
+    error
+}
+
+/// A host whose kernel has listeners, and a supervisor on it.
+fn supervised(s: &Setup, containers: &[&str]) -> FakeSupervisor {
+    s.fake.can_notify();
+    FakeSupervisor::on(&s.fake, fake::state(containers))
 }
 
 #[test]
-fn up_builds_loads_and_reports() {
+fn up_builds_loads_and_reports_and_again_changes_nothing() {
     let s = Setup::new();
-    let done = up(&s.fake.host(), &s.kernel(), &s.options()).expect("up");
+    let done = up(&s, &s.kernel()).expect("up");
     assert_eq!((done.result, done.engine), (How::Loaded, Engine::Module));
     assert!(done.build_seconds.is_some() && done.driver.as_ref().is_some_and(|d| d.era == Some(1)));
-    assert_eq!(done.module_state.as_ref().map(|s| s.state.as_str()), Some("armed"));
+    assert_eq!(done.module_state.as_ref().map(|s| &s.state), Some(&Phase::Armed));
     let text = done.text(Style::Plain);
     assert!(text.starts_with("MPU is up") && text.contains("os_find_ns_pid") && text.contains("550.163.01"), "{text}");
     let record = Record::read(&s.fake.host()).expect("a record");
     assert!(record.since > 1_700_000_000 && record.module.ends_with(format!("{RELEASE}/mpu.ko")));
+
+    let (before, kernel) = (s.fake.snapshot(), s.kernel());
+    assert_eq!(up(&s, &kernel).expect("up").result, How::AlreadyUp);
+    assert_eq!((kernel.calls.get(), s.fake.snapshot()), ((0, 0), before));
 }
 
 /// `mpu up` of a module that says `placed`, with somebody to ask the driver.
 fn asked(s: &Setup, kernel: &FakeKernel<'_>, ask: Ask) -> Result<Done, Error> {
-    super::up(&s.fake.host(), kernel, &UpOptions { module: s.options(), ask: Some(ask), ..UpOptions::default() })
+    up_with(s, kernel, UpOptions { module: s.options(), ask: Some(ask), ..UpOptions::default() })
 }
 
 #[test]
 fn armed_is_said_of_what_was_seen_and_placed_of_what_was_not() {
     let s = Setup::new();
-    let kernel = FakeKernel::taking(&s.fake, state::PLACED);
-    let done = asked(&s, &kernel, translates).expect("up");
+    let done = asked(&s, &FakeKernel::taking(&s.fake, state::PLACED), translates).expect("up");
     assert_eq!((done.result, done.exit()), (How::Loaded, Exit::Ok));
     crate::report::documented::check("`mpu up --json`", &crate::report::json(&done));
     let text = done.text(Style::Plain);
@@ -51,160 +75,120 @@ fn armed_is_said_of_what_was_seen_and_placed_of_what_was_not() {
     let done = asked(&s, &kernel, cannot).expect("up");
     let text = done.text(Style::Plain);
     assert_eq!((done.exit(), done.proof.map(|proof| proof.result)), (Exit::Ok, Some("not_asked")));
-    assert!(
-        !text.contains("armed") && text.contains("placed: ") && text.contains("no translation was seen yet"),
-        "{text}"
-    );
+    let said = text.contains("placed: ") && text.contains("no translation was seen yet");
+    assert!(said && !text.contains("armed"), "{text}");
     let again = asked(&s, &kernel, translates).expect("up");
-    assert_eq!(
-        (again.result, again.module_state.map(|state| state.state)),
-        (How::AlreadyUp, Some("armed".to_string()))
-    );
+    assert_eq!((again.result, again.module_state.map(|s| s.state)), (How::AlreadyUp, Some(Phase::Armed)));
 }
 
 #[test]
-fn a_module_that_the_drivers_calls_do_not_come_to_does_not_stay() {
+fn module_that_gets_no_calls_does_not_stay_and_one_that_does_not_translate_does() {
     let s = Setup::new();
     let kernel = FakeKernel::taking(&s.fake, state::PLACED);
-    let error = asked(&s, &kernel, misses).expect_err("another entry");
-    assert_eq!((error.code(), error.exit(), kernel.calls.get()), ("driver_entry", Exit::Failed, (1, 1)));
+    let options = UpOptions { module: s.options(), ask: Some(misses), ..UpOptions::default() };
+    let error = fails(&s, &kernel, options, ("driver_entry", Exit::Failed, (1, 1)));
     assert!(error.to_string().contains("nvidia_unlocked_ioctl") && !state::is_loaded(&s.fake.host()), "{error}");
     assert_eq!(Record::read(&s.fake.host()), None);
-}
 
-#[test]
-fn calls_that_come_and_are_not_translated_are_a_failure_that_can_be_looked_into() {
-    let s = Setup::new();
-    let kernel = FakeKernel::taking(&s.fake, state::PLACED);
-    let done = asked(&s, &kernel, only_enters).expect("up");
+    let done = asked(&s, &FakeKernel::taking(&s.fake, state::PLACED), only_enters).expect("up");
     assert_eq!((done.exit(), state::is_loaded(&s.fake.host())), (Exit::Failed, true));
     assert!(done.text(Style::Plain).contains("nothing was translated"));
 }
 
 #[test]
-fn who_is_not_root_hears_that_before_anything_else() {
+fn missing_rights_are_said_before_anything_else() {
     let s = Setup::new();
     s.fake.write("/proc/self/status", "CapEff:\t0000000000000000\n");
     s.fake.write(&format!("/boot/config-{RELEASE}"), "CONFIG_MODULES=y\n");
-    s.fake.write(mpu_host::config::FILE, "nonsense");
+    s.fake.write(FILE, "nonsense");
     for engine in [None, Some(Asked::Module), Some(Asked::Notify)] {
         let options = UpOptions { engine, module: s.options(), ..UpOptions::default() };
-        let error = super::up(&s.fake.host(), &s.kernel(), &options).expect_err("not root");
-        assert_eq!((error.code(), error.exit()), ("not_root", Exit::Refused));
+        let error = fails(&s, &s.kernel(), options, ("not_root", Exit::Refused, (0, 0)));
         assert!(error.to_string().starts_with("this needs root"), "{error}");
     }
     // Root in a container that may load no module: the notify engine needs no module.
-    s.fake.remove(mpu_host::config::FILE);
+    s.fake.remove(FILE);
     let _supervisor = supervised(&s, &["a"]);
     s.fake.write("/proc/self/status", "CapEff:\t0000000000200000\n");
-    let up = |engine| {
-        let options = UpOptions { engine, module: s.options(), ..UpOptions::default() };
-        super::up(&s.fake.host(), &s.kernel(), &options).map_err(|error| error.code())
-    };
-    assert_eq!(up(Some(Asked::Notify)).expect("up").result, How::AlreadyUp);
-    assert_eq!(up(Some(Asked::Module)).map(|_| ()), Err("not_root"), "not what the kernel lacks");
-}
-
-#[test]
-fn a_second_up_changes_nothing() {
-    let s = Setup::new();
-    up(&s.fake.host(), &s.kernel(), &s.options()).expect("up");
-    let before = s.fake.snapshot();
-    let kernel = s.kernel();
-    let done = up(&s.fake.host(), &kernel, &s.options()).expect("up");
-    assert_eq!((done.result, kernel.calls.get()), (How::AlreadyUp, (0, 0)));
-    assert_eq!(s.fake.snapshot(), before);
+    assert_eq!(up_with(&s, &s.kernel(), by(Asked::Notify, &s)).expect("up").result, How::AlreadyUp);
+    // Not what the kernel lacks.
+    fails(&s, &s.kernel(), by(Asked::Module, &s), ("not_root", Exit::Refused, (0, 0)));
 }
 
 #[test]
 fn without_a_driver_it_waits() {
     let s = Setup::new();
     s.fake.remove("/sys/module/nvidia");
-    let kernel = FakeKernel::taking(&s.fake, "version=0.1.0\nstate=waiting\nhooks=\ninside=0\n");
-    let done = up(&s.fake.host(), &kernel, &s.options()).expect("up");
-    assert_eq!(done.exit(), Exit::Ok);
+    let done = up(&s, &FakeKernel::taking(&s.fake, "version=0.1.0\nstate=waiting\nhooks=\ninside=0\n")).expect("up");
     let text = done.text(Style::Plain);
+    assert_eq!(done.exit(), Exit::Ok);
     assert!(text.contains("waiting: the NVIDIA driver is not loaded") && text.contains("none yet"), "{text}");
 }
 
 #[test]
-fn a_refused_redirect_leaves_nothing_loaded_and_no_record() {
+fn refused_redirect_leaves_nothing_loaded_and_no_record() {
     let s = Setup::new();
     let kernel = FakeKernel::taking(&s.fake, "version=0.1.0\nstate=refused\nrefused=nvidia_unlocked_ioctl:16\n");
-    let error = up(&s.fake.host(), &kernel, &s.options()).expect_err("refused");
-    assert_eq!((error.code(), kernel.calls.get()), ("redirect_refused", (1, 1)));
+    fails(&s, &kernel, by(Asked::Auto, &s), ("redirect_refused", Exit::Refused, (1, 1)));
     assert_eq!(Record::read(&s.fake.host()), None);
 }
 
 #[test]
-fn building_alone_needs_no_rights_and_loads_nothing() {
+fn building_alone_needs_no_rights_and_a_given_module_no_tools() {
     let s = Setup::new();
     s.fake.write("/proc/self/status", "CapEff:\t0000000000000000\n");
     s.fake.write("/sys/kernel/security/lockdown", "none [integrity] confidentiality");
-    let kernel = s.kernel();
-    let options = raise::ModuleOptions { build_only: true, ..s.options() };
-    let done = up(&s.fake.host(), &kernel, &options).expect("built");
+    let (kernel, module) = (s.kernel(), ModuleOptions { build_only: true, ..s.options() });
+    let done = up_with(&s, &kernel, UpOptions { module, ..UpOptions::default() }).expect("built");
     assert_eq!((done.result, kernel.calls.get()), (How::Built, (0, 0)));
     assert!(done.text(Style::Plain).starts_with("built "));
-}
 
-#[test]
-fn a_given_module_is_loaded_without_tools() {
     let s = Setup::new();
     s.fake.remove("/usr/bin/make");
     let path = s.sources.path().join("mpu.ko");
     std::fs::write(&path, sources::fake::module(RELEASE)).expect("a module");
-    let options = raise::ModuleOptions { module: Some(path.clone()), source: None, ..s.options() };
-    let done = up(&s.fake.host(), &s.kernel(), &options).expect("up");
+    let module = ModuleOptions { module: Some(path.clone()), ..ModuleOptions::default() };
+    let done = up_with(&s, &s.kernel(), UpOptions { module, ..UpOptions::default() }).expect("up");
     assert_eq!((done.module, done.build_seconds), (Some(path), None));
 }
 
 #[test]
-fn the_policy_goes_in_with_the_module_and_a_bad_one_loads_nothing() {
+fn policy_goes_in_with_the_module_and_a_bad_one_loads_nothing() {
     let s = Setup::new();
-    s.fake.write(mpu_host::config::FILE, "[[rule]]\nsees = \"host\"\ncgroup = \"/monitors\"\n");
-    up(&s.fake.host(), &s.kernel(), &s.options()).expect("up");
+    s.fake.write(FILE, "[[rule]]\nsees = \"host\"\ncgroup = \"/monitors\"\n");
+    up(&s, &s.kernel()).expect("up");
     assert_eq!(s.fake.host().text("/sys/module/mpu/parameters/policy").as_deref(), Some("host /monitors"));
 
     let s = Setup::new();
-    s.fake.write(mpu_host::config::FILE, "[[rule]]\nsees = \"host\"\n");
-    let kernel = s.kernel();
-    let error = up(&s.fake.host(), &kernel, &s.options()).expect_err("malformed");
-    assert_eq!((error.code(), kernel.calls.get()), ("config_malformed", (0, 0)));
+    s.fake.write(FILE, "[[rule]]\nsees = \"host\"\n");
+    let error = up(&s, &s.kernel()).expect_err("malformed");
+    assert_eq!((error.code(), state::is_loaded(&s.fake.host())), ("config_malformed", false));
 }
 
 #[test]
-fn another_version_is_replaced_when_asked() {
+fn other_version_is_replaced_when_asked() {
+    const BUILDS: &str =
+        r#"for a; do case $a in M=*) for k in mpu mpu_next; do echo m >"${a#M=}/$k.ko"; done;; esac; done"#;
     let s = Setup::new();
     s.fake.write("/sys/module/mpu/parameters/state", "version=0.0.9\nstate=armed\n");
-    s.fake.tool(
-        "make",
-        r#"for a; do case $a in M=*) for k in mpu mpu_next; do echo m >"${a#M=}/$k.ko"; done;; esac; done"#,
-    );
-    let options = raise::ModuleOptions { replace: true, ..s.options() };
-    let done = up(&s.fake.host(), &s.kernel(), &options).expect("replaced");
-    assert_eq!(
-        (done.result, done.replaced_version.as_deref(), done.gapless),
-        (How::Replaced, Some("0.0.9"), Some(true))
-    );
+    s.fake.tool("make", BUILDS);
+    let module = ModuleOptions { replace: true, ..s.options() };
+    let options = UpOptions { module, ..UpOptions::default() };
+    let done = up_with(&s, &s.kernel(), options.clone()).expect("replaced");
+    let replaced = (done.result, done.replaced_version.as_deref(), done.gapless);
+    assert_eq!(replaced, (How::Replaced, Some("0.0.9"), Some(true)));
     assert!(done.text(Style::Plain).contains("in the place of 0.0.9, without a gap"));
     let kernel = s.kernel();
-    let done = up(&s.fake.host(), &kernel, &options).expect("nothing to replace");
+    let done = up_with(&s, &kernel, options).expect("nothing to replace");
     assert_eq!((done.result, kernel.calls.get()), (How::AlreadyUp, (0, 0)));
 }
 
-/// A host whose kernel has listeners, and a supervisor on it.
-fn supervised(setup: &Setup, containers: &[&str]) -> FakeSupervisor {
-    setup.fake.can_notify();
-    FakeSupervisor::on(&setup.fake, fake::state(containers))
-}
-
 #[test]
-fn a_locked_kernel_gets_the_other_engine_and_the_reason() {
+fn locked_kernel_gets_the_other_engine_and_the_reason() {
     let s = Setup::new();
     let _supervisor = supervised(&s, &["a"]);
     s.fake.write("/sys/kernel/security/lockdown", "none [integrity] confidentiality");
-    let done = up(&s.fake.host(), &s.kernel(), &s.options()).expect("up");
+    let done = up(&s, &s.kernel()).expect("up");
     assert_eq!((done.engine, done.result), (Engine::Notify, How::AlreadyUp));
     let text = done.text(Style::Plain);
     assert!(text.contains("notify (the module cannot be used: the kernel is locked down (integrity)"), "{text}");
@@ -212,81 +196,72 @@ fn a_locked_kernel_gets_the_other_engine_and_the_reason() {
 }
 
 #[test]
-fn a_signature_that_the_kernel_does_not_trust_is_a_reason_too_unless_the_module_was_asked_for() {
+fn untrusted_signature_is_a_reason_for_the_other_engine_unless_the_module_was_asked_for() {
     let s = Setup::new();
     let _supervisor = supervised(&s, &[]);
-    let refusing = || {
-        let kernel = s.kernel();
-        kernel.inserts.borrow_mut().push(libc::EKEYREJECTED);
-        kernel
-    };
-    let done = up(&s.fake.host(), &refusing(), &s.options()).expect("up");
+    let refusing = s.kernel();
+    refusing.inserts.borrow_mut().extend([libc::EKEYREJECTED; 2]);
+    let done = up(&s, &refusing).expect("up");
     assert_eq!(done.engine, Engine::Notify);
     assert!(done.engine_because.contains("the kernel refuses"), "{}", done.engine_because);
-    let asked = UpOptions { engine: Some(Asked::Module), module: s.options(), ..UpOptions::default() };
-    let error = super::up(&s.fake.host(), &refusing(), &asked).expect_err("asked for");
-    assert_eq!(error.exit(), Exit::Refused);
+    fails(&s, &refusing, by(Asked::Module, &s), ("load_failed", Exit::Refused, (2, 0)));
 }
 
 #[test]
-fn a_build_that_fails_is_a_failure_and_no_reason_for_the_other_engine() {
+fn failed_build_is_no_reason_for_the_other_engine() {
     let s = Setup::new();
     let supervisor = supervised(&s, &[]);
     s.fake.tool("make", "echo No space left on device >&2; exit 2");
     let kernel = s.kernel();
-    let error = up(&s.fake.host(), &kernel, &s.options()).expect_err("not built");
-    assert_eq!((error.code(), error.exit(), kernel.calls.get()), ("build_failed", Exit::Failed, (0, 0)));
+    fails(&s, &kernel, by(Asked::Auto, &s), ("build_failed", Exit::Failed, (0, 0)));
     assert!(supervisor.told.lock().expect("ours").is_empty());
-    let asked = UpOptions { engine: Some(Asked::Notify), module: s.options(), ..UpOptions::default() };
-    assert_eq!(super::up(&s.fake.host(), &kernel, &asked).expect("up").engine, Engine::Notify, "it needs no build");
+    let done = up_with(&s, &kernel, by(Asked::Notify, &s)).expect("up");
+    assert_eq!(done.engine, Engine::Notify, "it needs no build");
 }
 
 #[test]
-fn who_switches_has_one_engine_afterwards() {
+fn switching_leaves_one_engine() {
     let s = Setup::new();
     let supervisor = supervised(&s, &["a"]);
-    let done = up(&s.fake.host(), &s.kernel(), &s.options()).expect("up");
+    let done = up(&s, &s.kernel()).expect("up");
     assert_eq!((done.engine, done.result), (Engine::Module, How::Loaded));
     assert!(done.notes[0].contains("is retired, and ends with the last of 1 containers"), "{:?}", done.notes);
     assert_eq!(*supervisor.told.lock().expect("ours"), ["retire\n"]);
-    let again = up(&s.fake.host(), &s.kernel(), &s.options()).expect("up");
+    let again = up(&s, &s.kernel()).expect("up");
     assert_eq!((again.result, again.notes.len()), (How::AlreadyUp, 0), "retired it is left alone");
 
-    let asked = UpOptions { engine: Some(Asked::Notify), module: s.options(), ..UpOptions::default() };
-    let done = super::up(&s.fake.host(), &s.kernel(), &asked).expect("up");
+    let done = up_with(&s, &s.kernel(), by(Asked::Notify, &s)).expect("up");
     assert_eq!((done.result, state::is_loaded(&s.fake.host())), (How::Resumed, false));
     assert!(done.notes[0].starts_with("the module was unloaded"), "{:?}", done.notes);
 }
 
 #[test]
-fn an_unknown_driver_is_no_reason_to_refuse_unless_the_configuration_says_so() {
+fn unknown_driver_is_refused_only_where_the_configuration_says_so() {
     let s = Setup::new();
     s.fake.write("/sys/module/nvidia/version", "700.10\n");
-    let done = up(&s.fake.host(), &s.kernel(), &s.options()).expect("up");
+    let done = up(&s, &s.kernel()).expect("up");
     assert_eq!((done.result, done.exit()), (How::Loaded, Exit::Ok));
     let text = done.text(Style::Plain);
     assert!(text.contains("700.10; newer than the table of this MPU, which ends with branch 610"), "{text}");
 
     let s = Setup::new();
     s.fake.write("/sys/module/nvidia/version", "700.10\n");
-    s.fake.write(mpu_host::config::FILE, "drivers = \"known\"\n");
+    s.fake.write(FILE, "drivers = \"known\"\n");
     let before = s.fake.snapshot();
-    let error = up(&s.fake.host(), &s.kernel(), &s.options()).expect_err("unknown");
-    assert_eq!((error.code(), error.exit()), ("unknown_driver", Exit::NotReady));
+    let error = fails(&s, &s.kernel(), by(Asked::Auto, &s), ("unknown_driver", Exit::NotReady, (0, 0)));
     assert!(error.fix().contains("drivers = \"known\""), "{}", error.fix());
     assert_eq!(s.fake.snapshot(), before);
-    let options = UpOptions { module: s.options(), any_driver: true, ..UpOptions::default() };
-    let done = super::up(&s.fake.host(), &s.kernel(), &options).expect("up");
+    let done = up_with(&s, &s.kernel(), UpOptions { any_driver: true, ..by(Asked::Auto, &s) }).expect("up");
     assert!(done.driver.is_some_and(|driver| !driver.known));
 }
 
 #[test]
-fn the_plugin_is_started_with_the_notify_engine_where_the_configuration_wants_it() {
+fn plugin_is_started_with_the_notify_engine_where_the_configuration_wants_it() {
     let s = Setup::new();
     let _supervisor = FakeSupervisor::on(&s.fake, fake::state(&[]));
     let note = |config: &str| {
-        s.fake.write(mpu_host::config::FILE, config);
-        let done = up(&s.fake.host(), &s.kernel(), &s.options()).expect("up");
+        s.fake.write(FILE, config);
+        let done = up(&s, &s.kernel()).expect("up");
         assert_eq!(done.engine, Engine::Notify);
         done.notes.iter().find(|note| note.contains("nri")).cloned().unwrap_or_default()
     };

@@ -1,11 +1,9 @@
 //! The driver and the engines, as several reports show them.
-//!
-//! Owns their fields and their lines.
 
 mod driver;
 mod module;
 mod notify;
 
 pub use driver::DriverView;
-pub use module::{ArgumentView, HolderView, ProofView, Refusal, StateView};
+pub use module::{ArgumentView, HolderView, ProofView, StateView};
 pub use notify::NotifyView;

@@ -4,7 +4,7 @@ use crate::report::Style;
 use mpu_engine::module::holders::{self, Held};
 use mpu_engine::module::load_error;
 use mpu_engine::module::proof::Proof;
-use mpu_engine::module::state::{Argument, Asks, Phase, State};
+use mpu_engine::module::state::{Argument, Asks, Phase, Refusal, State};
 use mpu_host::host::Host;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -13,7 +13,8 @@ use serde::Serialize;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct StateView {
     /// `armed`, `placed`, `waiting`, `refused`, `retired` or `stuck`.
-    pub state: String,
+    #[schemars(with = "String")]
+    pub state: Phase,
     /// The module's version.
     pub version: String,
     /// Functions of the driver that are redirected.
@@ -112,27 +113,14 @@ impl ProofView {
     }
 }
 
-/// A redirect that could not be placed.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
-pub struct Refusal {
-    /// The driver's function.
-    pub symbol: String,
-    /// The kernel's answer.
-    pub errno: i32,
-}
-
 impl StateView {
     pub(crate) fn of(host: &Host, state: &State) -> StateView {
-        let refused = match &state.phase {
-            Phase::Refused { symbol, errno } => Some(Refusal { symbol: symbol.clone(), errno: *errno }),
-            _ => None,
-        };
         let argument = state.argument.map(|argument| match argument {
             Argument::Driver => ArgumentView { source: "driver", errno: None },
             Argument::Claimed { errno } => ArgumentView { source: "claimed", errno: Some(errno) },
         });
         StateView {
-            state: state.phase.word().to_string(),
+            state: state.phase.clone(),
             version: state.version.clone(),
             hooks: state.hooks.clone(),
             argument,
@@ -141,7 +129,7 @@ impl StateView {
             inside: state.inside,
             holders: holders::look(host, state).iter().map(HolderView::from).collect(),
             orphans: state.orphans,
-            refused,
+            refused: state.refused.clone(),
         }
     }
 }
@@ -162,39 +150,32 @@ impl StateView {
         })
     }
 
-    /// Whether MPU must believe the caller's memory.
     pub(crate) fn has_to_believe(&self) -> bool {
         self.argument.as_ref().is_some_and(|argument| argument.errno.is_some())
     }
 
-    /// Whether the redirects stand.
-    pub(crate) fn is_placed(&self) -> bool {
-        matches!(self.state.as_str(), "armed" | "placed")
-    }
-
-    /// The word for the state with its meaning.
     pub(crate) fn line(&self, style: Style) -> String {
-        match (self.state.as_str(), &self.refused) {
-            ("armed", _) => format!("{}: callers in containers are translated", style.good("armed")),
-            ("placed", _) => {
+        match (&self.state, &self.refused) {
+            (Phase::Armed, _) => format!("{}: callers in containers are translated", style.good("armed")),
+            (Phase::Placed, _) => {
                 format!("{}: the redirects stand; no translation was seen yet", style.warn("placed"))
             }
-            ("stuck", _) => format!(
+            (Phase::Stuck, _) => format!(
                 "{}: the kernel did not remove a redirect; answers to containers may be right or wrong; only a reboot helps",
                 style.bad("stuck")
             ),
-            ("waiting", _) => {
+            (Phase::Waiting, _) => {
                 format!("{}: the NVIDIA driver is not loaded; MPU arms itself when it comes", style.warn("waiting"))
             }
-            ("refused", Some(refusal)) => {
+            (Phase::Refused, Some(refusal)) => {
                 let why = load_error::not_placed(&refusal.symbol, refusal.errno);
                 format!("{}: {why}; nothing is redirected", style.bad("refused"))
             }
-            ("retired", _) => {
+            (Phase::Retired, _) => {
                 format!("{}: the redirects are removed, and nothing is translated; `mpu up` reloads the module",
                     style.bad("retired"))
             }
-            (other, _) => format!("{}: a state that this mpu does not know", style.warn(other)),
+            (other, _) => format!("{}: a state that this mpu does not know", style.warn(other.word())),
         }
     }
 }

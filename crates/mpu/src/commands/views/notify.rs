@@ -1,6 +1,7 @@
 //! The notify engine's supervisor, in reports.
 
 use crate::report::{Lines, Style};
+use mpu_host::phase::Phase;
 use mpu_notify::{self as notify, client};
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -9,7 +10,8 @@ use serde::Serialize;
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct NotifyView {
     /// `armed` or `retired`; `restarting` while a supervisor that has died has no successor yet.
-    pub state: String,
+    #[schemars(with = "String")]
+    pub state: Phase,
     /// The supervisor's version.
     pub version: String,
     /// Its process; 0 while there is none.
@@ -60,32 +62,30 @@ impl NotifyView {
     /// What there is to say while a keeper that lives has no supervisor.
     pub(crate) fn restarting() -> NotifyView {
         let version = env!("CARGO_PKG_VERSION").to_string();
-        NotifyView { state: "restarting".to_string(), version, ..NotifyView::default() }
+        NotifyView { state: Phase::Restarting, version, ..NotifyView::default() }
     }
 
-    /// The word for the state with its meaning.
     pub(crate) fn line(&self, style: Style) -> String {
-        match self.state.as_str() {
-            "armed" => format!(
+        match &self.state {
+            Phase::Armed => format!(
                 "{}: containers that start with its listener (nvidia-container-runtime, mpu nri) from now on are translated; {}",
                 style.good("armed"),
                 self.supervised()
             ),
-            "retired" => {
+            Phase::Retired => {
                 format!(
                     "{}: takes no new container, and lets every call pass untouched; {}",
                     style.warn("retired"),
                     self.supervised()
                 )
             }
-            "restarting" => {
+            Phase::Restarting => {
                 format!("{}: the supervisor has died, calls wait for the next one", style.warn("restarting"))
             }
-            other => format!("{}: a state that this mpu does not know", style.warn(other)),
+            other => format!("{}: a state that this mpu does not know", style.warn(other.word())),
         }
     }
 
-    /// Processor time by container, the most first.
     pub(crate) fn cost_lines(&self, lines: &mut Lines, style: Style) {
         let mut costs: Vec<_> = self.costs.iter().collect();
         costs.sort_by_key(|of| std::cmp::Reverse(of.cpu_microseconds));

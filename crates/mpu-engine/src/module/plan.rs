@@ -1,0 +1,356 @@
+//! What `mpu up` does about the module: decided once, before anything is built or changed. What can only be known by loading (a redirect
+//! that another module holds) is not looked at.
+
+use super::build::Store;
+use super::checks::{self, Toolchain, Unfit};
+use super::error::{BuildError, ModuleError};
+use super::load_error::LoadError;
+use super::prebuilt::{self, Found};
+use super::sources::{self, Built, PassedOver, SourceError, Sources};
+use super::state::{self, Instance, Phase, State};
+use super::{foreign, packed};
+use crate::signing::{self, Signer};
+use clap::ValueHint;
+use mpu_host::config::{Drivers, Modules, Redirect};
+use mpu_host::driver::Driver;
+use mpu_host::host::{Host, CAP_SYS_MODULE};
+use mpu_os::file::{open_regular, Links};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+
+/// What the caller wants of the module: options of `mpu up`, and what the configuration says.
+#[derive(Debug, Clone, Default, clap::Args)]
+#[group(skip)]
+pub struct ModuleOptions {
+    /// Load this module, which was built and perhaps signed before, instead of building one
+    #[arg(long, value_name = "FILE.ko", value_hint = ValueHint::FilePath, conflicts_with_all = ["source", "build_only"])]
+    pub module: Option<PathBuf>,
+
+    /// Build from the sources in this directory instead of those that mpu carries
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub source: Option<PathBuf>,
+
+    /// Build the module and print its path, without loading it
+    #[arg(long)]
+    pub build_only: bool,
+
+    /// Let this version take over from another one that is up, without a gap
+    #[arg(long)]
+    pub replace: bool,
+
+    #[arg(skip)]
+    pub drivers: Drivers,
+
+    #[arg(skip)]
+    pub modules: Modules,
+
+    #[arg(skip)]
+    pub redirect: Redirect,
+
+    // As `config::rules::compile` makes it.
+    #[arg(skip)]
+    pub policy: String,
+}
+
+/// Where a module's file comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Origin {
+    /// It was named on the command line.
+    Given,
+    /// It was built elsewhere, and brought here.
+    Prebuilt,
+    /// DKMS, or a person, installed it among the kernel's modules.
+    Installed,
+    /// `mpu up` built it here at an earlier time.
+    Kept,
+    /// It was built now.
+    Built,
+}
+
+impl Origin {
+    pub fn in_words(self) -> &'static str {
+        match self {
+            Origin::Given => "named on the command line",
+            Origin::Prebuilt => "built elsewhere",
+            Origin::Installed => "installed among the kernel's modules",
+            Origin::Kept => "built before",
+            Origin::Built => "built now",
+        }
+    }
+}
+
+/// What will be done.
+#[derive(Debug)]
+pub enum Plan {
+    /// Build it, and nothing more.
+    Build(Sources, Toolchain),
+    /// Nothing: it is up.
+    Keep(State),
+    Load(Box<Load>),
+}
+
+/// How a module gets into the kernel.
+#[derive(Debug)]
+pub struct Load {
+    /// The kernel's release.
+    pub release: String,
+    /// A module of no use is in its place.
+    pub leftover: bool,
+    /// The module that it takes over from.
+    pub replaces: Option<State>,
+    pub file: ModuleFile,
+    /// Module files that are there, and are not used.
+    pub passed_over: Vec<PassedOver>,
+}
+
+#[derive(Debug)]
+pub enum ModuleFile {
+    Ready(Origin, Built),
+    /// Built from these sources, unless the store has it already.
+    Build(Sources, Toolchain),
+}
+
+/// Decides. Everything that can fail without a trace fails here.
+///
+/// # Errors
+/// Why this host cannot have the module, or must not; one that is to be replaced is still up then.
+pub fn preflight(host: &Host, options: &ModuleOptions, driver: Option<&Driver>) -> Result<Plan, ModuleError> {
+    if options.build_only {
+        let release = checks::kernel(host)?;
+        return Ok(Plan::Build(sources_of(options)?, checks::toolchain(host, &release)?));
+    }
+    let found = state::read(host)?;
+    if found.as_ref().is_some_and(|state| state.phase == Phase::Stuck) {
+        return Err(LoadError::Stuck.into());
+    }
+    let leftover = found.as_ref().is_some_and(|state| is_of_no_use(state, driver));
+    let replaces = match found.filter(|_| !leftover) {
+        Some(state) if !options.replace || is_in_place(&state) => return already(state).map(Plan::Keep),
+        found => found,
+    };
+    match load(host, options, driver) {
+        Ok(load) => Ok(Plan::Load(Box::new(Load { leftover, replaces, ..load }))),
+        Err(error) => Err(match replaces {
+            Some(old) => error.replacing(Some(old.version)),
+            None => error,
+        }),
+    }
+}
+
+/// How a module is loaded where none is at work.
+fn load(host: &Host, options: &ModuleOptions, driver: Option<&Driver>) -> Result<Load, ModuleError> {
+    foreign::names_are_free(host)?;
+    if !host.has_capability(CAP_SYS_MODULE) {
+        return Err(Unfit::NotRoot.into());
+    }
+    let release = checks::kernel(host)?;
+    let ready = match (&options.module, &options.source) {
+        (Some(path), _) => {
+            ReadyMade { file: Some((Origin::Given, given(host, path, &release)?)), ..ReadyMade::default() }
+        }
+        (None, Some(_)) => ReadyMade::default(),
+        (None, None) => ready_made(host, &release, options.modules),
+    };
+    let passed_over = ready.passed_over.clone();
+    may_load(host, &release, options, &ready).map_err(|error| error.after(passed_over.clone()))?;
+    options.drivers.take(driver)?;
+    let file = file_of(host, &release, options, ready).map_err(|error| error.after(passed_over.clone()))?;
+    Ok(Load { release, leftover: false, replaces: None, file, passed_over })
+}
+
+/// Why this host cannot have the module, and has none to lose. A caller without rights learns nothing here: what it lacks is the same for
+/// every engine. A driver of an unknown release is no reason either: it is as unknown to any other engine.
+pub fn unfit<'a>(host: &Host, plan: &'a Result<Plan, ModuleError>) -> Option<&'a ModuleError> {
+    let error = plan.as_ref().err().filter(|error| !matches!(error, ModuleError::Replacing { .. }))?;
+    (matches!(error.plain(), ModuleError::Unfit(_)) && host.has_capability(CAP_SYS_MODULE)).then_some(error)
+}
+
+/// A module that is up is fine, unless it is another version's.
+pub(super) fn already(state: State) -> Result<State, ModuleError> {
+    let this = env!("CARGO_PKG_VERSION");
+    match state.version == this {
+        true => Ok(state),
+        false => Err(LoadError::OtherVersion { loaded: state.version, this }.into()),
+    }
+}
+
+/// Whether what is up is this version, and under its own name.
+fn is_in_place(state: &State) -> bool {
+    state.version == env!("CARGO_PKG_VERSION") && state.instance == Instance::Mpu
+}
+
+/// Whether a loaded module does nothing, and will not until it is loaded anew.
+fn is_of_no_use(state: &State, driver: Option<&Driver>) -> bool {
+    matches!(state.phase, Phase::Refused | Phase::Retired) || state.phase == Phase::Waiting && driver.is_some()
+}
+
+/// Whether a loaded module translates, or will when its driver comes.
+pub(super) fn is_at_work(state: &State, driver: Option<&Driver>) -> bool {
+    state.phase != Phase::Stuck && !is_of_no_use(state, driver)
+}
+
+/// What is there for a kernel without building anything.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ReadyMade {
+    pub file: Option<(Origin, Built)>,
+    /// Modules that are there, and are not used.
+    pub passed_over: Vec<PassedOver>,
+    /// Whether one of those could be used if it were signed.
+    wants_signature: bool,
+}
+
+/// Looks: one that was built elsewhere comes first, then one that DKMS installed. On a kernel that demands signatures an unsigned module
+/// from elsewhere is none: here one may be built and signed.
+pub fn ready_made(host: &Host, release: &str, modules: Modules) -> ReadyMade {
+    const UNSIGNED: &str = "carries no signature, and this kernel accepts signed modules only";
+    let demanded = signing::demanded(host);
+    let Found { taken, passed_over } = prebuilt::find(host, release, |built| match demanded && !built.signed {
+        true => Err(UNSIGNED.to_string()),
+        false => Ok(()),
+    });
+    let wants_signature = passed_over.iter().any(|over| over.why == UNSIGNED);
+    match taken {
+        Some(built) => ReadyMade { file: Some((Origin::Prebuilt, built)), passed_over, wants_signature },
+        None => {
+            let of_host = not_prebuilt(host, release, modules);
+            let passed_over = [passed_over, of_host.passed_over].concat();
+            ReadyMade { file: of_host.file, passed_over, wants_signature }
+        }
+    }
+}
+
+/// What is there and was not built elsewhere, where such a module is wanted.
+pub(super) fn not_prebuilt(host: &Host, release: &str, modules: Modules) -> ReadyMade {
+    let Found { taken, passed_over } = match modules {
+        Modules::Any => prebuilt::find_installed(host, release),
+        Modules::Prebuilt => Found::default(),
+    };
+    ReadyMade { file: taken.map(|built| (Origin::Installed, built)), passed_over, wants_signature: false }
+}
+
+/// Whether this kernel lets us load what is at hand, or what will be built.
+pub(super) fn may_load(
+    host: &Host,
+    release: &str,
+    options: &ModuleOptions,
+    ready: &ReadyMade,
+) -> Result<(), ModuleError> {
+    let only_prebuilt = options.modules == Modules::Prebuilt && options.source.is_none();
+    let file = ready.file.as_ref().map(|(_, built)| built);
+    if file.is_none() && only_prebuilt && !ready.wants_signature {
+        let hint = prebuilt::advice(release, false);
+        return Err(Unfit::NoPrebuilt { release: release.to_string(), hint }.into());
+    }
+    let signed = match file {
+        Some(built) => built.signed,
+        None => !only_prebuilt && will_be_signed(host, release, options),
+    };
+    checks::permission(host, signed, || match ready.wants_signature {
+        true => prebuilt::advice(release, true),
+        false => signing::advice(host, release, file.map(|built| built.path.as_path())),
+    })?;
+    Ok(())
+}
+
+/// What is at hand; else what can be built, or was before the tools for it went.
+pub(super) fn file_of(
+    host: &Host,
+    release: &str,
+    options: &ModuleOptions,
+    ready: ReadyMade,
+) -> Result<ModuleFile, ModuleError> {
+    if let Some((origin, built)) = ready.file {
+        return Ok(ModuleFile::Ready(origin, built));
+    }
+    match (checks::toolchain(host, release), kept(host, release, options)) {
+        (Ok(tools), _) => Ok(ModuleFile::Build(sources_of(options)?, tools)),
+        (Err(_), Some(kept)) => Ok(ModuleFile::Ready(Origin::Kept, kept)),
+        (Err(unfit), None) => Err(unfit.into()),
+    }
+}
+
+fn kept(host: &Host, release: &str, options: &ModuleOptions) -> Option<Built> {
+    let path = Store::kept(host, release, &sources_of(options).ok()?)?.path;
+    Some(Built { signed: signing::is_signed(&path), path })
+}
+
+/// Whether what is built here will carry a signature, or does so already.
+fn will_be_signed(host: &Host, release: &str, options: &ModuleOptions) -> bool {
+    Signer::find(host, release).is_some() || kept(host, release, options).is_some_and(|kept| kept.signed)
+}
+
+/// The module that somebody named, which may be packed.
+fn given(host: &Host, path: &Path, release: &str) -> Result<Built, ModuleError> {
+    let opened = open_regular(path, Links::Followed);
+    let file = opened.map_err(|source| SourceError::Module { path: path.to_path_buf(), source })?;
+    let bytes = packed::contents(host, file, packed::packing(path).1);
+    let bytes = bytes.map_err(|why| BuildError::Unpack { path: path.to_path_buf(), why })?;
+    Ok(sources::look(&bytes, path, "mpu", release, std::env::consts::ARCH)?)
+}
+
+fn sources_of(options: &ModuleOptions) -> Result<Sources, ModuleError> {
+    Ok(match &options.source {
+        Some(dir) => Sources::in_directory(dir)?,
+        None => Sources::carried()?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::raise::fake::Setup;
+    use super::*;
+    use mpu_host::exit::Exit;
+    use mpu_host::explain::Explain;
+    use mpu_host::host::fake::{CONFIG, RELEASE};
+
+    fn why(setup: &Setup) -> Option<(&'static str, Exit)> {
+        let host = setup.fake.host();
+        let plan = preflight(&host, &setup.options(), Driver::loaded(&host).as_ref());
+        plan.err().map(|error| (error.code(), error.exit()))
+    }
+
+    #[test]
+    fn each_broken_host_has_its_reason() {
+        use Exit::{NotReady, Refused};
+        assert_eq!(why(&Setup::new()), None);
+        let build = format!("/lib/modules/{RELEASE}/build");
+        let (config, utsrelease) =
+            (format!("/boot/config-{RELEASE}"), format!("{build}/include/generated/utsrelease.h"));
+        let without_kprobes = CONFIG.replace("CONFIG_KPROBES=y\n", "# CONFIG_KPROBES is not set\n");
+        let lockdown = "/sys/kernel/security/lockdown";
+        for (file, text, expect) in [
+            ("/proc/self/status", Some("CapEff:\t0000000000000000\n"), Some(("not_root", Refused))),
+            ("/proc/sys/kernel/osrelease", None, Some(("no_release", NotReady))),
+            (lockdown, Some("none [integrity] confidentiality"), Some(("locked_down", Refused))),
+            (lockdown, Some("none integrity [confidentiality]"), Some(("locked_down", Refused))),
+            ("/sys/module/module/parameters/sig_enforce", Some("Y\n"), Some(("signatures_enforced", Refused))),
+            ("/proc/sys/kernel/modules_disabled", Some("1\n"), Some(("modules_disabled", Refused))),
+            ("/proc/sys/kernel/ftrace_enabled", Some("0\n"), Some(("ftrace_disabled", Refused))),
+            (&config, Some(&without_kprobes), Some(("missing_kernel_option", NotReady))),
+            (&config, Some("CONFIG_MODULES=y\n"), Some(("missing_kernel_option", NotReady))),
+            (&build, None, Some(("no_headers", NotReady))),
+            (&utsrelease, Some("#define UTS_RELEASE \"6.1.0-27-amd64\"\n"), Some(("other_headers", NotReady))),
+            ("/usr/bin/make", None, Some(("no_make", NotReady))),
+            ("/usr/bin/gcc-12", None, Some(("no_compiler", NotReady))),
+            ("/sys/module/nvidia/version", Some("700.10"), None),
+            ("/sys/module/mpu/initstate", Some("live"), Some(("foreign_module", Refused))),
+            ("/sys/module/mpu_next/initstate", Some("live"), Some(("foreign_module", Refused))),
+        ] {
+            let s = Setup::new();
+            text.map_or_else(|| s.fake.remove(file), |text| s.fake.write(file, text));
+            assert_eq!(why(&s), expect, "{file}");
+        }
+    }
+
+    #[test]
+    fn module_at_work_is_kept_whatever_the_host_lacks() {
+        let s = Setup::new();
+        s.fake.write("/sys/kernel/security/lockdown", "none [integrity] confidentiality");
+        s.fake.write("/sys/module/mpu/parameters/state", state::ARMED);
+        assert_eq!(why(&s), None);
+        s.fake.write("/sys/module/mpu/parameters/state", "version=0.1.0\nstate=refused\nrefused=os_is_init_ns:16\n");
+        assert_eq!(why(&s), Some(("locked_down", Exit::Refused)), "one that does nothing would have to be loaded anew");
+    }
+}

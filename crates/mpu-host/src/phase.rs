@@ -1,0 +1,96 @@
+//! What an engine is doing, in one word: as the module's file, a supervisor's answer and JSON have it.
+
+use serde::{Deserialize, Serialize};
+use std::convert::Infallible;
+use std::fmt;
+use std::str::FromStr;
+
+/// What an engine is doing.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "String", into = "String")]
+pub enum Phase {
+    /// Translates: of the module, one was seen since its redirects were placed.
+    #[default]
+    Armed,
+    /// The module's redirects are in place, and no translation has been seen yet.
+    Placed,
+    /// No driver is loaded; the redirects will be placed when one comes.
+    Waiting,
+    /// A redirect could not be placed, so none is.
+    Refused,
+    /// The module's redirects are taken out; a supervisor takes no new container, and lets every call pass.
+    Retired,
+    /// The kernel did not take a redirect out, and never will: the module stays until the next boot.
+    Stuck,
+    /// A supervisor has died and has no successor yet.
+    Restarting,
+    /// A word that this version of `mpu` does not know.
+    Other(String),
+}
+
+impl Phase {
+    /// What engines say of themselves; nobody says `restarting`.
+    pub const SAID: [Phase; 6] =
+        [Phase::Armed, Phase::Placed, Phase::Waiting, Phase::Refused, Phase::Retired, Phase::Stuck];
+
+    /// The word for it.
+    pub fn word(&self) -> &str {
+        match self {
+            Phase::Armed => "armed",
+            Phase::Placed => "placed",
+            Phase::Waiting => "waiting",
+            Phase::Refused => "refused",
+            Phase::Retired => "retired",
+            Phase::Stuck => "stuck",
+            Phase::Restarting => "restarting",
+            Phase::Other(word) => word,
+        }
+    }
+
+    /// Whether the module's redirects stand, so that callers in containers pass them.
+    pub fn is_placed(&self) -> bool {
+        matches!(self, Phase::Armed | Phase::Placed)
+    }
+}
+
+impl From<String> for Phase {
+    fn from(word: String) -> Phase {
+        let mut known = Phase::SAID.into_iter().chain([Phase::Restarting]);
+        known.find(|phase| phase.word() == word).unwrap_or(Phase::Other(word))
+    }
+}
+
+impl FromStr for Phase {
+    type Err = Infallible;
+
+    fn from_str(word: &str) -> Result<Phase, Infallible> {
+        Ok(word.to_string().into())
+    }
+}
+
+impl From<Phase> for String {
+    fn from(phase: Phase) -> String {
+        phase.to_string()
+    }
+}
+
+impl fmt::Display for Phase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.word())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Phase;
+
+    #[test]
+    fn words_round_trip() {
+        for phase in Phase::SAID.into_iter().chain([Phase::Restarting, Phase::Other("resting".to_string())]) {
+            assert_eq!(phase.word().parse(), Ok(phase.clone()));
+            let json = serde_json::to_string(&phase).expect("JSON");
+            assert_eq!(json, format!("\"{phase}\""));
+            assert_eq!(serde_json::from_str::<Phase>(&json).expect("a word"), phase);
+        }
+    }
+}
