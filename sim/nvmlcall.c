@@ -36,13 +36,9 @@ struct acct_stats {
 	unsigned running, reserved[5];
 };
 
-struct enc_session {
-	unsigned id, pid, vgpu, codec, h, v, fps, latency;
-};
-
-struct fbc_session {
-	unsigned id, pid, vgpu, ordinal, type, flags, hmax, vmax, h, v, fps, latency;
-};
+/* Words of a session of the encoder's and one of the capture's; each begins with its id and its PID. */
+#define ENC_SESSION 8
+#define FBC_SESSION 12
 
 static void *lib;
 static device_t device;
@@ -142,30 +138,42 @@ static int acct(void)
 	return rc;
 }
 
-static int enc(void)
+static int sessions(const char *what, const char *name, unsigned words)
 {
-	int (*f)(device_t, unsigned *, struct enc_session *) = need("nvmlDeviceGetEncoderSessions");
-	static struct enc_session s[512];
+	int (*f)(device_t, unsigned *, void *) = need(name);
+	static unsigned s[512 * FBC_SESSION];
 	unsigned n = 512, i;
 	int rc = f(device, &n, s);
 
-	done("enc", rc, n);
+	done(what, rc, n);
 	for (i = 0; !rc && i < n; i++)
-		printf("pid %u session %u\n", s[i].pid, s[i].id);
+		printf("pid %u session %u\n", s[i * words + 1], s[i * words]);
 	return rc;
 }
 
-static int fbc(void)
+/* One query by its word: whether it was refused. */
+static int query(const char *word)
 {
-	int (*f)(device_t, unsigned *, struct fbc_session *) = need("nvmlDeviceGetFBCSessions");
-	static struct fbc_session s[512];
-	unsigned n = 512, i;
-	int rc = f(device, &n, s);
-
-	done("fbc", rc, n);
-	for (i = 0; !rc && i < n; i++)
-		printf("pid %u session %u\n", s[i].pid, s[i].id);
-	return rc;
+	if (!strcmp(word, "compute"))
+		return procs("Compute") != 0;
+	if (!strcmp(word, "graphics"))
+		return procs("Graphics") != 0;
+	if (!strcmp(word, "mps"))
+		return procs("MPSCompute") != 0;
+	if (!strcmp(word, "util"))
+		return util(0) != 0;
+	if (!strncmp(word, "util=-", 6))
+		return util(now_us() - strtoull(word + 6, NULL, 0) * 1000) != 0;
+	if (!strncmp(word, "util=", 5))
+		return util(strtoull(word + 5, NULL, 0)) != 0;
+	if (!strcmp(word, "acct"))
+		return acct() != 0;
+	if (!strcmp(word, "enc"))
+		return sessions("enc", "nvmlDeviceGetEncoderSessions", ENC_SESSION) != 0;
+	if (!strcmp(word, "fbc"))
+		return sessions("fbc", "nvmlDeviceGetFBCSessions", FBC_SESSION) != 0;
+	fprintf(stderr, "nvmlcall: no query %s\n", word);
+	exit(2);
 }
 
 int main(int argc, char **argv)
@@ -197,27 +205,7 @@ int main(int argc, char **argv)
 		printf("init rc=%d count=0\n", rc);
 		return 1;
 	}
-	for (i = 1; i < argc; i++) {
-		if (!strcmp(argv[i], "compute"))
-			bad |= procs("Compute");
-		else if (!strcmp(argv[i], "graphics"))
-			bad |= procs("Graphics");
-		else if (!strcmp(argv[i], "mps"))
-			bad |= procs("MPSCompute");
-		else if (!strcmp(argv[i], "util"))
-			bad |= util(0);
-		else if (!strncmp(argv[i], "util=-", 6))
-			bad |= util(now_us() - strtoull(argv[i] + 6, NULL, 0) * 1000);
-		else if (!strncmp(argv[i], "util=", 5))
-			bad |= util(strtoull(argv[i] + 5, NULL, 0));
-		else if (!strcmp(argv[i], "acct"))
-			bad |= acct();
-		else if (!strcmp(argv[i], "enc"))
-			bad |= enc();
-		else if (!strcmp(argv[i], "fbc"))
-			bad |= fbc();
-		else
-			return fprintf(stderr, "nvmlcall: no query %s\n", argv[i]), 2;
-	}
-	return bad ? 1 : 0;
+	for (i = 1; i < argc; i++)
+		bad |= query(argv[i]);
+	return bad;
 }

@@ -177,7 +177,6 @@ fn bypass(on: bool) -> Result<(), Fault> {
     Ok(fs::write("/sys/module/nvidia/parameters/bypass", if on { "1" } else { "0" }).context("no bypass")?)
 }
 
-/// Mounts what the tracers are told by, unless it is there.
 /// Sees that the kernel's tracing can be set.
 pub fn can_trace() -> Result<(), Fault> {
     if !fs::exists(format!("{TRACING}/current_tracer"))? {
