@@ -81,7 +81,7 @@ pub fn seal(out: &Path, told: &Told, key: Option<&Path>) -> Result<()> {
 /// What is wrong with a release's folder, and what can be said of its signature. Faults first.
 pub fn verify(dir: &Path, key: Option<&Path>) -> Result<(Vec<String>, String)> {
     let mut faults = Vec::new();
-    let told = std::fs::read_to_string(dir.join(SUMS)).with_context(|| format!("no {SUMS} in {}", dir.display()))?;
+    let told = files::read(&dir.join(SUMS))?;
     let rows = told.lines().filter_map(|line| line.split_once("  "));
     let mut listed: BTreeMap<String, String> = rows.map(|(hex, name)| (name.to_owned(), hex.to_owned())).collect();
     let found = digests(dir)?;
@@ -287,7 +287,8 @@ mod tests {
             append(dir.join("mpu_1_arm64.deb"));
             sealed(dir, None);
         };
-        let cases: [(&dyn Fn(&Path), &[&str]); 5] = [
+        type Case<'a> = (&'a dyn Fn(&Path), &'a [&'a str]);
+        let cases: [Case; 5] = [
             (&|dir| append(dir.join("mpu_1_arm64.deb")), &["mpu_1_arm64.deb is not what SHA256SUMS says"]),
             (&|dir| fs_err::write(dir.join("arm64/more"), "").unwrap(), &["arm64/more is not in SHA256SUMS"]),
             (&|dir| fs_err::remove_file(dir.join("arm64/mpu")).unwrap(), &["arm64/mpu is missing"]),
