@@ -135,8 +135,7 @@ impl Suite {
     }
 
     fn open_as(name: &str, kind: &'static str, dir: PathBuf, arch: Arch) -> Result<Self> {
-        let table = table()?;
-        let archive = table.get(name).with_context(|| format!("archives.toml has no suite {name}"))?;
+        let archive = &archive(name)?;
         let suite = Suite { name: name.to_owned(), dir, kind, arch };
         let _guard = one_at_a_time();
         if suite.is_fresh() {
@@ -290,19 +289,20 @@ pub fn besides(machines: &Path, dir: &Path, line: &str) -> Result<Vec<String>> {
 }
 
 pub fn source_line(name: &str) -> Result<String> {
-    let table = table()?;
-    let archive = table.get(name).with_context(|| format!("archives.toml has no suite {name}"))?;
-    let base = bases(archive).into_iter().next().context("no address")?;
-    Ok(line(BINARIES, archive, &base))
+    let archive = archive(name)?;
+    let base = bases(&archive).into_iter().next().context("no address")?;
+    Ok(line(BINARIES, &archive, &base))
 }
 
 pub fn addresses(name: &str) -> Result<Vec<String>> {
-    let table = table()?;
-    Ok(bases(table.get(name).with_context(|| format!("archives.toml has no suite {name}"))?))
+    Ok(bases(&archive(name)?))
 }
 
-fn table() -> Result<BTreeMap<String, Archive>> {
-    toml::from_str(include_str!("../archives.toml")).context("archives.toml")
+/// The row of a suite in `archives.toml`.
+fn archive(name: &str) -> Result<Archive> {
+    let mut table: BTreeMap<String, Archive> =
+        toml::from_str(include_str!("../archives.toml")).context("archives.toml")?;
+    table.remove(name).with_context(|| format!("archives.toml has no suite {name}"))
 }
 
 fn line(kind: &str, archive: &Archive, base: &str) -> String {

@@ -39,7 +39,7 @@ pub struct Args {
     #[arg(long, default_value = "550.163.01")]
     client: String,
     /// Engines: none, module, notify; none and module unless named
-    #[arg(long)]
+    #[arg(long, default_values = ["none", "module"], hide_default_value = true)]
     engine: Vec<String>,
     /// Stories by name; all unless named
     #[arg(long)]
@@ -75,12 +75,10 @@ impl Args {
 }
 
 pub fn guest(args: &Args) -> Result<Outcome> {
-    let engines =
-        if args.engine.is_empty() { vec!["none".to_owned(), "module".to_owned()] } else { args.engine.clone() };
     let row = |era: &String| Row {
         era: era.clone(),
         client: args.client.clone(),
-        engines: engines.clone(),
+        engines: args.engine.clone(),
         stories: args.story.clone(),
         reloads: args.reloads,
     };

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{bail, Context, Result};
+use anyhow::{bail, ensure, Context, Result};
 
 use crate::kernels::{Build, Kernel};
 use crate::run::{logged, run, say, tail};
@@ -20,6 +20,12 @@ pub struct Built {
 impl Built {
     pub fn is_clean(&self) -> bool {
         !self.files.is_empty() && self.complaints.is_empty()
+    }
+
+    /// The modules, if nobody complained.
+    pub fn checked(self, what: &str) -> Result<Vec<PathBuf>> {
+        ensure!(self.is_clean(), "{what} does not build cleanly:\n{}", self.complaints.join("\n"));
+        Ok(self.files)
     }
 }
 

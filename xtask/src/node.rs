@@ -212,10 +212,10 @@ pub fn build(play: Play, shell: bool) -> Result<PathBuf> {
     let repo = paths::repo();
     match play {
         Play::Life => {
-            let foreign = modules::build(&kernel, &repo.join("tests/node/foreign"), &out.join("foreign"), &[])?;
-            ensure!(foreign.is_clean(), "the foreign modules do not build: {}", foreign.complaints.join("\n"));
+            let foreign = out.join("foreign");
+            modules::build(&kernel, &repo.join("tests/node/foreign"), &foreign, &[])?.checked("the foreign modules")?;
             for name in ["mpu.ko", "mpu_next.ko"] {
-                archive.file(&format!("node/foreign/{name}"), 0o644, &out.join("foreign").join(name))?;
+                archive.file(&format!("node/foreign/{name}"), 0o644, &foreign.join(name))?;
             }
             archive.file("node/gcc-12", 0o755, &repo.join("tests/node/gcc-12.sh"))?;
             let next = package(Some(NEXT))?;

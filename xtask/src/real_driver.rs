@@ -40,7 +40,7 @@ pub struct Args {
     #[arg(long, default_value = "6.1")]
     kernel: String,
     /// Engines: none, module, notify; none and module unless named
-    #[arg(long)]
+    #[arg(long, default_values = ["none", "module"], hide_default_value = true)]
     engine: Vec<String>,
     /// Stories by name; all unless named
     #[arg(long)]
@@ -77,9 +77,7 @@ pub fn real_driver(args: &Args) -> Result<Outcome> {
         named.iter().for_each(|name| println!("{name}: {}", modules(&kernel.name, name).display()));
         return Ok(Outcome::Passed);
     }
-    let engines =
-        if args.engine.is_empty() { vec!["none".to_owned(), "module".to_owned()] } else { args.engine.clone() };
-    let mut rows = named.iter().map(|name| row(name, &engines, args.era.as_deref())).collect::<Result<Vec<_>>>()?;
+    let mut rows = named.iter().map(|name| row(name, &args.engine, args.era.as_deref())).collect::<Result<Vec<_>>>()?;
     for row in &mut rows {
         row.stories.clone_from(&args.story);
         row.reloads = args.reloads;

@@ -216,11 +216,9 @@ fn apt_install(packages: &[&str], options: &[String]) -> Result<()> {
 /// what cannot be installed says so itself.
 fn refresh() {
     static ONCE: std::sync::Once = std::sync::Once::new();
-    ONCE.call_once(update);
-}
-
-fn update() {
-    let _ = apt_get().args(["-qq", "-o", "DPkg::Lock::Timeout=600", "update"]).stderr(Stdio::null()).status();
+    ONCE.call_once(|| {
+        let _ = apt_get().args(["-qq", "-o", "DPkg::Lock::Timeout=600", "update"]).stderr(Stdio::null()).status();
+    });
 }
 
 /// The suite of [`BACKPORTED`] on Debian 12. Its own QEMU is too old to start every kernel of the table as a plain ELF file, and
@@ -262,16 +260,10 @@ fn is_met(need: &Need) -> bool {
 }
 
 fn apt_get() -> Command {
-    let mut command = as_root("env");
-    command.args(["DEBIAN_FRONTEND=noninteractive", "DEBCONF_NOWARNINGS=yes", "apt-get"]);
-    command
-}
-
-fn as_root(program: &str) -> Command {
-    if is_root() {
-        return Command::new(program);
+    let mut command = Command::new(if is_root() { "env" } else { "sudo" });
+    if !is_root() {
+        command.args(["-n", "env"]);
     }
-    let mut command = Command::new("sudo");
-    command.args(["-n", program]);
+    command.args(["DEBIAN_FRONTEND=noninteractive", "DEBCONF_NOWARNINGS=yes", "apt-get"]);
     command
 }

@@ -53,21 +53,17 @@ pub fn pack(package: &Package, out: &Path) -> Result<PathBuf> {
         let text = package.script("debian", &template(name, script)?)?;
         put(&tree.join("DEBIAN").join(script), text.as_bytes(), 0o755)?;
     }
-    let mut sums = String::new();
-    let mut configuration = String::new();
-    for path in all.iter().filter(|path| !path.is_symlink()) {
-        let name = path.strip_prefix(&tree)?.display();
-        if path.starts_with(tree.join("etc")) {
-            configuration += &format!("/{name}\n");
-        } else {
-            let digest: String = md5_of(path)?;
-            sums += &format!("{digest}  {name}\n");
-        }
-    }
+    let (configuration, others): (Vec<&PathBuf>, Vec<&PathBuf>) =
+        all.iter().filter(|path| !path.is_symlink()).partition(|path| path.starts_with(tree.join("etc")));
+    let name_of = |path: &&PathBuf| path.strip_prefix(&tree).map(|name| name.display().to_string());
     if !configuration.is_empty() {
-        put(&tree.join("DEBIAN/conffiles"), configuration.as_bytes(), 0o644)?;
+        let names = configuration.iter().map(|path| Ok(format!("/{}\n", name_of(path)?)));
+        put(&tree.join("DEBIAN/conffiles"), names.collect::<Result<String>>()?, 0o644)?;
     }
-    put(&tree.join("DEBIAN/md5sums"), sums.as_bytes(), 0o644)?;
+    // What dpkg --verify compares; checksums against accidents, not against people.
+    let names = others.iter().map(name_of).collect::<Result<Vec<_>, _>>()?;
+    let sums = output(Command::new("md5sum").args(names).current_dir(&tree))?;
+    put(&tree.join("DEBIAN/md5sums"), sums, 0o644)?;
     directories_to_0755(&tree)?;
     let file = out.join(file_name(name, package.version, package.arch));
     let mut dpkg = Command::new("dpkg-deb");
@@ -90,12 +86,6 @@ fn lintian(package: &Path) -> Result<()> {
     let errors: Vec<&str> = said.lines().filter(|line| line.starts_with("E: ")).collect();
     ensure!(errors.is_empty(), "lintian finds errors:\n{}", errors.join("\n"));
     Ok(())
-}
-
-/// What dpkg --verify compares; a checksum against accidents, not against people.
-fn md5_of(path: &Path) -> Result<String> {
-    let said = output(Command::new("md5sum").arg(path))?;
-    Ok(said.split_whitespace().next().unwrap_or_default().to_owned())
 }
 
 #[cfg(test)]

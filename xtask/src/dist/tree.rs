@@ -24,10 +24,6 @@ pub struct Package<'a> {
     pub stage: &'a dyn Fn(&Path) -> Result<()>,
 }
 
-/// Files of the repository that a package has as they are: package, file, place.
-const AS_THEY_ARE: [(&str, &str, &str); 1] =
-    [("mpu", "packaging/selinux/mpu.cil", "usr/share/selinux/packages/mpu.cil")];
-
 impl Package<'_> {
     /// Puts what every family has into an emptied folder.
     pub fn lay(&self, tree: &Path) -> Result<()> {
@@ -36,8 +32,9 @@ impl Package<'_> {
         let doc = tree.join("usr/share/doc").join(self.name);
         put(&doc.join(format!("{}.cdx.json", self.name)), self.bom.as_bytes(), 0o644)?;
         put(&doc.join("README.md"), &std::fs::read(paths::repo().join("README.md"))?, 0o644)?;
-        for (_, file, place) in AS_THEY_ARE.iter().filter(|(package, ..)| *package == self.name) {
-            put(&tree.join(place), &std::fs::read(paths::repo().join(file))?, 0o644)?;
+        if self.name == "mpu" {
+            let policy = std::fs::read(paths::repo().join("packaging/selinux/mpu.cil"))?;
+            put(&tree.join("usr/share/selinux/packages/mpu.cil"), policy, 0o644)?;
         }
         if tree.join("usr/share/man").exists() {
             for page in files::below(&tree.join("usr/share/man"))? {
@@ -52,9 +49,7 @@ impl Package<'_> {
         let folder = paths::repo().join("packaging/scripts");
         let mut shared = String::new();
         for name in ["every", family, self.name] {
-            let path = folder.join(format!("{name}.sh"));
-            let text = fs_err::read_to_string(&path)?;
-            shared += &(text + "\n");
+            shared += &(files::read(&folder.join(format!("{name}.sh")))? + "\n");
         }
         Ok(self.filled(&template.replace("@SCRIPTS@\n", &shared)))
     }

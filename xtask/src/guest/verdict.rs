@@ -76,78 +76,53 @@ impl Report {
 
 #[derive(Default)]
 pub struct Tally {
-    cells: BTreeMap<(String, String, String, String), [usize; 3]>,
+    /// With the kernel of the guest that said it.
+    verdicts: Vec<(String, Verdict)>,
+    passed: usize,
     problems: Vec<String>,
-    skips: BTreeMap<String, usize>,
-    /// By story: why the first row skipped it; none if a row played it.
-    unplayed: BTreeMap<String, Option<String>>,
-    counts: [usize; 3],
-    /// How long the guests of a kernel ran, and what they used.
-    took: BTreeMap<String, [Duration; 2]>,
+    /// The reason of each.
+    skips: Vec<String>,
+    /// How long a kernel's guest ran, and what it used.
+    took: Vec<(String, [Duration; 2])>,
     costs: Costs,
 }
 
 impl Tally {
     pub fn add(&mut self, report: &Report) {
         for verdict in &report.verdicts {
-            let key = (report.kernel.clone(), verdict.era.clone(), verdict.client.clone(), verdict.engine.clone());
-            self.cells.entry(key).or_default()[verdict.result as usize] += 1;
-            self.counts[verdict.result as usize] += 1;
-            let place = format!(
-                "{} on {}, era {}, client {}, engine {}",
-                verdict.story, report.kernel, verdict.era, verdict.client, verdict.engine
-            );
-            let why_not = self.unplayed.entry(verdict.story.clone()).or_insert_with(|| Some(verdict.reason.clone()));
-            if verdict.result != Ending::Skip {
-                *why_not = None;
-            }
+            let Verdict { story, era, client, engine, reason, .. } = verdict;
             match verdict.result {
-                Ending::Pass => {}
-                Ending::Fail => self.failed(format!("{place}: {}", verdict.reason)),
-                Ending::Skip => *self.skips.entry(verdict.reason.clone()).or_default() += 1,
+                Ending::Pass => self.passed += 1,
+                Ending::Fail => self.failed(format!(
+                    "{story} on {}, era {era}, client {client}, engine {engine}: {reason}",
+                    report.kernel
+                )),
+                Ending::Skip => self.skips.push(reason.clone()),
             }
+            self.verdicts.push((report.kernel.clone(), verdict.clone()));
         }
         for trouble in &report.troubles {
-            self.counts[Ending::Fail as usize] += 1;
             self.failed(format!("guest {}: {trouble} (log: {})", report.kernel, report.log.display()));
         }
-        let [took, used] = self.took.entry(report.kernel.clone()).or_default();
-        *took += report.took;
-        *used += report.used;
+        self.took.push((report.kernel.clone(), [report.took, report.used]));
         self.costs.add(&report.costs);
     }
 
     pub fn check(&mut self, name: &str, result: Ending, reason: &str) {
-        self.counts[result as usize] += 1;
         match result {
-            Ending::Pass => {}
+            Ending::Pass => self.passed += 1,
             Ending::Fail => self.failed(format!("{name}: {reason}")),
-            Ending::Skip => *self.skips.entry(format!("{name}: {reason}")).or_default() += 1,
+            Ending::Skip => self.skips.push(format!("{name}: {reason}")),
         }
     }
 
     /// Counts what another counted, and has said, in.
     pub fn join(&mut self, other: Tally) {
-        for (cell, more) in other.cells {
-            let counts = self.cells.entry(cell).or_default();
-            (0..3).for_each(|one| counts[one] += more[one]);
-        }
-        (0..3).for_each(|one| self.counts[one] += other.counts[one]);
+        self.verdicts.extend(other.verdicts);
+        self.passed += other.passed;
         self.problems.extend(other.problems);
-        for (reason, count) in other.skips {
-            *self.skips.entry(reason).or_default() += count;
-        }
-        for (story, why_not) in other.unplayed {
-            let known = self.unplayed.entry(story).or_insert_with(|| why_not.clone());
-            if why_not.is_none() {
-                *known = None;
-            }
-        }
-        for (kernel, [took, used]) in other.took {
-            let sums = self.took.entry(kernel).or_default();
-            sums[0] += took;
-            sums[1] += used;
-        }
+        self.skips.extend(other.skips);
+        self.took.extend(other.took);
         self.costs.add(&other.costs);
     }
 
@@ -159,21 +134,32 @@ impl Tally {
 
     /// The matrix, what went wrong, what was skipped and why, and the line that CI reads.
     pub fn print(&self) {
-        if !self.cells.is_empty() {
+        if !self.verdicts.is_empty() {
             println!(
                 "\n{:<8} {:<5} {:<12} {:<8} {:>5} {:>5} {:>5}",
                 "kernel", "era", "client", "engine", "pass", "fail", "skip"
             );
-            for ((kernel, era, client, engine), [pass, fail, skip]) in &self.cells {
+            let mut cells: BTreeMap<_, [usize; 3]> = BTreeMap::new();
+            for (kernel, Verdict { era, client, engine, result, .. }) in &self.verdicts {
+                cells.entry((kernel, era, client, engine)).or_default()[*result as usize] += 1;
+            }
+            for ((kernel, era, client, engine), [pass, fail, skip]) in &cells {
                 println!("{kernel:<8} {era:<5} {client:<12} {engine:<8} {pass:>5} {fail:>5} {skip:>5}");
             }
-            let time = |(kernel, [took, used]): (&String, &[Duration; 2])| {
+            let mut sums: BTreeMap<&str, [Duration; 2]> = BTreeMap::new();
+            for (kernel, [took, used]) in &self.took {
+                let sum = sums.entry(kernel).or_default();
+                *sum = [sum[0] + *took, sum[1] + *used];
+            }
+            let time = |(kernel, [took, used]): (&&str, &[Duration; 2])| {
                 format!("{kernel} {} s, {} s of a processor", took.as_secs(), used.as_secs())
             };
-            println!("guests ran: {}", self.took.iter().map(time).collect::<Vec<_>>().join("; "));
+            println!("guests ran: {}", sums.iter().map(time).collect::<Vec<_>>().join("; "));
             println!("of which the dearest {DEAREST}, in seconds of a processor:\n{}", self.costs.dearest(DEAREST));
         }
-        for (reason, count) in &self.skips {
+        let mut skips: BTreeMap<&str, usize> = BTreeMap::new();
+        self.skips.iter().for_each(|reason| *skips.entry(reason).or_default() += 1);
+        for (reason, count) in skips {
             println!("skipped {count}: {reason}");
         }
         for (story, reason) in self.unplayed() {
@@ -182,22 +168,27 @@ impl Tally {
         for problem in &self.problems {
             println!("FAILED {problem}");
         }
-        let [pass, fail, skip] = self.counts;
-        println!("{pass} passed, {fail} failed, {skip} skipped");
+        println!("{} passed, {} failed, {} skipped", self.passed, self.problems.len(), self.skips.len());
     }
 
     /// Stories that every row skipped, and why the first one did.
-    fn unplayed(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.unplayed.iter().filter_map(|(story, why_not)| Some((story.as_str(), why_not.as_deref()?)))
+    fn unplayed(&self) -> BTreeMap<&str, &str> {
+        let (skipped, played): (Vec<_>, Vec<_>) =
+            self.verdicts.iter().map(|(_, verdict)| verdict).partition(|verdict| verdict.result == Ending::Skip);
+        let mut found = BTreeMap::new();
+        for verdict in skipped.iter().filter(|one| !played.iter().any(|other| other.story == one.story)) {
+            found.entry(verdict.story.as_str()).or_insert(verdict.reason.as_str());
+        }
+        found
     }
 
     /// Whether all that was counted was skipped, or nothing was.
     pub fn is_idle(&self) -> bool {
-        self.counts[Ending::Pass as usize] + self.counts[Ending::Fail as usize] == 0
+        self.passed + self.problems.len() == 0
     }
 
     pub fn outcome(&self) -> Outcome {
-        Outcome::of(self.counts[Ending::Fail as usize] == 0)
+        Outcome::of(self.problems.is_empty())
     }
 }
 
@@ -237,6 +228,6 @@ mod tests {
             ],
             Some(0),
         ));
-        assert_eq!(tally.unplayed().collect::<Vec<_>>(), [("a", "not here")]);
+        assert_eq!(tally.unplayed().into_iter().collect::<Vec<_>>(), [("a", "not here")]);
     }
 }

@@ -13,7 +13,7 @@ use crate::apt::Suite;
 use crate::files::read;
 use crate::kernels::{Build, Kernel};
 use crate::run::{output, say, tail, watched};
-use crate::{files, paths, setup};
+use crate::{files, paths, run, setup};
 
 /// Raised when what is kept changes.
 const RECIPE: &str = "recipe 1";
@@ -184,10 +184,8 @@ fn keep(work: &Path, to: &Path) -> Result<()> {
 }
 
 fn make(inside: &Path) -> Command {
-    let mut command = Command::new("nice");
-    command.args(["-n", "10", "make", "-j3", "-C"]).arg(inside).arg("CC=gcc-12").env("LC_ALL", "C");
-    // A wrapper meant for this machine's own compiler must not reach it.
-    command.env_remove("MAKEFLAGS").env_remove("CC");
+    let mut command = run::make(inside);
+    command.arg("-j3");
     command
 }
 
