@@ -13,7 +13,7 @@ mod tables;
 mod tests;
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use anyhow::{bail, ensure, Context, Result};
@@ -24,7 +24,7 @@ use super::tree::{Carrier, Control, Flags, Reach, Tree};
 use dwarf::Dwarf;
 use elf::Elf;
 pub use expected::Expected;
-use tables::{is_called_internal, meaning, methods, spelled, without_repeats, Form, Method, TABLE};
+use tables::{is_called_internal, meaning, methods, spelled, without_repeats, Method, Shape, TABLE};
 
 /// Where a running kernel shows its types, and those of the driver.
 pub const HOST: &str = "/sys/kernel/btf/nvidia";
@@ -119,8 +119,8 @@ fn object(bytes: &[u8], expected: &Expected) -> Result<Tree> {
     let mut dwarf = Dwarf::index(dwarf, |name| is_helper(name) || is_method(name))?;
     let mut headers = Headers::default();
     dwarf.take_public(&mut headers, is_escape);
-    let form = form(&mut dwarf, &mut headers);
-    let methods = without_repeats(methods(&elf, form)?);
+    let shape = shape(&mut dwarf, &mut headers, "NVOC_EXPORTED_METHOD_DEF");
+    let methods = without_repeats(methods(&elf, shape)?);
     let flags = meaning(&methods, |method| expected.is_called(method.cmd, method.size));
     let mut controls = controls(&methods, flags, &mut dwarf, &mut headers);
     controls.sort_by_key(|control| control.cmd);
@@ -184,27 +184,11 @@ fn object(bytes: &[u8], expected: &Expected) -> Result<Tree> {
     Ok(tree)
 }
 
-/// Bytes of a structure, and the offsets of its fields by name, as the driver's compiler laid it out.
-fn shape(dwarf: &mut Dwarf, headers: &mut Headers, name: &str) -> Option<(usize, HashMap<String, usize>)> {
+/// A structure as the driver's compiler laid it out.
+fn shape(dwarf: &mut Dwarf, headers: &mut Headers, name: &str) -> Option<Shape> {
     dwarf.take(headers, name).ok()?;
-    let fields = headers.fields(name).ok()?;
-    Some((headers.layout(name).ok()?.size, fields.into_iter().map(|field| (field.name, field.offset)).collect()))
-}
-
-/// The form of a table's entries.
-fn form(dwarf: &mut Dwarf, headers: &mut Headers) -> Option<Form> {
-    let (size, fields) = shape(dwarf, headers, "NVOC_EXPORTED_METHOD_DEF")?;
-    let at = |name: &str| fields.get(name).copied();
-    Some(Form {
-        size,
-        function: at("pFunc")?,
-        flags: at("flags")?,
-        access_right: at("accessRight")?,
-        number: at("methodId")?,
-        parameters: at("paramSize")?,
-        class: at("pClassInfo")?,
-        name: at("func"),
-    })
+    let fields = headers.fields(name).ok()?.into_iter().map(|field| (field.name, field.offset)).collect();
+    Some(Shape { size: headers.layout(name).ok()?.size, fields })
 }
 
 /// Controls with the types of their parameters: of the function that is called, of the class's pointer to it where the
@@ -246,7 +230,7 @@ fn controls(methods: &[Method], flags: Option<Flags>, dwarf: &mut Dwarf, headers
 
 /// Classes with the bytes of their allocation parameters.
 fn descriptors(elf: &Elf, dwarf: &mut Dwarf, headers: &mut Headers) -> Option<BTreeMap<u32, usize>> {
-    let (stride, fields) = shape(dwarf, headers, "RS_RESOURCE_DESC")?;
+    let Shape { size: stride, fields } = shape(dwarf, headers, "RS_RESOURCE_DESC")?;
     let (class, size) = (fields.get("externalClassId")?, fields.get("allocParamSize")?);
     let (_, place, whole) = elf.objects("g_RsResourceDescList").pop()?;
     let data = elf.data(place, whole).ok()?;
