@@ -7,7 +7,6 @@
 mod btf;
 mod dwarf;
 mod elf;
-mod expected;
 mod tables;
 #[cfg(test)]
 mod tests;
@@ -18,12 +17,12 @@ use std::path::Path;
 
 use anyhow::{bail, ensure, Context, Result};
 use gimli::{EndianSlice, LittleEndian, SectionId};
+use mpu_abi::{Release, Row};
 
 use super::c::{Headers, Type};
-use super::tree::{Carrier, Control, Flags, Reach, Tree};
+use super::tree::{is_escape, Carrier, Control, Flags, Reach, Tree};
 use dwarf::Dwarf;
 use elf::Elf;
-pub use expected::Expected;
 use tables::{is_called_internal, meaning, methods, spelled, without_repeats, Method, Shape, TABLE};
 
 /// Where a running kernel shows its types, and those of the driver.
@@ -36,6 +35,54 @@ const CLOSED: &str = "UNIX x86_64 Kernel Module  ";
 const WHY_NO_TYPES: &str =
     "the module was built without BTF (most builds of it are: they have no vmlinux at hand), or the \
 kernel has no CONFIG_DEBUG_INFO_BTF_MODULES. Its nvidia.ko or its sources tell more";
+
+/// What every driver is known to have. A built driver in which little of that is found is a piece of one, or one that this
+/// reader does not understand: of such a source nobody can say that nothing is new.
+pub struct Expected<'a> {
+    /// Controls that programs call.
+    pub rows: &'a [Row],
+    /// Controls' numbers by their structures: of the rows, and of what is known without a row.
+    pub numbers: BTreeMap<String, u32>,
+}
+
+impl Expected<'_> {
+    /// Whether programs are known to call this control. A row's number counts with a row's size, because a later release
+    /// may give the number to another control.
+    pub fn is_called(&self, cmd: u32, size: usize) -> bool {
+        let mut rows = self.rows.iter().filter(|row| row.cmd.0 == cmd).peekable();
+        match rows.peek() {
+            Some(_) => rows.any(|row| row.params_size as usize == size),
+            None => self.numbers.values().any(|known| *known == cmd),
+        }
+    }
+
+    /// What is missing, in a sentence, if fewer than two thirds of the controls that every driver has are found.
+    ///
+    /// A control counts if 515.43.04 has it and the newest driver too, by the rows: those are ten. The releases up to 595.45.04
+    /// have nine of them in their tables, and the biggest piece of one (the subdevice's tables) has five. Two thirds are seven:
+    /// a later release may drop a control, and a piece never does for the whole.
+    pub fn too_few(&self, found: impl Fn(u32) -> bool) -> Option<String> {
+        let lasting = self.rows.iter().filter(|row| lasts(row));
+        let all: BTreeSet<&str> = lasting.clone().map(|row| row.control.name()).collect();
+        let here: BTreeSet<&str> = lasting.filter(|row| found(row.cmd.0)).map(|row| row.control.name()).collect();
+        let missing: Vec<&str> = all.difference(&here).copied().collect();
+        (here.len() * 3 < all.len() * 2).then(|| {
+            let (count, all, missing) = (here.len(), all.len(), missing.join(", "));
+            format!(
+                "of {all} controls that every driver has {count} are in it, too few for a whole driver: what else is missing is not \
+known. Not found: {missing}"
+            )
+        })
+    }
+}
+
+/// Whether every open driver has a row's control.
+fn lasts(row: &Row) -> bool {
+    let is_ours = mpu_abi::find(row.cmd, row.params_size).is_some();
+    let has = |release| mpu_abi::row_of(row.control, release).is_some();
+    // Rows that a test makes up last.
+    !is_ours || (has(Release::new(515, 43, 4)) && has(Release::new(u16::MAX, 0, 0)))
+}
 
 /// Reads a file of either sort.
 pub fn read(path: &Path, expected: &Expected) -> Result<Tree> {
@@ -84,11 +131,6 @@ fn functions_of_module<'a>(symbols: &'a str, module: &'a str) -> impl Iterator<I
         let (_, sort, name) = (words.next()?, words.next()?, words.next()?);
         (words.next()? == module && sort.eq_ignore_ascii_case("t")).then_some(name)
     })
-}
-
-/// Names of structures that an escape carries.
-fn is_escape(name: &str) -> bool {
-    ["nv_ioctl", "NVOS", "NvUnix"].iter().any(|start| name.starts_with(start))
 }
 
 fn is_helper(name: &str) -> bool {
