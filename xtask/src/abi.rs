@@ -7,6 +7,7 @@
 mod built;
 mod c;
 mod judge;
+mod names;
 #[cfg(test)]
 mod tests;
 mod tree;
