@@ -7,6 +7,7 @@
 mod built;
 mod c;
 mod judge;
+mod names;
 #[cfg(test)]
 mod tests;
 mod tree;
@@ -99,10 +100,7 @@ fn outcome(tree: &Tree, findings: &[Finding]) -> Result<Outcome> {
 }
 
 fn source(text: &str) -> Result<PathBuf, String> {
-    match Path::new(text) {
-        path if path.exists() => Ok(path.to_owned()),
-        _ => Err("not there".to_owned()),
-    }
+    Some(PathBuf::from(text)).filter(|path| path.exists()).ok_or_else(|| "not there".to_owned())
 }
 
 /// What a person has to look at.
@@ -158,27 +156,26 @@ fn as_table(tree: &Tree, findings: &[Finding], all: bool) -> String {
     for sentence in &tree.cannot_tell {
         out += &format!("  {sentence}\n");
     }
-    let order = [Verdict::New, Verdict::Changed, Verdict::Fits, Verdict::Known, Verdict::Gone];
-    for verdict in order {
+    let order = [
+        (Verdict::New, "new"),
+        (Verdict::Changed, "changed"),
+        (Verdict::Fits, "fits"),
+        (Verdict::Known, "known, no row"),
+        (Verdict::Gone, "not in this driver"),
+    ];
+    for (verdict, title) in order {
         let some: Vec<&Finding> = findings.iter().filter(|finding| finding.verdict == verdict).collect();
-        let title = match verdict {
-            Verdict::New => "new",
-            Verdict::Changed => "changed",
-            Verdict::Fits => "fits",
-            Verdict::Known => "known, no row",
-            Verdict::Gone => "not in this driver",
-        };
         out += &format!("\n{title}: {}\n", some.len());
-        for finding in some.iter().filter(|_| all || matches!(verdict, Verdict::New | Verdict::Changed)) {
-            let size = finding.size.map_or(String::new(), |size| format!(", {size} bytes"));
-            let reach = finding.reach.map_or(String::new(), |reach| format!(", {reach:?}").to_lowercase());
-            let cmd = finding.cmd.as_ref().map_or(String::new(), |cmd| format!("{cmd} "));
-            out += &format!("  {} {cmd}{}{size}{reach}\n", finding.way, finding.name);
+        for finding in some.into_iter().filter(|finding| all || is_alarm(finding)) {
+            let cmd = finding.cmd.iter().map(|cmd| format!("{cmd} "));
+            let size = finding.size.iter().map(|size| format!(", {size} bytes"));
+            let reach = finding.reach.iter().map(|reach| format!(", {reach:?}").to_lowercase());
+            let [cmd, rest] = [cmd.collect::<String>(), size.chain(reach).collect()];
+            out += &format!("  {} {cmd}{}{rest}\n", finding.way, finding.name);
             if !finding.fields.is_empty() {
-                let more = finding.fields.len().saturating_sub(8);
-                let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-                out +=
-                    &format!("      {}{more}\n", finding.fields.iter().take(8).cloned().collect::<Vec<_>>().join(", "));
+                let (shown, more) = finding.fields.split_at(finding.fields.len().min(8));
+                let more = if more.is_empty() { String::new() } else { format!(" and {} more", more.len()) };
+                out += &format!("      {}{more}\n", shown.join(", "));
             }
             out += &format!("      {}\n", finding.why);
         }
@@ -188,10 +185,10 @@ fn as_table(tree: &Tree, findings: &[Finding], all: bool) -> String {
     out += &format!("\n{false_alarms} false alarms are on the list in xtask/abi.toml\n");
     out += &match alarms {
         0 if !tree.has_fields => "nothing is wrong, and whether something is new cannot be told\n".to_owned(),
-        0 if !tree.declares_all => {
-            format!("nothing to do, as far as this source tells: every row fits, and nothing is new\n{UNSEEN}")
+        0 => {
+            let limit = if tree.declares_all { "" } else { ", as far as this source tells" };
+            format!("nothing to do{limit}: every row fits, and nothing is new\n{UNSEEN}")
         }
-        0 => format!("nothing to do: every row fits, and nothing is new\n{UNSEEN}"),
         n => format!("{n} to look at: docs/how-to/a-new-driver.md\n"),
     };
     out

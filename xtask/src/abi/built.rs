@@ -7,24 +7,23 @@
 mod btf;
 mod dwarf;
 mod elf;
-mod expected;
 mod tables;
 #[cfg(test)]
 mod tests;
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use anyhow::{bail, ensure, Context, Result};
 use gimli::{EndianSlice, LittleEndian, SectionId};
+use mpu_abi::{Release, Row};
 
 use super::c::{Headers, Type};
-use super::tree::{Carrier, Control, Flags, Reach, Tree};
+use super::tree::{is_escape, Carrier, Control, Flags, Reach, Tree};
 use dwarf::Dwarf;
 use elf::Elf;
-pub use expected::Expected;
-use tables::{is_called_internal, meaning, methods, spelled, without_repeats, Form, Method, TABLE};
+use tables::{is_called_internal, meaning, methods, spelled, without_repeats, Method, Shape, TABLE};
 
 /// Where a running kernel shows its types, and those of the driver.
 pub const HOST: &str = "/sys/kernel/btf/nvidia";
@@ -36,6 +35,54 @@ const CLOSED: &str = "UNIX x86_64 Kernel Module  ";
 const WHY_NO_TYPES: &str =
     "the module was built without BTF (most builds of it are: they have no vmlinux at hand), or the \
 kernel has no CONFIG_DEBUG_INFO_BTF_MODULES. Its nvidia.ko or its sources tell more";
+
+/// What every driver is known to have. A built driver in which little of that is found is a piece of one, or one that this
+/// reader does not understand: of such a source nobody can say that nothing is new.
+pub struct Expected<'a> {
+    /// Controls that programs call.
+    pub rows: &'a [Row],
+    /// Controls' numbers by their structures: of the rows, and of what is known without a row.
+    pub numbers: BTreeMap<String, u32>,
+}
+
+impl Expected<'_> {
+    /// Whether programs are known to call this control. A row's number counts with a row's size, because a later release
+    /// may give the number to another control.
+    pub fn is_called(&self, cmd: u32, size: usize) -> bool {
+        let mut rows = self.rows.iter().filter(|row| row.cmd.0 == cmd).peekable();
+        match rows.peek() {
+            Some(_) => rows.any(|row| row.params_size as usize == size),
+            None => self.numbers.values().any(|known| *known == cmd),
+        }
+    }
+
+    /// What is missing, in a sentence, if fewer than two thirds of the controls that every driver has are found.
+    ///
+    /// A control counts if 515.43.04 has it and the newest driver too, by the rows: those are ten. The releases up to 595.45.04
+    /// have nine of them in their tables, and the biggest piece of one (the subdevice's tables) has five. Two thirds are seven:
+    /// a later release may drop a control, and a piece never does for the whole.
+    pub fn too_few(&self, found: impl Fn(u32) -> bool) -> Option<String> {
+        let lasting = self.rows.iter().filter(|row| lasts(row));
+        let all: BTreeSet<&str> = lasting.clone().map(|row| row.control.name()).collect();
+        let here: BTreeSet<&str> = lasting.filter(|row| found(row.cmd.0)).map(|row| row.control.name()).collect();
+        let missing: Vec<&str> = all.difference(&here).copied().collect();
+        (here.len() * 3 < all.len() * 2).then(|| {
+            let (count, all, missing) = (here.len(), all.len(), missing.join(", "));
+            format!(
+                "of {all} controls that every driver has {count} are in it, too few for a whole driver: what else is missing is not \
+known. Not found: {missing}"
+            )
+        })
+    }
+}
+
+/// Whether every open driver has a row's control.
+fn lasts(row: &Row) -> bool {
+    let is_ours = mpu_abi::find(row.cmd, row.params_size).is_some();
+    let has = |release| mpu_abi::row_of(row.control, release).is_some();
+    // Rows that a test makes up last.
+    !is_ours || (has(Release::new(515, 43, 4)) && has(Release::new(u16::MAX, 0, 0)))
+}
 
 /// Reads a file of either sort.
 pub fn read(path: &Path, expected: &Expected) -> Result<Tree> {
@@ -86,11 +133,6 @@ fn functions_of_module<'a>(symbols: &'a str, module: &'a str) -> impl Iterator<I
     })
 }
 
-/// Names of structures that an escape carries.
-fn is_escape(name: &str) -> bool {
-    ["nv_ioctl", "NVOS", "NvUnix"].iter().any(|start| name.starts_with(start))
-}
-
 fn is_helper(name: &str) -> bool {
     ["os_", "rm_", "nvidia_"].iter().any(|start| name.starts_with(start))
 }
@@ -119,8 +161,8 @@ fn object(bytes: &[u8], expected: &Expected) -> Result<Tree> {
     let mut dwarf = Dwarf::index(dwarf, |name| is_helper(name) || is_method(name))?;
     let mut headers = Headers::default();
     dwarf.take_public(&mut headers, is_escape);
-    let form = form(&mut dwarf, &mut headers);
-    let methods = without_repeats(methods(&elf, form)?);
+    let shape = shape(&mut dwarf, &mut headers, "NVOC_EXPORTED_METHOD_DEF");
+    let methods = without_repeats(methods(&elf, shape)?);
     let flags = meaning(&methods, |method| expected.is_called(method.cmd, method.size));
     let mut controls = controls(&methods, flags, &mut dwarf, &mut headers);
     controls.sort_by_key(|control| control.cmd);
@@ -184,27 +226,11 @@ fn object(bytes: &[u8], expected: &Expected) -> Result<Tree> {
     Ok(tree)
 }
 
-/// Bytes of a structure, and the offsets of its fields by name, as the driver's compiler laid it out.
-fn shape(dwarf: &mut Dwarf, headers: &mut Headers, name: &str) -> Option<(usize, HashMap<String, usize>)> {
+/// A structure as the driver's compiler laid it out.
+fn shape(dwarf: &mut Dwarf, headers: &mut Headers, name: &str) -> Option<Shape> {
     dwarf.take(headers, name).ok()?;
-    let fields = headers.fields(name).ok()?;
-    Some((headers.layout(name).ok()?.size, fields.into_iter().map(|field| (field.name, field.offset)).collect()))
-}
-
-/// The form of a table's entries.
-fn form(dwarf: &mut Dwarf, headers: &mut Headers) -> Option<Form> {
-    let (size, fields) = shape(dwarf, headers, "NVOC_EXPORTED_METHOD_DEF")?;
-    let at = |name: &str| fields.get(name).copied();
-    Some(Form {
-        size,
-        function: at("pFunc")?,
-        flags: at("flags")?,
-        access_right: at("accessRight")?,
-        number: at("methodId")?,
-        parameters: at("paramSize")?,
-        class: at("pClassInfo")?,
-        name: at("func"),
-    })
+    let fields = headers.fields(name).ok()?.into_iter().map(|field| (field.name, field.offset)).collect();
+    Some(Shape { size: headers.layout(name).ok()?.size, fields })
 }
 
 /// Controls with the types of their parameters: of the function that is called, of the class's pointer to it where the
@@ -246,7 +272,7 @@ fn controls(methods: &[Method], flags: Option<Flags>, dwarf: &mut Dwarf, headers
 
 /// Classes with the bytes of their allocation parameters.
 fn descriptors(elf: &Elf, dwarf: &mut Dwarf, headers: &mut Headers) -> Option<BTreeMap<u32, usize>> {
-    let (stride, fields) = shape(dwarf, headers, "RS_RESOURCE_DESC")?;
+    let Shape { size: stride, fields } = shape(dwarf, headers, "RS_RESOURCE_DESC")?;
     let (class, size) = (fields.get("externalClassId")?, fields.get("allocParamSize")?);
     let (_, place, whole) = elf.objects("g_RsResourceDescList").pop()?;
     let data = elf.data(place, whole).ok()?;

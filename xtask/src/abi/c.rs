@@ -18,23 +18,16 @@ use std::rc::Rc;
 type Token = tokens::Token<'static>;
 
 /// The driver's own names for what C has, by their bytes, which are their alignment, too.
-const BUILT_IN: [(usize, &[&str]); 5] = [
-    (1, &["NvU8", "NvS8", "NvV8", "NvBool", "NvTristate", "char", "uint8_t", "int8_t", "bool", "__u8"]),
-    (2, &["NvU16", "NvS16", "NvV16", "NvWchar", "short", "uint16_t", "int16_t", "__u16"]),
-    (4, &["NvU32", "NvS32", "NvV32", "NvF32", "NvHandle", "NV_STATUS", "NvStatus"]),
-    (4, &["int", "unsigned", "float", "uint32_t", "int32_t", "__u32", "__s32"]),
-    (
-        8,
-        &[
-            "NvU64", "NvS64", "NvF64", "NvP64", "NvUPtr", "NvSPtr", "NvLength", "long", "size_t", "uint64_t",
-            "int64_t", "__u64", "__s64",
-        ],
-    ),
+const BUILT_IN: [(usize, &str); 4] = [
+    (1, "NvU8 NvS8 NvV8 NvBool NvTristate char uint8_t int8_t bool __u8"),
+    (2, "NvU16 NvS16 NvV16 NvWchar short uint16_t int16_t __u16"),
+    (4, "NvU32 NvS32 NvV32 NvF32 NvHandle NV_STATUS NvStatus int unsigned float uint32_t int32_t __u32 __s32"),
+    (8, "NvU64 NvS64 NvF64 NvP64 NvUPtr NvSPtr NvLength long size_t uint64_t int64_t __u64 __s64"),
 ];
 
 /// The bytes of a type that the parser knows by itself.
 pub fn built_in(name: &str) -> Option<usize> {
-    BUILT_IN.iter().find(|(_, names)| names.contains(&name)).map(|(size, _)| *size)
+    BUILT_IN.iter().find(|(_, names)| names.split(' ').any(|other| other == name)).map(|(size, _)| *size)
 }
 
 /// A type as it was written.

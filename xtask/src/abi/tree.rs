@@ -296,7 +296,6 @@ impl Tree {
         let files = files.map(|file| root.join(file)).into_iter().filter(|file| file.is_file());
         let texts = files.map(|file| read(&file)).collect::<Result<Vec<String>>>()?;
         let texts: Vec<Vec<Token>> = texts.iter().map(|text| tokens(text)).collect();
-        let argument = |name: &str| ["nv_ioctl", "NVOS", "NvUnix"].iter().any(|start| name.starts_with(start));
         let mut named_by: HashMap<&str, BTreeSet<&str>> = HashMap::new();
         for (function, body) in texts.iter().flat_map(|tokens| bodies(tokens)) {
             named_by.entry(function).or_default().extend(body.iter().filter(|token| is_word(token)));
@@ -305,7 +304,7 @@ impl Tree {
         let reached = |function: &str| -> BTreeSet<&str> {
             let near = named_by.get(function).cloned().unwrap_or_default();
             let far = near.iter().filter_map(|name| named_by.get(name)).flatten().copied();
-            far.chain(near.iter().copied()).filter(|name| argument(name)).collect()
+            far.chain(near.iter().copied()).filter(|name| is_escape(name)).collect()
         };
         let mut found: BTreeSet<(&str, &str)> = BTreeSet::new();
         for tokens in &texts {
@@ -322,7 +321,7 @@ impl Tree {
                         found.extend(reached(name).into_iter().map(|structure| (escape, structure)));
                     }
                     let own = |name: &str| name.starts_with("NV_") && name.ends_with("_PARAMS");
-                    found.extend((argument(name) || own(name)).then_some((escape, name)));
+                    found.extend((is_escape(name) || own(name)).then_some((escape, name)));
                 }
             }
         }
@@ -453,6 +452,11 @@ pub fn below(folder: &Path, ending: &str) -> Result<Vec<PathBuf>> {
     }
     out.sort();
     Ok(out)
+}
+
+/// Whether it names a structure that an escape carries.
+pub fn is_escape(name: &str) -> bool {
+    ["nv_ioctl", "NVOS", "NvUnix"].iter().any(|start| name.starts_with(start))
 }
 
 /// The path of a file from this folder on.

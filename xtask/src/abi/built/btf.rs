@@ -11,9 +11,9 @@ use btf_rs::{Btf, BtfType, Type as Kind};
 
 use super::super::c::{built_in, Headers, Member, Number, Record, Type};
 use super::super::judge::is_sensitive;
-use super::super::tree::{Carrier, Control, Reach, Tree};
+use super::super::tree::{is_escape, Carrier, Control, Reach, Tree};
 use super::dwarf::{plainly, prototype as written_prototype, BIGGEST, DEEPEST};
-use super::{add_escapes, is_escape, is_helper, Expected};
+use super::{add_escapes, is_helper, Expected};
 
 /// Reads the types of a module; `base` is the file with those of its kernel, which it is a supplement to.
 pub fn tree(bytes: &[u8], base: &Path, expected: &Expected) -> Result<Tree> {

@@ -5,9 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use anyhow::{ensure, Context, Result};
 use object::read::{Object, ObjectSection, ObjectSymbol};
-use object::{
-    CompressionFormat, ObjectKind, RelocationKind, RelocationTarget, SectionIndex, SymbolKind, SymbolSection,
-};
+use object::{CompressionFormat, ObjectKind, RelocationKind, RelocationTarget, SectionIndex, SymbolKind};
 
 /// A byte of a section.
 pub type Place = (SectionIndex, u64);
@@ -33,7 +31,7 @@ impl<'a> Elf<'a> {
             if symbol.is_undefined() {
                 asked_for.insert(name.to_owned());
             } else if symbol.kind() == SymbolKind::Text {
-                if let SymbolSection::Section(section) = symbol.section() {
+                if let Some(section) = symbol.section_index() {
                     functions.entry((section, symbol.address())).or_insert_with(|| name.to_owned());
                     defined.insert(name.to_owned());
                 }
@@ -77,23 +75,16 @@ impl<'a> Elf<'a> {
 
     /// Data with a name that begins so: name, place, bytes.
     pub fn objects(&self, start: &str) -> Vec<(String, Place, usize)> {
-        let mut out = Vec::new();
-        for symbol in self.file.symbols() {
-            let (Ok(name), SymbolSection::Section(section)) = (symbol.name(), symbol.section()) else { continue };
-            if name.starts_with(start) && symbol.size() > 0 {
-                out.push((name.to_owned(), (section, self.within(section, symbol.address())), symbol.size() as usize));
-            }
-        }
-        out.sort_by_key(|(name, place, _)| (name.clone(), place.1));
+        let named = self.file.symbols().filter_map(|symbol| {
+            let name = symbol.name().ok().filter(|name| name.starts_with(start) && symbol.size() > 0)?;
+            let section = self.file.section_by_index(symbol.section_index()?).ok()?;
+            // Sections of an object begin at 0, those of a linked file at an address.
+            let at = symbol.address().wrapping_sub(section.address());
+            Some((name.to_owned(), (section.index(), at), symbol.size() as usize))
+        });
+        let mut out: Vec<(String, Place, usize)> = named.collect();
+        out.sort_by(|a, b| (&a.0, a.1 .1).cmp(&(&b.0, b.1 .1)));
         out
-    }
-
-    /// Symbols of a linked file have addresses, those of an object offsets.
-    fn within(&self, section: SectionIndex, address: u64) -> u64 {
-        match self.file.section_by_index(section) {
-            Ok(section) if self.file.kind() != ObjectKind::Relocatable => address.wrapping_sub(section.address()),
-            _ => address,
-        }
     }
 
     /// Bytes of a section.
@@ -113,11 +104,8 @@ impl<'a> Elf<'a> {
                 continue;
             }
             let symbol = self.file.symbol_by_index(target).context("a relocation of a table")?;
-            let section = match symbol.section() {
-                SymbolSection::Section(section) => section,
-                // Another object's: it leads somewhere, and nothing more is known.
-                _ => SectionIndex(0),
-            };
+            // Another object's leads somewhere, and nothing more is known.
+            let section = symbol.section_index().unwrap_or(SectionIndex(0));
             out.insert(at, (section, symbol.address().wrapping_add_signed(relocation.addend())));
         }
         Ok(out)

@@ -1,12 +1,12 @@
 //! The exported methods of a built driver, out of its tables: they are data, so they are there without debug information,
 //! too.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeSet, HashMap};
 
 use anyhow::{Context, Result};
 
 use super::super::tree::{Flags, Reach};
-use super::elf::{Elf, Place};
+use super::elf::Elf;
 use super::number;
 
 /// An entry of a table.
@@ -25,56 +25,59 @@ pub struct Method {
     pub function: Option<String>,
 }
 
-/// Where an entry of a table has what, in bytes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Form {
+/// A structure in bytes, with the offsets of its fields by name.
+pub struct Shape {
     pub size: usize,
-    pub function: usize,
-    pub flags: usize,
-    pub access_right: usize,
-    pub number: usize,
-    pub parameters: usize,
-    pub class: usize,
-    pub name: Option<usize>,
+    pub fields: HashMap<String, usize>,
 }
 
-/// The forms of every release from 515.43.04 to 595.45.04: with the method's name, and without it. Debug information goes
-/// first.
-const FORMS: [Form; 2] = [
-    Form { size: 40, function: 0, flags: 8, access_right: 12, number: 16, parameters: 20, class: 24, name: Some(32) },
-    Form { size: 32, function: 0, flags: 8, access_right: 12, number: 16, parameters: 20, class: 24, name: None },
+/// An entry of every release from 515.43.04 to 595.45.04, and the bytes of all of it and of it without the method's name.
+const FIELDS: [(&str, usize); 7] = [
+    ("pFunc", 0),
+    ("flags", 8),
+    ("accessRight", 12),
+    ("methodId", 16),
+    ("paramSize", 20),
+    ("pClassInfo", 24),
+    ("func", 32),
 ];
+const SIZES: [usize; 2] = [40, 32];
 
 /// How a table is called, with the name of its class behind it.
 pub const TABLE: &str = "__nvoc_exported_method_def_";
 
-/// Every entry of every table.
-pub fn methods(elf: &Elf, form: Option<Form>) -> Result<Vec<Method>> {
+/// Every entry of every table. A shape out of debug information goes first.
+pub fn methods(elf: &Elf, shape: Option<Shape>) -> Result<Vec<Method>> {
+    let known = SIZES.map(|size| {
+        let fields = FIELDS.iter().filter(|(_, at)| *at < size).map(|(name, at)| ((*name).to_owned(), *at));
+        Shape { size, fields: fields.collect() }
+    });
     let mut out = Vec::new();
     for (name, place, size) in elf.objects(TABLE) {
-        let class = name[TABLE.len()..].to_owned();
         let data = elf.data(place, size)?;
         let leads = elf.pointers(place, size)?;
-        let fits = |form: &&Form| {
-            size > 0
-                && size % form.size == 0
-                && (0..size).step_by(form.size).all(|at| leads.contains_key(&(at + form.class)))
+        let fits = |shape: &&Shape| {
+            let has_class = |entry: usize| leads.contains_key(&(entry + shape.fields["pClassInfo"]));
+            FIELDS[..6].iter().all(|(name, _)| shape.fields.contains_key(*name))
+                && size.checked_rem(shape.size) == Some(0)
+                && (0..size).step_by(shape.size).all(has_class)
         };
-        let form =
-            form.as_ref().into_iter().chain(&FORMS).find(fits).with_context(|| {
+        let shape =
+            shape.iter().chain(&known).find(fits).with_context(|| {
                 format!("the table {name} of {size} bytes is in a form that this reader does not know")
             })?;
-        for (start, entry) in (0..size).step_by(form.size).zip(data.chunks(form.size)) {
-            let number = |at: usize| number(entry, at).with_context(|| format!("the table {name} ends early"));
-            let lead = |at: usize| leads.get(&(start + at));
+        for (start, entry) in (0..size).step_by(shape.size).zip(data.chunks(shape.size)) {
+            let number =
+                |field| number(entry, shape.fields[field]).with_context(|| format!("the table {name} ends early"));
+            let lead = |field| leads.get(&(start + shape.fields.get(field)?)).copied();
             out.push(Method {
-                cmd: number(form.number)?,
-                flags: number(form.flags)?.into(),
-                access_right: number(form.access_right)?.into(),
-                size: number(form.parameters)? as usize,
-                class: class.clone(),
-                name: form.name.and_then(lead).and_then(|place| elf.text(*place)),
-                function: lead(form.function).and_then(|place: &Place| elf.function_at(*place)),
+                cmd: number("methodId")?,
+                flags: number("flags")?.into(),
+                access_right: number("accessRight")?.into(),
+                size: number("paramSize")? as usize,
+                class: name[TABLE.len()..].to_owned(),
+                name: lead("func").and_then(|place| elf.text(place)),
+                function: lead("pFunc").and_then(|place| elf.function_at(place)),
             });
         }
     }
@@ -122,16 +125,12 @@ pub fn is_called_internal(method: &Method) -> bool {
 /// The structure of a class that a method's name spells: `subdeviceCtrlCmdGpuGetPids` is `NV2080_CTRL_GPU_GET_PIDS_PARAMS`.
 pub fn spelled<'a>(method: &Method, structures: impl Iterator<Item = &'a String>) -> Option<String> {
     let plain = |text: &str| text.replace('_', "").to_lowercase();
-    let (_, said) = method.name.as_ref()?.split_once("CtrlCmd")?;
-    let wanted = plain(said);
-    let all: BTreeMap<String, &String> = structures
-        .filter_map(|name| {
-            let (_, said) = name.split_once("_CTRL_")?;
-            let said = said.strip_prefix("CMD_").unwrap_or(said);
-            Some((plain(said.split("_PARAM").next()?), name))
-        })
-        .collect();
-    all.get(&wanted).map(|name| (*name).clone())
+    let wanted = plain(method.name.as_ref()?.split_once("CtrlCmd")?.1);
+    let spells = |name: &&String| {
+        let name = name.split_once("_CTRL_").map_or("", |(_, name)| name.strip_prefix("CMD_").unwrap_or(name));
+        name.split("_PARAM").next().map(plain).as_ref() == Some(&wanted)
+    };
+    structures.filter(spells).max().cloned()
 }
 
 /// Methods that two classes export with the same parameters are one.

@@ -447,6 +447,28 @@ ffffffffc0b01000 T os_other\t[nvidia_uvm]\nffffffff81000000 T os_kernel\nfffffff
     assert_eq!(functions_of_module(symbols, "[nvidia]").collect::<Vec<_>>(), ["os_get_pid_info", "rm_ioctl"]);
 }
 
+fn too_few(found: &[u32]) -> bool {
+    let expected = Expected { rows: mpu_abi::ROWS, numbers: BTreeMap::new() };
+    expected.too_few(|cmd| found.contains(&cmd)).is_some()
+}
+
+/// Numbers out of the tables of released drivers.
+#[test]
+fn release_has_enough_controls_and_its_biggest_piece_has_not() {
+    let subdevice = [0x2080_018d, 0x2080_018e, 0x2080_2096, 0x2080_a083, 0x2080_016e, 0x2080_01af, 0x2080_017c];
+    let client = [0xb03, 0xb04, 0x607];
+    let of_515 = [&subdevice[..5], &subdevice[6..], &client, &[0x90cc_0103]].concat();
+    let of_550 = [&subdevice[..], &client, &[0x90cc_0103]].concat();
+    let of_595: Vec<u32> = of_550.iter().copied().filter(|cmd| *cmd != 0x2080_a083).collect();
+    for release in [of_515, of_550, of_595] {
+        assert!(!too_few(&release), "{release:x?}");
+        assert!(!too_few(&release[1..]), "{release:x?} without one");
+    }
+    assert!(too_few(&subdevice));
+    assert!(too_few(&client));
+    assert!(too_few(&[]));
+}
+
 /// Of each control that a table has: by number and size, who may call it, and every field with its place.
 type Controls = BTreeMap<(u32, usize), (Reach, BTreeSet<(String, usize, usize)>)>;
 

@@ -4,20 +4,10 @@ use super::tokens::{between_commas, closing, is_word, number};
 use super::{built_in, plain, Headers, Token, Type};
 
 /// What is defined where MPU runs; everything else that a header asks for with `#ifdef` is not.
-const DEFINED: [&str; 9] = [
-    "NV_UNIX",
-    "NV_LINUX",
-    "NVCPU_X86_64",
-    "NVCPU_IS_X86_64",
-    "NVCPU_IS_64_BITS",
-    "NV_64_BITS",
-    "__linux__",
-    "__GNUC__",
-    "__x86_64__",
-];
-
 pub fn is_defined(name: &str) -> bool {
-    DEFINED.contains(&name)
+    "NV_UNIX NV_LINUX NVCPU_X86_64 NVCPU_IS_X86_64 NVCPU_IS_64_BITS NV_64_BITS __linux__ __GNUC__ __x86_64__"
+        .split(' ')
+        .any(|defined| defined == name)
 }
 
 type Operation = fn(i128, i128) -> Option<i128>;

@@ -16,6 +16,7 @@ pub fn lines(text: &str) -> Vec<Vec<Token<'_>>> {
             [b'/', b'/', ..] => (false, rest.find('\n').unwrap_or(rest.len())),
             [b'\\', b'\r', b'\n', ..] => (false, 3),
             [b'\\', b'\n', ..] => (false, 2),
+            _ if first.is_ascii_whitespace() => (false, 1),
             [quote @ (b'"' | b'\''), ..] => (true, quoted(rest, *quote)),
             _ if is_of_word(first) => (true, rest.find(|c| !is_of_word(c)).unwrap_or(rest.len())),
             _ if LONG_MARKS.iter().any(|mark| rest.starts_with(mark)) => (true, 2),

@@ -1,7 +1,7 @@
 //! Functions in a source file: prototypes by their types alone, bodies, and calls.
 
 use super::super::c::tokens::{between_commas, closing, is_word, Token};
-use super::super::judge::names_pid;
+use super::super::names::names_pid;
 
 /// Functions that are declared or defined at the top, with their types.
 pub fn prototypes(tokens: &[Token]) -> Vec<(String, String)> {
