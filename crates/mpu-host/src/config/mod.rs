@@ -272,6 +272,7 @@ fn line_of(text: &str, at: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::explain::Explain;
     use crate::host::fake::FakeHost;
 
     fn wrong(text: &str) -> (usize, String) {
