@@ -15,13 +15,13 @@ pub mod folder;
 pub mod host;
 pub mod kernel_release;
 pub mod maker;
-pub mod own;
 pub mod phase;
 pub mod progress;
-mod sys;
+pub mod sys;
 pub mod time;
 
 pub use exit::Exit;
 pub use explain::Explain;
 pub use host::Host;
 pub use mpu_os::file as same;
+pub use sys as own;

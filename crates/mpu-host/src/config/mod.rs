@@ -10,7 +10,8 @@ mod wanted;
 pub use wanted::{Asked, Drivers, Modules, Redirect, UnknownDriver};
 
 use crate::exit::Exit;
-use crate::explain::Explain;
+use crate::explain::Facts;
+use crate::explain_by_facts;
 use crate::host::Host;
 use mpu_core::policy;
 use schemars::JsonSchema;
@@ -145,28 +146,21 @@ pub enum ConfigError {
     },
 }
 
-impl Explain for ConfigError {
-    fn code(&self) -> &'static str {
-        match self {
-            ConfigError::Unreadable { .. } => "config_unreadable",
-            ConfigError::Malformed { .. } => "config_malformed",
-        }
-    }
+explain_by_facts!(ConfigError);
 
-    fn exit(&self) -> Exit {
+impl ConfigError {
+    fn facts(&self) -> Facts {
         match self {
-            ConfigError::Unreadable { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => Exit::Refused,
-            _ => Exit::Failed,
-        }
-    }
-
-    fn fix(&self) -> String {
-        match self {
-            ConfigError::Unreadable { .. } => "check the file and its permissions, or run it as root".to_string(),
-            ConfigError::Malformed { path, .. } => format!(
-                "correct the line, then `mpu config check {}`; `mpu config default` shows every key",
-                path.display()
-            ),
+            ConfigError::Unreadable { source, .. } => {
+                let exit = if source.kind() == io::ErrorKind::PermissionDenied { Exit::Refused } else { Exit::Failed };
+                ("config_unreadable", exit, "check the file and its permissions, or run it as root".to_string())
+            }
+            ConfigError::Malformed { path, .. } => {
+                let path = path.display();
+                let fix =
+                    format!("correct the line, then `mpu config check {path}`; `mpu config default` shows every key");
+                ("config_malformed", Exit::Failed, fix)
+            }
         }
     }
 }
@@ -278,6 +272,7 @@ fn line_of(text: &str, at: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::explain::Explain;
     use crate::host::fake::FakeHost;
 
     fn wrong(text: &str) -> (usize, String) {
