@@ -3,6 +3,7 @@
 //! Knows no error by name.
 
 use crate::exit::Exit;
+use mpu_os::lock::Held;
 use std::error::Error;
 
 /// What an error owes the person who meets it.
@@ -13,6 +14,27 @@ pub trait Explain: Error {
     fn exit(&self) -> Exit;
     /// What to do about it, as one sentence.
     fn fix(&self) -> String;
+}
+
+/// What [`Explain`] says of an error: code, exit code, fix.
+pub type Facts = (&'static str, Exit, String);
+
+/// Explains errors by their method `facts`, which has all three for each variant in one place.
+#[macro_export]
+macro_rules! explain_by_facts {
+    ($error:ty) => {
+        impl $crate::explain::Explain for $error {
+            fn code(&self) -> &'static str {
+                self.facts().0
+            }
+            fn exit(&self) -> $crate::exit::Exit {
+                self.facts().1
+            }
+            fn fix(&self) -> String {
+                self.facts().2
+            }
+        }
+    };
 }
 
 /// An error that is one of several, and explains itself as that one does.
@@ -30,6 +52,18 @@ impl<E: Sum> Explain for E {
     }
     fn fix(&self) -> String {
         self.inner().fix()
+    }
+}
+
+impl Explain for Held {
+    fn code(&self) -> &'static str {
+        "lock_held"
+    }
+    fn exit(&self) -> Exit {
+        Exit::Failed
+    }
+    fn fix(&self) -> String {
+        "wait for that process, or end it, then try again".to_string()
     }
 }
 

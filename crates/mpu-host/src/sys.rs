@@ -1,11 +1,14 @@
-//! The system calls about this process that no safe wrapper covers.
-//!
-//! Owns the unsafe of this crate.
+//! What this process changes of itself before it has children: the system calls that no safe wrapper covers.
 #![allow(unsafe_code)]
 
 use std::io;
 
-pub(super) fn unshare_pid_namespace_of_children() -> io::Result<()> {
+/// Puts the children that this thread makes from now on into a PID namespace of their own; the first becomes its PID 1.
+/// The thread itself stays where it is.
+///
+/// # Errors
+/// As `unshare(2)`: without CAP_SYS_ADMIN, or with no namespace to be had.
+pub fn unshare_pid_namespace_of_children() -> io::Result<()> {
     // SAFETY: takes a flag word and touches no memory; CLONE_NEWPID changes only where this thread's future children
     // are born.
     match unsafe { libc::unshare(libc::CLONE_NEWPID) } {
@@ -14,7 +17,9 @@ pub(super) fn unshare_pid_namespace_of_children() -> io::Result<()> {
     }
 }
 
-pub(super) fn keep_descriptors_from_children() {
+/// Lets no descriptor but the first three outlive the next `exec`, whoever gave them to this process: a process that lives on
+/// holds no lock and no pipe of its starter's. Linux 5.11; on an older kernel they stay as they are.
+pub fn keep_descriptors_from_children() {
     const CLOSE_RANGE_CLOEXEC: libc::c_uint = 1 << 2;
     // SAFETY: sets a flag on descriptors and closes none, so whoever owns one goes on owning it; touches no memory.
     unsafe { libc::syscall(libc::SYS_close_range, 3 as libc::c_uint, libc::c_uint::MAX, CLOSE_RANGE_CLOEXEC) };

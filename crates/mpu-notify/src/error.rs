@@ -2,7 +2,8 @@
 
 use mpu_host::config::{ConfigError, UnknownDriver};
 use mpu_host::exit::Exit;
-use mpu_host::explain::Explain;
+use mpu_host::explain::{Explain, Facts};
+use mpu_host::explain_by_facts;
 use std::io;
 use std::path::PathBuf;
 
@@ -38,59 +39,49 @@ pub enum NotifyError {
     Config(#[from] ConfigError),
 }
 
-impl Explain for NotifyError {
-    fn code(&self) -> &'static str {
-        match self {
-            NotifyError::NotRoot => "not_root",
-            NotifyError::NotOnHost => "not_on_host",
-            NotifyError::NoListeners { .. } => "no_listeners",
-            NotifyError::File { .. } => "no_file",
-            NotifyError::NoAnswer { .. } => "no_answer",
-            NotifyError::Refused { .. } => "refused",
-            NotifyError::OtherVersion { .. } => "other_version_up",
-            NotifyError::NotUp { .. } => "not_up",
-            NotifyError::Start { .. } | NotifyError::Systemd { .. } => "not_started",
-            NotifyError::Namespace { .. } => "no_namespace",
-            NotifyError::UnknownDriver(error) => error.code(),
-            NotifyError::Config(error) => error.code(),
-        }
-    }
+explain_by_facts!(NotifyError);
 
-    fn exit(&self) -> Exit {
-        match self {
-            NotifyError::NotRoot | NotifyError::NotOnHost => Exit::Refused,
-            NotifyError::NoListeners { .. } => Exit::NotReady,
-            NotifyError::UnknownDriver(error) => error.exit(),
-            NotifyError::Config(error) => error.exit(),
-            NotifyError::Namespace { source } | NotifyError::File { source, .. }
-                if source.kind() == io::ErrorKind::PermissionDenied =>
-            {
-                Exit::Refused
-            }
+impl NotifyError {
+    fn facts(&self) -> Facts {
+        use NotifyError as E;
+        const LOG: &str = "`journalctl -u mpu-notify` or /run/mpu/notify/log shows the supervisor's messages";
+        const START: &str =
+            "`systemctl status mpu-notify` says more; without systemd, check that mpu itself can be executed";
+        let by_kind = |source: &io::Error| match source.kind() {
+            io::ErrorKind::PermissionDenied => Exit::Refused,
             _ => Exit::Failed,
-        }
-    }
-
-    fn fix(&self) -> String {
-        match self {
-            NotifyError::NotRoot => "run it as root, on the host: sudo mpu …",
-            NotifyError::NotOnHost => "run it on the host, or in a container that shares the host's PID namespace",
-            NotifyError::NoListeners { .. } => {
-                "a kernel from 5.9 on with CONFIG_SECCOMP_FILTER is needed; `mpu up --engine module` needs no such thing"
+        };
+        let (code, exit, fix) = match self {
+            E::NotRoot => ("not_root", Exit::Refused, "run it as root, on the host: sudo mpu …"),
+            E::NotOnHost => (
+                "not_on_host",
+                Exit::Refused,
+                "run it on the host, or in a container that shares the host's PID namespace",
+            ),
+            E::NoListeners { .. } => (
+                "no_listeners",
+                Exit::NotReady,
+                "a kernel from 5.9 on with CONFIG_SECCOMP_FILTER is needed; `mpu up --engine module` needs no such thing",
+            ),
+            E::File { source, .. } => match by_kind(source) {
+                Exit::Refused => ("no_file", Exit::Refused, "run it as root: sudo mpu …"),
+                exit => ("no_file", exit, "check that /run is writable and that nothing else is at that path"),
+            },
+            E::NoAnswer { .. } => ("no_answer", Exit::Failed, LOG),
+            E::Refused { .. } => ("refused", Exit::Failed, LOG),
+            E::NotUp { .. } => ("not_up", Exit::Failed, LOG),
+            E::OtherVersion { .. } => {
+                ("other_version_up", Exit::Failed, "let this one take over, with no call lost: mpu up --replace")
             }
-            NotifyError::File { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => "run it as root: sudo mpu …",
-            NotifyError::File { .. } => "check that /run is writable and that nothing else is at that path",
-            NotifyError::NoAnswer { .. } | NotifyError::Refused { .. } | NotifyError::NotUp { .. } => {
-                "`journalctl -u mpu-notify` or /run/mpu/notify/log shows the supervisor's messages"
-            }
-            NotifyError::OtherVersion { .. } => "let this one take over, with no call lost: mpu up --replace",
-            NotifyError::Start { .. } | NotifyError::Systemd { .. } => {
-                "`systemctl status mpu-notify` says more; without systemd, check that mpu itself can be executed"
-            }
-            NotifyError::UnknownDriver(error) => return error.fix(),
-            NotifyError::Config(error) => return error.fix(),
-            NotifyError::Namespace { .. } => "see that user.max_pid_namespaces is not 0, and that /proc can be mounted",
-        }
-        .to_string()
+            E::Start { .. } | E::Systemd { .. } => ("not_started", Exit::Failed, START),
+            E::Namespace { source } => (
+                "no_namespace",
+                by_kind(source),
+                "see that user.max_pid_namespaces is not 0, and that /proc can be mounted",
+            ),
+            E::UnknownDriver(error) => return (error.code(), error.exit(), error.fix()),
+            E::Config(error) => return (error.code(), error.exit(), error.fix()),
+        };
+        (code, exit, fix.to_string())
     }
 }

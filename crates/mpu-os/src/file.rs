@@ -1,9 +1,10 @@
-//! Writes whole files: a reader, also one after a crash, finds the old contents or the new ones.
+//! Writes whole files: a reader, also one after a crash, finds the old contents or the new ones. Reads files with a limit.
 
+use rustix::fs::OFlags;
 use std::ffi::OsString;
-use std::fs::{self, File, Permissions};
-use std::io::{self, Write};
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::fs::{self, File, Metadata, Permissions};
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use tempfile::{NamedTempFile, PersistError};
 
@@ -32,6 +33,70 @@ pub fn create_file_atomically(path: &Path, contents: &[u8]) -> io::Result<File> 
     put(path, contents, Mode::Kept, |file| file.persist_noclobber(path))
 }
 
+/// Whether a link that has the file's name is followed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Links {
+    /// It is followed.
+    Followed,
+    /// It is an error.
+    Refused,
+}
+
+/// Opens a regular file, or `/dev/null` as an empty one, for reading. A pipe could be waited for, and opening a device may do anything.
+///
+/// # Errors
+/// `InvalidInput` if it is something else.
+pub fn open_regular(path: &Path, links: Links) -> io::Result<File> {
+    let (of, follow) = match links {
+        Links::Followed => (fs::metadata(path)?, OFlags::empty()),
+        Links::Refused => (fs::symlink_metadata(path)?, OFlags::NOFOLLOW),
+    };
+    check_regular(&of)?;
+    // Once more for what was opened, without waiting: a pipe may have taken the name meanwhile.
+    let flags = (OFlags::NONBLOCK | OFlags::NOCTTY | follow).bits().cast_signed();
+    let file = File::options().read(true).custom_flags(flags).open(path)?;
+    check_regular(&file.metadata()?)?;
+    Ok(file)
+}
+
+fn check_regular(of: &Metadata) -> io::Result<()> {
+    let is_null = of.file_type().is_char_device() && of.rdev() == rustix::fs::makedev(1, 3);
+    match of.is_file() || is_null {
+        true => Ok(()),
+        false => Err(io::Error::new(ErrorKind::InvalidInput, "it is not a file")),
+    }
+}
+
+/// The bytes of such a file.
+///
+/// # Errors
+/// `FileTooLarge` if there are more than `limit`.
+pub fn read_bounded(path: &Path, limit: u64, links: Links) -> io::Result<Vec<u8>> {
+    read_all(open_regular(path, links)?, limit)
+}
+
+/// The bytes of a stream, likewise.
+///
+/// # Errors
+/// As [`read_bounded`].
+pub fn read_all(from: impl Read, limit: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    from.take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
+    match bytes.len() as u64 > limit {
+        true => Err(io::Error::new(ErrorKind::FileTooLarge, format!("it has more than {limit} bytes"))),
+        false => Ok(bytes),
+    }
+}
+
+/// Whether an open file is still the one that has this name.
+pub fn is_at(file: &File, path: &Path) -> bool {
+    let id = |of: Metadata| (of.dev(), of.ino());
+    match (file.metadata(), fs::symlink_metadata(path)) {
+        (Ok(ours), Ok(there)) => id(ours) == id(there),
+        _ => false,
+    }
+}
+
 fn put(
     path: &Path,
     contents: &[u8],
@@ -51,7 +116,7 @@ fn put(
     let mode = match mode {
         Mode::Of(mode) => mode,
         Mode::Kept => {
-            fs::symlink_metadata(path).ok().filter(fs::Metadata::is_file).map_or(0o600, |old| old.mode() & 0o7777)
+            fs::symlink_metadata(path).ok().filter(Metadata::is_file).map_or(0o600, |old| old.mode() & 0o7777)
         }
     };
     file.write_all(contents)?;
@@ -128,5 +193,43 @@ mod tests {
         }
         assert_eq!(fs::read(&path).expect("read"), b"one");
         assert_eq!(fs::read_dir(dir.path()).expect("a directory").count(), 2);
+    }
+
+    #[test]
+    fn file_has_its_name_until_another_takes_it() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let [path, other, link] = ["a", "b", "c"].map(|name| folder.path().join(name));
+        let file = File::create(&path).expect("made");
+        symlink(&path, &link).expect("a link");
+        assert!(is_at(&file, &path) && !is_at(&file, &link) && !is_at(&file, &other));
+        File::create(&other).expect("made");
+        fs::rename(&other, &path).expect("renamed");
+        assert!(!is_at(&file, &path), "another has it");
+        fs::remove_file(&path).expect("removed");
+        assert!(!is_at(&file, &path), "nobody has it");
+    }
+
+    #[test]
+    fn reading_is_bounded_and_waits_for_nobody() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (file, link, pipe) = (dir.path().join("file"), dir.path().join("link"), dir.path().join("pipe"));
+        fs::write(&file, "12345").expect("a file");
+        symlink(&file, &link).expect("a link");
+        rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).expect("a pipe");
+        let read = |path: &Path, limit, links| read_bounded(path, limit, links).map_err(|error| error.kind());
+        let (five, null) = (Ok(b"12345".to_vec()), Path::new("/dev/null"));
+        for (path, limit, links, expected) in [
+            (&*file, 5, Links::Refused, five.clone()),
+            (&link, 5, Links::Followed, five),
+            (null, 0, Links::Refused, Ok(Vec::new())),
+            (&file, 4, Links::Followed, Err(ErrorKind::FileTooLarge)),
+            (&link, 5, Links::Refused, Err(ErrorKind::InvalidInput)),
+            (&pipe, 5, Links::Followed, Err(ErrorKind::InvalidInput)),
+            (dir.path(), 5, Links::Followed, Err(ErrorKind::InvalidInput)),
+            (Path::new("/dev/zero"), 5, Links::Followed, Err(ErrorKind::InvalidInput)),
+            (&dir.path().join("none"), 5, Links::Followed, Err(ErrorKind::NotFound)),
+        ] {
+            assert_eq!(read(path, limit, links), expected, "{} {links:?}", path.display());
+        }
     }
 }

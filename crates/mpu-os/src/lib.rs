@@ -2,4 +2,7 @@
 //!
 //! Each mechanism is a module around a library. Nothing here knows MPU.
 
+pub mod child;
 pub mod file;
+pub mod lock;
+pub mod text;

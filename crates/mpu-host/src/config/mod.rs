@@ -10,7 +10,8 @@ mod wanted;
 pub use wanted::{Asked, Drivers, Modules, Redirect, UnknownDriver};
 
 use crate::exit::Exit;
-use crate::explain::Explain;
+use crate::explain::Facts;
+use crate::explain_by_facts;
 use crate::host::Host;
 use mpu_core::policy;
 use schemars::JsonSchema;
@@ -19,7 +20,6 @@ use serde_spanned::Spanned;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Where the file is.
 pub const FILE: &str = "/etc/mpu/config.toml";
 
 /// The file as it is shipped: every key with its default, as comments.
@@ -84,7 +84,6 @@ pub struct Config {
     pub rules: Vec<Rule>,
 }
 
-/// One whole processor.
 const NOTIFY_CPU_PERCENT: u32 = 100;
 
 impl Default for Config {
@@ -136,46 +135,32 @@ struct RawRule {
 pub enum ConfigError {
     /// It is there and cannot be read.
     #[error("cannot read {}", path.display())]
-    Unreadable {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
+    Unreadable { path: PathBuf, source: io::Error },
     /// It is not what it must be.
     #[error("{}, line {line}: {what}", path.display())]
     Malformed {
-        /// The file.
         path: PathBuf,
         /// The line, from 1.
         line: usize,
-        /// What is wrong there.
         what: String,
     },
 }
 
-impl Explain for ConfigError {
-    fn code(&self) -> &'static str {
-        match self {
-            ConfigError::Unreadable { .. } => "config_unreadable",
-            ConfigError::Malformed { .. } => "config_malformed",
-        }
-    }
+explain_by_facts!(ConfigError);
 
-    fn exit(&self) -> Exit {
+impl ConfigError {
+    fn facts(&self) -> Facts {
         match self {
-            ConfigError::Unreadable { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => Exit::Refused,
-            _ => Exit::Failed,
-        }
-    }
-
-    fn fix(&self) -> String {
-        match self {
-            ConfigError::Unreadable { .. } => "check the file and its permissions, or run it as root".to_string(),
-            ConfigError::Malformed { path, .. } => format!(
-                "correct the line, then `mpu config check {}`; `mpu config default` shows every key",
-                path.display()
-            ),
+            ConfigError::Unreadable { source, .. } => {
+                let exit = if source.kind() == io::ErrorKind::PermissionDenied { Exit::Refused } else { Exit::Failed };
+                ("config_unreadable", exit, "check the file and its permissions, or run it as root".to_string())
+            }
+            ConfigError::Malformed { path, .. } => {
+                let path = path.display();
+                let fix =
+                    format!("correct the line, then `mpu config check {path}`; `mpu config default` shows every key");
+                ("config_malformed", Exit::Failed, fix)
+            }
         }
     }
 }
@@ -287,6 +272,7 @@ fn line_of(text: &str, at: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::explain::Explain;
     use crate::host::fake::FakeHost;
 
     fn wrong(text: &str) -> (usize, String) {

@@ -1,7 +1,8 @@
 //! Why there are no metrics.
 
 use mpu_host::exit::Exit;
-use mpu_host::explain::Explain;
+use mpu_host::explain::Facts;
+use mpu_host::explain_by_facts;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -10,79 +11,61 @@ use std::path::{Path, PathBuf};
 pub enum MetricsError {
     /// An address cannot be listened at.
     #[error("cannot listen at {address}")]
-    Listen {
-        /// The address.
-        address: String,
-        /// Why.
-        source: io::Error,
-    },
+    Listen { address: String, source: io::Error },
     /// Systemd's sockets were asked for and there are none.
     #[error("systemd handed over no socket")]
     NoSocket,
     /// The file cannot be written.
     #[error("cannot write {}", path.display())]
-    Write {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
+    Write { path: PathBuf, source: io::Error },
     /// Something else than a file has the name: a device would be replaced by a file.
     #[error("{} is not a file", path.display())]
-    NoFile {
-        /// The name.
-        path: PathBuf,
-    },
+    NoFile { path: PathBuf },
     /// The kernel gives no thread, timer or signal.
     #[error("cannot start the exporter")]
-    Setup {
-        /// Why.
-        source: io::Error,
-    },
+    Setup { source: io::Error },
 }
 
-impl Explain for MetricsError {
-    fn code(&self) -> &'static str {
-        match self {
-            MetricsError::Listen { .. } => "cannot_listen",
-            MetricsError::NoSocket => "no_socket",
-            MetricsError::Write { .. } => "cannot_write",
-            MetricsError::NoFile { .. } => "no_file",
-            MetricsError::Setup { .. } => "cannot_start",
-        }
-    }
+explain_by_facts!(MetricsError);
 
-    fn exit(&self) -> Exit {
+impl MetricsError {
+    fn facts(&self) -> Facts {
+        use io::ErrorKind::{AddrInUse, NotFound, PermissionDenied};
         match self {
-            MetricsError::Listen { source, .. } | MetricsError::Write { source, .. }
-                if source.kind() == io::ErrorKind::PermissionDenied =>
-            {
-                Exit::Refused
+            MetricsError::Listen { source, address } => {
+                let exit = if source.kind() == PermissionDenied { Exit::Refused } else { Exit::Failed };
+                let fix = match source.kind() {
+                    AddrInUse => format!(
+                        "something listens there already: `ss -ltnxp` shows what; or choose another address than {address} with --listen"
+                    ),
+                    _ => "choose an address of this host with --listen".to_string(),
+                };
+                ("cannot_listen", exit, fix)
             }
-            MetricsError::NoFile { .. } => Exit::Refused,
-            MetricsError::NoSocket => Exit::NotReady,
-            MetricsError::Write { source, .. } if source.kind() == io::ErrorKind::NotFound => Exit::NotReady,
-            _ => Exit::Failed,
-        }
-    }
-
-    fn fix(&self) -> String {
-        match self {
-            MetricsError::Listen { source, address } if source.kind() == io::ErrorKind::AddrInUse => {
-                format!("something listens there already: `ss -ltnxp` shows what; or choose another address than {address} with --listen")
-            }
-            MetricsError::Listen { .. } => "choose an address of this host with --listen".to_string(),
             MetricsError::NoSocket => {
-                "start it through a systemd socket unit, or give an address with --listen".to_string()
+                let fix = "start it through a systemd socket unit, or give an address with --listen";
+                ("no_socket", Exit::NotReady, fix.to_string())
             }
-            MetricsError::Write { path, .. } => format!(
-                "make the directory {} and let this user write there; it is what node_exporter got as --collector.textfile.directory",
-                path.parent().unwrap_or(Path::new("/")).display()
-            ),
+            MetricsError::Write { source, path } => {
+                let exit = match source.kind() {
+                    PermissionDenied => Exit::Refused,
+                    NotFound => Exit::NotReady,
+                    _ => Exit::Failed,
+                };
+                let fix = format!(
+                    "make the directory {} and let this user write there; it is what node_exporter got as --collector.textfile.directory",
+                    path.parent().unwrap_or(Path::new("/")).display()
+                );
+                ("cannot_write", exit, fix)
+            }
             MetricsError::NoFile { .. } => {
-                "name a file, e.g. --textfile /var/lib/prometheus/node-exporter/mpu.prom; --once alone prints the page".to_string()
+                let fix = "name a file, e.g. --textfile /var/lib/prometheus/node-exporter/mpu.prom; --once alone prints the page";
+                ("no_file", Exit::Refused, fix.to_string())
             }
-            MetricsError::Setup { .. } => "the system is short of threads or file descriptors: look at `ulimit -a`".to_string(),
+            MetricsError::Setup { .. } => {
+                let fix = "the system is short of threads or file descriptors: look at `ulimit -a`";
+                ("cannot_start", Exit::Failed, fix.to_string())
+            }
         }
     }
 }

@@ -8,7 +8,7 @@ use super::usage::{Amounts, Container, Gpu, Known, Usage, Use};
 use crate::processes::{self, GpuProcess, Snapshot};
 use mpu_engine::observe;
 use mpu_host::driver::Driver;
-use mpu_host::explain::Explain;
+use mpu_host::explain::{chain, Explain};
 use mpu_host::host::Host;
 use std::error::Error;
 use std::io::Read;
@@ -85,13 +85,7 @@ fn trouble(error: &dyn Explain) -> Trouble {
 }
 
 fn words(error: &dyn Explain) -> String {
-    let mut causes = String::new();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        causes += &format!(": {error}");
-        cause = error.source();
-    }
-    format!("{error}{causes}; fix: {}", error.fix())
+    format!("{}; fix: {}", chain(error), error.fix())
 }
 
 /// The rows of a snapshot, without what is nobody's business: users and commands stay behind.

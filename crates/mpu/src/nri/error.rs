@@ -4,7 +4,8 @@ use std::io;
 use std::path::PathBuf;
 
 use mpu_host::exit::Exit;
-use mpu_host::explain::Explain;
+use mpu_host::explain::Facts;
+use mpu_host::explain_by_facts;
 
 use super::trunk::TrunkError;
 
@@ -22,31 +23,22 @@ pub enum NriError {
     Signals(#[source] io::Error),
 }
 
-impl Explain for NriError {
-    fn code(&self) -> &'static str {
-        match self {
-            NriError::Forbidden(..) => "nri_forbidden",
-            NriError::NoPath(..) => "nri_no_path",
-            NriError::Signals(_) => "no_signals",
-        }
-    }
+explain_by_facts!(NriError);
 
-    fn exit(&self) -> Exit {
-        match self {
-            NriError::Forbidden(..) => Exit::Refused,
-            NriError::NoPath(..) => Exit::Usage,
-            NriError::Signals(_) => Exit::Failed,
-        }
-    }
-
-    fn fix(&self) -> String {
-        match self {
-            NriError::Forbidden(..) => {
-                "run it as root; if it is root, a security module forbids it: ausearch -m avc -ts recent".into()
+impl NriError {
+    fn facts(&self) -> Facts {
+        let (code, exit, fix) = match self {
+            NriError::Forbidden(..) => (
+                "nri_forbidden",
+                Exit::Refused,
+                "run it as root; if it is root, a security module forbids it: ausearch -m avc -ts recent",
+            ),
+            NriError::NoPath(..) => {
+                ("nri_no_path", Exit::Usage, "name the engine's socket, as in --socket /var/run/nri/nri.sock")
             }
-            NriError::NoPath(..) => "name the engine's socket, as in --socket /var/run/nri/nri.sock".into(),
-            NriError::Signals(_) => "raise the limit of open files: ulimit -n".into(),
-        }
+            NriError::Signals(_) => ("no_signals", Exit::Failed, "raise the limit of open files: ulimit -n"),
+        };
+        (code, exit, fix.into())
     }
 }
 

@@ -17,7 +17,8 @@ use look::Sighting;
 use mpu_engine::module::state::StateError;
 use mpu_host::driver::{Driver, Release, NEWEST_KNOWN};
 use mpu_host::exit::Exit;
-use mpu_host::explain::{chain, Explain};
+use mpu_host::explain::{chain, Explain, Facts};
+use mpu_host::explain_by_facts;
 use mpu_host::host::{Host, CAP_SYS_ADMIN};
 use mpu_host::own;
 use mpu_host::progress::Progress;
@@ -55,58 +56,36 @@ pub enum ProbeError {
     State(#[from] StateError),
 }
 
-impl Explain for ProbeError {
-    fn code(&self) -> &'static str {
-        match self {
-            ProbeError::NoDriver => "no_driver",
-            ProbeError::NotRoot => "not_root",
-            ProbeError::Namespace { .. } => "no_namespace",
-            ProbeError::Spawn { .. } => "no_child",
-            ProbeError::Unsupervised { .. } => "not_supervised",
-            ProbeError::Silent { .. } | ProbeError::Child { .. } => "child_failed",
-            ProbeError::Driver { source: RmError::Open { .. } } => "no_device",
-            ProbeError::Driver { .. } => "driver_refuses",
-            ProbeError::State(error) => error.code(),
-        }
-    }
+explain_by_facts!(ProbeError);
 
-    fn exit(&self) -> Exit {
-        match self {
-            ProbeError::NoDriver => Exit::NotReady,
-            ProbeError::NotRoot => Exit::Refused,
-            ProbeError::State(error) => error.exit(),
-            ProbeError::Namespace { source } if source.raw_os_error() == Some(libc::EPERM) => Exit::Refused,
-            ProbeError::Driver { source: RmError::Open { source, .. } } => match source.kind() {
-                io::ErrorKind::PermissionDenied => Exit::Refused,
-                _ => Exit::NotReady,
-            },
-            _ => Exit::Failed,
-        }
-    }
-
-    fn fix(&self) -> String {
-        match self {
-            ProbeError::State(error) => return error.fix(),
-            ProbeError::NoDriver => "load it (`modprobe nvidia`), then probe again",
-            ProbeError::NotRoot => "run it as root: sudo mpu probe",
-            ProbeError::Namespace { .. } => {
-                "run it on the host rather than in a container, and check that user.max_pid_namespaces is not 0"
+impl ProbeError {
+    fn facts(&self) -> Facts {
+        use ProbeError as E;
+        const SMI: &str = "check whether nvidia-smi works on this host; `dmesg | tail` shows the driver's messages";
+        const CHILD: &str = "mount /proc, and check that mpu itself can be executed";
+        let (code, exit, fix) = match self {
+            E::State(error) => return (error.code(), error.exit(), error.fix()),
+            E::NoDriver => ("no_driver", Exit::NotReady, "load it (`modprobe nvidia`), then probe again"),
+            E::NotRoot => ("not_root", Exit::Refused, "run it as root: sudo mpu probe"),
+            E::Namespace { source } => (
+                "no_namespace",
+                if source.raw_os_error() == Some(libc::EPERM) { Exit::Refused } else { Exit::Failed },
+                "run it on the host rather than in a container, and check that user.max_pid_namespaces is not 0",
+            ),
+            E::Spawn { .. } => ("no_child", Exit::Failed, CHILD),
+            E::Silent { .. } => ("child_failed", Exit::Failed, CHILD),
+            E::Unsupervised { .. } => {
+                ("not_supervised", Exit::Failed, "`mpu status` and `mpu doctor` say what the notify engine does")
             }
-            ProbeError::Spawn { .. } | ProbeError::Silent { .. } => {
-                "mount /proc, and check that mpu itself can be executed"
-            }
-            ProbeError::Unsupervised { .. } => "`mpu status` and `mpu doctor` say what the notify engine does",
-            ProbeError::Child { .. } => {
-                "check whether nvidia-smi works on this host; `dmesg | tail` shows the driver's messages"
-            }
-            ProbeError::Driver { source: RmError::Open { .. } } => {
-                "check whether nvidia-smi works on this host: a GPU must be there"
-            }
-            ProbeError::Driver { .. } => {
-                "check whether nvidia-smi works on this host; `dmesg | tail` shows the driver's messages"
-            }
-        }
-        .to_string()
+            E::Child { .. } => ("child_failed", Exit::Failed, SMI),
+            E::Driver { source: RmError::Open { source, .. } } => (
+                "no_device",
+                if source.kind() == io::ErrorKind::PermissionDenied { Exit::Refused } else { Exit::NotReady },
+                "check whether nvidia-smi works on this host: a GPU must be there",
+            ),
+            E::Driver { .. } => ("driver_refuses", Exit::Failed, SMI),
+        };
+        (code, exit, fix.to_string())
     }
 }
 

@@ -1,7 +1,8 @@
 //! Why GPU processes cannot be seen.
 
 use mpu_host::exit::Exit;
-use mpu_host::explain::Explain;
+use mpu_host::explain::Facts;
+use mpu_host::explain_by_facts;
 use nvml_wrapper::error::NvmlError;
 
 /// Why there is no snapshot.
@@ -36,46 +37,44 @@ impl ProcessError {
     }
 }
 
-impl Explain for ProcessError {
-    fn code(&self) -> &'static str {
-        match self {
-            ProcessError::NotOnHost => "not_on_host",
-            ProcessError::NoLibrary { .. } => "no_nvml",
-            ProcessError::NoDriver { .. } => "no_driver",
-            ProcessError::Mismatch { .. } => "nvml_mismatch",
-            ProcessError::NotPermitted { .. } => "not_permitted",
-            ProcessError::NoSuchGpu { .. } => "no_such_gpu",
-            ProcessError::Nvml { .. } => "nvml_failed",
-        }
-    }
+explain_by_facts!(ProcessError);
 
-    fn exit(&self) -> Exit {
-        match self {
-            ProcessError::NotOnHost | ProcessError::NoLibrary { .. } | ProcessError::NoDriver { .. } => Exit::NotReady,
-            ProcessError::NotPermitted { .. } => Exit::Refused,
-            ProcessError::NoSuchGpu { .. } => Exit::Usage,
-            ProcessError::Mismatch { .. } | ProcessError::Nvml { .. } => Exit::Failed,
-        }
-    }
-
-    fn fix(&self) -> String {
-        match self {
-            ProcessError::NotOnHost => {
-                "run it on the host, or in a container with the host's PID namespace (docker run --pid=host, hostPID: true)"
+impl ProcessError {
+    fn facts(&self) -> Facts {
+        use ProcessError as E;
+        let (code, exit, fix) = match self {
+            E::NotOnHost => (
+                "not_on_host",
+                Exit::NotReady,
+                "run it on the host, or in a container with the host's PID namespace (docker run --pid=host, hostPID: true)",
+            ),
+            E::NoLibrary { .. } => (
+                "no_nvml",
+                Exit::NotReady,
+                "install the driver's libnvidia-ml.so.1 (Debian: apt-get install libnvidia-ml1), or name its directory in LD_LIBRARY_PATH",
+            ),
+            E::NoDriver { .. } => {
+                ("no_driver", Exit::NotReady, "load it (`modprobe nvidia`), and check that nvidia-smi works")
             }
-            ProcessError::NoLibrary { .. } => {
-                "install the driver's libnvidia-ml.so.1 (Debian: apt-get install libnvidia-ml1), or name its directory in LD_LIBRARY_PATH"
+            E::Mismatch { .. } => (
+                "nvml_mismatch",
+                Exit::Failed,
+                "the driver was updated and not reloaded: end its users and reload it, or reboot",
+            ),
+            E::NotPermitted { .. } => {
+                ("not_permitted", Exit::Refused, "run it as root, or check the permissions of /dev/nvidiactl")
             }
-            ProcessError::NoDriver { .. } => "load it (`modprobe nvidia`), and check that nvidia-smi works",
-            ProcessError::Mismatch { .. } => {
-                "the driver was updated and not reloaded: end its users and reload it, or reboot"
-            }
-            ProcessError::NotPermitted { .. } => "run it as root, or check the permissions of /dev/nvidiactl",
-            ProcessError::NoSuchGpu { .. } => {
-                "name a GPU by its index, its UUID or its bus address, as nvidia-smi lists them (`nvidia-smi -L`)"
-            }
-            ProcessError::Nvml { .. } => "check whether nvidia-smi works on this host; `dmesg | tail` shows the driver's messages",
-        }
-        .to_string()
+            E::NoSuchGpu { .. } => (
+                "no_such_gpu",
+                Exit::Usage,
+                "name a GPU by its index, its UUID or its bus address, as nvidia-smi lists them (`nvidia-smi -L`)",
+            ),
+            E::Nvml { .. } => (
+                "nvml_failed",
+                Exit::Failed,
+                "check whether nvidia-smi works on this host; `dmesg | tail` shows the driver's messages",
+            ),
+        };
+        (code, exit, fix.to_string())
     }
 }

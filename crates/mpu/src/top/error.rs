@@ -2,7 +2,8 @@
 
 use crate::processes::ProcessError;
 use mpu_host::exit::Exit;
-use mpu_host::explain::Explain;
+use mpu_host::explain::{Explain, Facts};
+use mpu_host::explain_by_facts;
 use std::io;
 
 /// Why there is no screen.
@@ -19,31 +20,20 @@ pub enum TopError {
     Process(#[from] ProcessError),
 }
 
-impl Explain for TopError {
-    fn code(&self) -> &'static str {
-        match self {
-            TopError::NotATerminal => "not_a_terminal",
-            TopError::Terminal { .. } => "terminal_failed",
-            TopError::Output { .. } => "output_failed",
-            TopError::Process(error) => error.code(),
-        }
-    }
+explain_by_facts!(TopError);
 
-    fn exit(&self) -> Exit {
-        match self {
-            TopError::NotATerminal => Exit::Usage,
-            TopError::Terminal { .. } | TopError::Output { .. } => Exit::Failed,
-            TopError::Process(error) => error.exit(),
-        }
-    }
-
-    fn fix(&self) -> String {
-        match self {
-            TopError::NotATerminal => "use `mpu ps`, or `mpu top --once` or `--batch`, for plain text",
-            TopError::Terminal { .. } => "check that $TERM names this terminal, or use `mpu ps`",
-            TopError::Output { .. } => "check whether the disk is full",
-            TopError::Process(error) => return error.fix(),
-        }
-        .to_string()
+impl TopError {
+    fn facts(&self) -> Facts {
+        let (code, exit, fix) = match self {
+            TopError::NotATerminal => {
+                ("not_a_terminal", Exit::Usage, "use `mpu ps`, or `mpu top --once` or `--batch`, for plain text")
+            }
+            TopError::Terminal { .. } => {
+                ("terminal_failed", Exit::Failed, "check that $TERM names this terminal, or use `mpu ps`")
+            }
+            TopError::Output { .. } => ("output_failed", Exit::Failed, "check whether the disk is full"),
+            TopError::Process(error) => return (error.code(), error.exit(), error.fix()),
+        };
+        (code, exit, fix.to_string())
     }
 }

@@ -1,0 +1,109 @@
+//! Runs a program that must end in time and may print so much.
+
+use rustix::fs::{memfd_create, MemfdFlags};
+use rustix::process::{kill_process_group, Pid, Signal};
+use std::fs::File;
+use std::io::{self, Read, Seek};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitStatus};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How often is looked whether it has ended.
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// What became of a program.
+#[derive(Debug)]
+pub struct Output {
+    /// How it ended; none if it was killed, since it took too long or printed too much.
+    pub status: Option<ExitStatus>,
+    /// The beginning of what it printed, up to the limit.
+    pub stdout: Vec<u8>,
+    /// The beginning of what it complained of, up to the limit.
+    pub stderr: Vec<u8>,
+}
+
+impl Output {
+    /// Whether it ended by itself, and well.
+    pub fn is_success(&self) -> bool {
+        self.status.is_some_and(|status| status.success())
+    }
+}
+
+/// Runs a program in a process group of its own. One that takes longer, or prints more than `limit` bytes, is killed with its group.
+///
+/// # Errors
+/// If it cannot be started.
+pub fn run(command: &mut Command, timeout: Duration, limit: u64) -> io::Result<Output> {
+    // Not pipes: what the program leaves running may hold the other end for ever.
+    let file = || memfd_create("output", MemfdFlags::CLOEXEC).map(File::from);
+    let (out, err) = (file()?, file()?);
+    let mut child = command.stdout(out.try_clone()?).stderr(err.try_clone()?).process_group(0).spawn()?;
+    let deadline = Instant::now() + timeout;
+    let is_over = |file: &File| file.metadata().is_ok_and(|of| of.len() > limit);
+    let status = loop {
+        if let Some(status) = child.try_wait()? {
+            break Some(status);
+        }
+        if Instant::now() >= deadline || is_over(&out) || is_over(&err) {
+            // The program is not waited for yet, so the group's number is still its own.
+            let _ = kill_process_group(Pid::from_child(&child), Signal::KILL);
+            child.wait()?;
+            break None;
+        }
+        thread::sleep(PAUSE);
+    };
+    let printed = |mut file: File| {
+        let mut bytes = Vec::new();
+        file.rewind()?;
+        file.take(limit).read_to_end(&mut bytes).map(|_| bytes)
+    };
+    Ok(Output { status, stdout: printed(out)?, stderr: printed(err)? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sh(script: &str, timeout: Duration, limit: u64) -> (Output, Duration) {
+        let began = Instant::now();
+        let output = run(Command::new("/bin/sh").args(["-c", script]), timeout, limit).expect("a shell");
+        (output, began.elapsed())
+    }
+
+    #[test]
+    fn child_gives_its_output_and_status() {
+        let minute = Duration::from_secs(60);
+        for (script, code, out, err) in [
+            ("echo out; echo err >&2; exit 3", Some(3), "out\n", "err\n"),
+            ("true", Some(0), "", ""),
+            ("printf 0123456789", Some(0), "0123456", ""),
+            // What it leaves running holds its output open.
+            ("sleep 60 & echo done", Some(0), "done\n", ""),
+            ("kill -9 $$", None, "", ""),
+        ] {
+            let (output, took) = sh(script, minute, 7);
+            assert_eq!(output.status.and_then(|status| status.code()), code, "{script}");
+            assert_eq!((&output.stdout[..], &output.stderr[..]), (out.as_bytes(), err.as_bytes()), "{script}");
+            assert_eq!(output.is_success(), code == Some(0));
+            assert!(took < minute / 2);
+        }
+        assert!(run(&mut Command::new("/no/such/program"), minute, 1).is_err());
+    }
+
+    #[test]
+    fn child_over_a_limit_is_killed_with_its_group() {
+        for (script, timeout) in [("sleep 60 & echo $!; wait", 300), ("echo $$; yes", 60_000)] {
+            let (output, took) = sh(script, Duration::from_millis(timeout), 1 << 10);
+            assert!(output.status.is_none() && !output.is_success() && took < Duration::from_secs(30), "{script}");
+            let text = String::from_utf8(output.stdout).expect("text");
+            let stat = format!("/proc/{}/stat", text.lines().next().expect("its number"));
+            let lives = || std::fs::read_to_string(&stat).is_ok_and(|stat| !stat.contains(") Z"));
+            let began = Instant::now();
+            while lives() {
+                assert!(began.elapsed() < Duration::from_secs(30), "it lives on: {script}");
+                thread::sleep(PAUSE);
+            }
+        }
+    }
+}

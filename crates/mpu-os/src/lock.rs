@@ -1,0 +1,244 @@
+//! A file that one process at a time holds locked (flock(2)). The kernel ends the lock with the process.
+//!
+//! To lock a file takes no more than a descriptor: such a file is its owner's alone, so that nobody else can hold it for ever.
+
+use crate::file::{is_at, open_regular, Links};
+use crate::text::printable;
+use rustix::fs::{flock, FlockOperation, OFlags};
+use rustix::io::Errno;
+use std::fs::{self, File, Metadata, Permissions};
+use std::io::{self, Read};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How often is looked whether a lock is free.
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// Why a lock is not ours.
+#[derive(Debug, thiserror::Error)]
+pub enum LockError {
+    /// The file cannot be used.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// Another has it, and did not let it go in time.
+    #[error(transparent)]
+    Held(#[from] Held),
+}
+
+/// A lock that another has.
+#[derive(Debug, thiserror::Error)]
+#[error("{} is held by {by}; waited {} s", path.display(), waited.as_secs())]
+pub struct Held {
+    /// The file.
+    pub path: PathBuf,
+    /// Who has it, in words.
+    pub by: String,
+    /// How long was waited.
+    pub waited: Duration,
+}
+
+/// Opens such a file, and makes it if there is none. One that others could open before is its owner's alone from now on.
+///
+/// # Errors
+/// Also for a link, and if a folder is missing.
+pub fn open(path: &Path) -> io::Result<File> {
+    // A link leads elsewhere, and a pipe would be waited for.
+    let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
+    let mut options = File::options();
+    let file =
+        options.create(true).truncate(false).read(true).write(true).mode(0o600).custom_flags(flags).open(path)?;
+    if file.metadata()?.mode() & 0o077 != 0 {
+        file.set_permissions(Permissions::from_mode(0o600))?;
+    }
+    Ok(file)
+}
+
+/// Takes the lock, and waits no longer than `timeout` for its holder. It is held while the file is open.
+///
+/// # Errors
+/// If another has it then, or the file cannot be used.
+pub fn take(path: &Path, timeout: Duration) -> Result<File, LockError> {
+    let deadline = Instant::now() + timeout;
+    loop {
+        let file = open(path)?;
+        hold(&file, path, deadline.saturating_duration_since(Instant::now()), |_| {})?;
+        // Its last holder may have removed it since it was opened: this would be a lock that nobody sees.
+        if is_at(&file, path) {
+            return Ok(file);
+        }
+    }
+}
+
+/// Locks a file or folder that is open; `path` is its name for the error. Calls `on_wait` once, with the holder, if it must wait.
+///
+/// # Errors
+/// As [`take`].
+pub fn hold(file: &File, path: &Path, timeout: Duration, on_wait: impl FnOnce(&str)) -> Result<(), LockError> {
+    let began = Instant::now();
+    let mut on_wait = Some(on_wait);
+    loop {
+        match flock(file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(()),
+            Err(Errno::INTR) => continue,
+            Err(Errno::WOULDBLOCK) => {}
+            Err(error) => return Err(LockError::Io(error.into())),
+        }
+        let waited = began.elapsed();
+        if waited >= timeout {
+            return Err(LockError::Held(Held { path: path.to_path_buf(), by: holders(file), waited }));
+        }
+        if let Some(on_wait) = on_wait.take() {
+            on_wait(&holders(file));
+        }
+        thread::sleep(PAUSE.min(timeout));
+    }
+}
+
+/// Whether a process has the lock. It has it for a moment itself: whoever takes one gives this time to pass.
+pub fn is_held(path: &Path) -> bool {
+    open_regular(path, Links::Refused)
+        .is_ok_and(|file| flock(&file, FlockOperation::NonBlockingLockShared) == Err(Errno::WOULDBLOCK))
+}
+
+/// Removes a file that no process has locked. It is locked meanwhile, so nobody takes a file that is removed.
+pub fn remove_unheld(path: &Path) {
+    let Ok(file) = open_regular(path, Links::Refused) else { return };
+    if flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() && is_at(&file, path) {
+        let _ = fs::remove_file(path);
+    }
+}
+
+fn holders(file: &File) -> String {
+    let Ok(ours) = file.metadata() else { return "another process".to_string() };
+    // In large pieces: between two reads the lines shift when others take and free locks.
+    let mut locks = String::with_capacity(1 << 16);
+    let _ = File::open("/proc/locks").and_then(|mut file| file.read_to_string(&mut locks));
+    let pids = locks.lines().filter_map(|line| holder(line, ours.ino()));
+    let found: Vec<String> = pids.filter(|pid| has_open(*pid, &ours)).map(name).collect();
+    match found.is_empty() {
+        true => "a process that cannot be seen from here".to_string(),
+        false => found.join(", "),
+    }
+}
+
+/// The process of a line of /proc/locks (proc_locks(5)) about an flock of that inode. Waiters' lines have an arrow.
+fn holder(line: &str, inode: u64) -> Option<u32> {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let [_, "FLOCK", _, _, pid, place, ..] = words[..] else { return None };
+    let is_ours = place.rsplit(':').next().and_then(|number| number.parse().ok()) == Some(inode);
+    pid.parse().ok().filter(|_| is_ours)
+}
+
+/// Files of two file systems can have one inode number, and /proc/locks does not name the device of stat(2) for each file system.
+fn has_open(pid: u32, ours: &Metadata) -> bool {
+    let open = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    open.filter_map(|entry| fs::metadata(entry.path()).ok()).any(|it| (it.dev(), it.ino()) == (ours.dev(), ours.ino()))
+}
+
+fn name(pid: u32) -> String {
+    let comm = fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
+    match printable(String::from_utf8_lossy(&comm).trim_end(), 64) {
+        comm if comm.is_empty() => format!("process {pid}"),
+        comm => format!("process {pid} ({comm})"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    #[test]
+    fn lock_file_is_its_owners_alone() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("lock");
+        for mode in [None, Some(0o644), Some(0o666)] {
+            if let Some(mode) = mode {
+                fs::set_permissions(&path, Permissions::from_mode(mode)).expect("changed");
+            }
+            drop(take(&path, Duration::ZERO).expect("taken"));
+            assert_eq!(fs::metadata(&path).expect("a file").mode() & 0o777, 0o600);
+        }
+    }
+
+    #[test]
+    fn wait_for_lock_ends_and_names_holder() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("lock");
+        assert!(!is_held(&path) && !path.exists(), "looking makes nothing");
+        let first = take(&path, Duration::ZERO).expect("taken");
+        assert!(is_held(&path));
+        let Err(LockError::Held(held)) = take(&path, Duration::from_millis(50)) else { panic!("two have it") };
+        assert!(held.waited >= Duration::from_millis(50));
+        let us = format!("lock is held by process {} (", std::process::id());
+        assert!(held.to_string().contains(&us), "{held}");
+        remove_unheld(&path);
+        let waits = thread::spawn({
+            let path = path.clone();
+            move || {
+                let (file, mut by) = (open(&path).expect("open"), Vec::new());
+                hold(&file, &path, Duration::from_secs(60), |holder| by.push(holder.to_string())).map(|()| by)
+            }
+        });
+        thread::sleep(Duration::from_millis(300));
+        drop(first);
+        assert_eq!(waits.join().expect("no panic").expect("its turn").len(), 1, "one word of the wait");
+        // A process that another test starts at this moment has the lock until it runs its own program.
+        let began = Instant::now();
+        while path.exists() {
+            assert!(began.elapsed() < Duration::from_secs(60), "a lock of nobody is kept");
+            remove_unheld(&path);
+        }
+    }
+
+    #[test]
+    fn lock_that_is_removed_and_made_again_has_one_holder() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("lock");
+        let (holders, taken) = (AtomicU32::new(0), AtomicU32::new(0));
+        thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    for _ in 0..1_000 {
+                        let Ok(lock) = take(&path, Duration::ZERO) else { continue };
+                        assert_eq!(holders.fetch_add(1, Ordering::SeqCst), 0, "another one has it, too");
+                        taken.fetch_add(1, Ordering::SeqCst);
+                        thread::sleep(Duration::from_micros(20));
+                        holders.fetch_sub(1, Ordering::SeqCst);
+                        fs::remove_file(&path).expect("ours");
+                        drop(lock);
+                    }
+                });
+            }
+        });
+        assert!(taken.into_inner() > 1);
+    }
+
+    #[test]
+    fn unusable_lock_file_is_an_error_at_once() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (target, link) = (folder.path().join("target"), folder.path().join("link"));
+        fs::write(&target, "").expect("a file");
+        std::os::unix::fs::symlink(&target, &link).expect("a link");
+        for path in [link, folder.path().to_path_buf(), folder.path().join("no/folder")] {
+            assert!(matches!(take(&path, Duration::from_secs(60)), Err(LockError::Io(_))), "{}", path.display());
+        }
+    }
+
+    #[test]
+    fn foreign_lines_of_proc_locks_name_no_holder() {
+        assert_eq!(holder("1: FLOCK  ADVISORY  WRITE 1234 00:2d:56 0 EOF", 56), Some(1234));
+        for line in [
+            "1: FLOCK  ADVISORY  WRITE 1234 00:2d:560 0 EOF",
+            "1: POSIX  ADVISORY  WRITE 1234 00:2d:56 0 EOF",
+            "1: -> FLOCK  ADVISORY  WRITE 1234 00:2d:56 0 EOF",
+            "1: FLOCK  ADVISORY  WRITE -1 00:2d:56 0 EOF",
+            "1: FLOCK  ADVISORY",
+            "",
+        ] {
+            assert_eq!(holder(line, 56), None, "{line}");
+        }
+    }
+}
