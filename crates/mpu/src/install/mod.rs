@@ -13,7 +13,6 @@ use crate::versions::is_newer;
 use journal::Journal;
 use layout::{Documents, Layout, VERSION};
 use mpu_engine::error::EngineError;
-use mpu_engine::lock::Held;
 use mpu_engine::module::load::Kernel;
 use mpu_engine::module::sources::Sources;
 use mpu_engine::module::state::{self, Phase};
@@ -22,11 +21,12 @@ use mpu_engine::{down, up};
 use mpu_host::config::{Asked, Config, Modules};
 use mpu_host::driver::Driver;
 use mpu_host::exit::Exit;
-use mpu_host::explain::{chain, Explain};
+use mpu_host::explain::{chain, Explain, Facts};
 use mpu_host::host::{Host, CAP_SYS_MODULE};
 use mpu_host::progress::Progress;
 use mpu_notify::{self as notify, client};
 use mpu_os::file::{replace_file_atomically, Mode};
+use mpu_os::lock::Held;
 use plan::{Action, Means, Step, StepView};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -355,7 +355,7 @@ fn not_undone(left: &[String]) -> String {
 }
 
 impl InstallError {
-    fn explained(&self) -> (&'static str, Exit, String) {
+    fn facts(&self) -> Facts {
         use Exit::{Failed, NotReady, Refused};
         use InstallError as E;
         let (code, exit, fix) = match self {
@@ -391,19 +391,7 @@ impl InstallError {
     }
 }
 
-impl Explain for InstallError {
-    fn code(&self) -> &'static str {
-        self.explained().0
-    }
-
-    fn exit(&self) -> Exit {
-        self.explained().1
-    }
-
-    fn fix(&self) -> String {
-        self.explained().2
-    }
-}
+mpu_host::explain_by_facts!(InstallError);
 
 /// MPU as a package.
 #[derive(Debug, Clone, PartialEq, Eq)]
