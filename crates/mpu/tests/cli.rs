@@ -100,74 +100,50 @@ fn refuses(code: i32, cause: &str, fix: &str, more: &[&str], breakage: impl Fn(&
 
 #[test]
 fn up_on_a_host_with_one_wrong_file_is_refused() {
-    const INTEGRITY: &str = "none [integrity] confidentiality";
-    const UNKNOWN: (&str, &str) = ("/sys/module/nvidia/version", "612.10.01\n");
+    const LOCKDOWN: &str = "/sys/kernel/security/lockdown";
+    const OLD_KERNEL: &str = "CONFIG_MODULES=y\nCONFIG_KPROBES=y\n";
+    const HEADER: &str = "/lib/modules/6.1.0-28-amd64/build/include/generated/utsrelease.h";
+    let integrity = (LOCKDOWN, "none [integrity] confidentiality");
+    let confidential = (LOCKDOWN, "none integrity [confidentiality]");
+    let user = ("/proc/self/status", "CapEff:\t0000000000000000\n");
+    let unknown = ("/sys/module/nvidia/version", "612.10.01\n");
+    let known = ("/etc/mpu/config.toml", "drivers = \"known\"\n");
+    let kernel = (&*format!("/boot/config-{RELEASE}"), OLD_KERNEL);
+    let others_headers = (HEADER, "#define UTS_RELEASE \"6.1.0-27-amd64\"\n");
+    let types = format!("{CONFIG}CONFIG_DEBUG_INFO_BTF_MODULES=y\n");
+    let types = [(&*format!("{BUILD}/.config"), &*types), (&*format!("{BUILD}/vmlinux"), "its type information")];
+    let foreign = |name| {
+        [(format!("/sys/module/{name}/version"), "0.1-pre\n"), (format!("/sys/module/{name}/initstate"), "live\n")]
+    };
+    let [mpu, next] = [foreign("mpu"), foreign("mpu_next")];
+    let [mpu, next] = [&mpu, &next].map(|files| files.each_ref().map(|(path, text)| (path.as_str(), *text)));
     let older = "an older MPU (matpool, lengrongfu or biubushy) is loaded as mpu";
-    let [mpu, next] = ["mpu", "mpu_next"].map(|name| format!("/sys/module/{name}/version"));
-    let header = format!("{BUILD}/include/generated/utsrelease.h");
-    let [boot, config, vmlinux] =
-        [&*format!("/boot/config-{RELEASE}"), &format!("{BUILD}/.config"), &format!("{BUILD}/vmlinux")];
-    let typed = format!("{CONFIG}CONFIG_DEBUG_INFO_BTF_MODULES=y\n");
+    let (other_root, no_calls) =
+        ("is not the root of the running host", "without CONFIG_DYNAMIC_FTRACE_WITH_DIRECT_CALLS");
+    let remove = "sudo rmmod mpu && sudo mpu up";
     type Files<'a> = &'a [(&'a str, &'a str)];
     let rows: [(i32, &str, &str, &[&str], Files<'_>); 17] = [
-        (
-            4,
-            "needs root",
-            "sudo mpu",
-            &[],
-            &[("/proc/self/status", "CapEff:\t0000000000000000\n"), (boot, "CONFIG_MODULES=y\n")],
-        ),
-        (4, "locked down (integrity)", "--build-only", &[], &[("/sys/kernel/security/lockdown", INTEGRITY)]),
-        (
-            4,
-            "locked down (confidentiality)",
-            "sign the module",
-            &[],
-            &[("/sys/kernel/security/lockdown", "none integrity [confidentiality]")],
-        ),
+        (4, "needs root", "sudo mpu", &[], &[user, kernel]),
+        (4, "locked down (integrity)", "--build-only", &[], &[integrity]),
+        (4, "locked down (confidentiality)", "sign the module", &[], &[confidential]),
         (4, "signed modules only", "sign the module", &[], &[("/sys/module/module/parameters/sig_enforce", "Y")]),
         (4, "kernel.modules_disabled", "reboot", &[], &[("/proc/sys/kernel/modules_disabled", "1\n")]),
-        (4, "ftrace_enabled = 0", "sysctl kernel.ftrace_enabled=1", &[], &[("/proc/sys/kernel/ftrace_enabled", "0\n")]),
-        (
-            3,
-            "without CONFIG_DYNAMIC_FTRACE_WITH_DIRECT_CALLS",
-            "boot a kernel",
-            &[],
-            &[(boot, "CONFIG_MODULES=y\nCONFIG_KPROBES=y\n")],
-        ),
-        (
-            3,
-            "NVIDIA driver 612.10.01",
-            "drivers = \"known\"",
-            &[],
-            &[UNKNOWN, ("/etc/mpu/config.toml", "drivers = \"known\"\n")],
-        ),
-        // Without a word about it, the next thing that is wrong is reported: another host's root.
-        (4, "is not the root of the running host", "--host-root", &[], &[UNKNOWN]),
-        (4, "is not the root of the running host", "--host-root", &["--any-driver"], &[UNKNOWN]),
-        (4, "is not the root of the running host", "--host-root", &[], &[]),
-        (
-            3,
-            "those of kernel 6.1.0-27-amd64",
-            "apt-get install",
-            &[],
-            &[(&header, "#define UTS_RELEASE \"6.1.0-27-amd64\"\n")],
-        ),
-        (3, "no pahole", "apt-get install pahole", &[], &[(config, &typed), (vmlinux, "its type information")]),
+        (4, "ftrace_enabled = 0", "kernel.ftrace_enabled=1", &[], &[("/proc/sys/kernel/ftrace_enabled", "0\n")]),
+        (3, no_calls, "boot a kernel", &[], &[kernel]),
+        (3, "NVIDIA driver 612.10.01", "drivers = \"known\"", &[], &[unknown, known]),
+        // Without a word about it, the next thing that is wrong is reported.
+        (4, other_root, "--host-root", &[], &[unknown]),
+        (4, other_root, "--host-root", &["--any-driver"], &[unknown]),
+        (4, other_root, "--host-root", &[], &[]),
+        (3, "those of kernel 6.1.0-27-amd64", "apt-get install", &[], &[others_headers]),
+        (3, "no pahole", "apt-get install pahole", &[], &types),
         (1, "MPU 0.0.1 is loaded", "mpu up --replace", &[], &[(STATE, "version=0.0.1\nstate=armed\n")]),
-        (4, older, "sudo rmmod mpu && sudo mpu up", &[], &[(&mpu, "0.1-pre\n")]),
-        (4, older, "sudo rmmod mpu && sudo mpu up", &["--replace"], &[(&mpu, "0.1-pre\n")]),
-        (4, "is loaded as mpu_next", "sudo rmmod mpu_next && sudo mpu up", &[], &[(&next, "0.1-pre\n")]),
+        (4, older, remove, &[], &mpu),
+        (4, older, remove, &["--replace"], &mpu),
+        (4, "is loaded as mpu_next", "sudo rmmod mpu_next && sudo mpu up", &[], &next),
     ];
     for (code, cause, fix, more, files) in rows {
-        refuses(code, cause, fix, more, |host| {
-            for (path, text) in files {
-                host.write(path, text);
-                if *text == "0.1-pre\n" {
-                    host.write(&path.replace("version", "initstate"), "live\n");
-                }
-            }
-        });
+        refuses(code, cause, fix, more, |host| files.iter().for_each(|(path, text)| host.write(path, text)));
     }
 }
 

@@ -219,50 +219,8 @@ impl<'a> Telling<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cluster::ClusterError;
-    use std::cell::{Cell, RefCell};
-
-    /// An API server that remembers what it was told.
-    #[derive(Default)]
-    struct Heard {
-        labels: RefCell<BTreeMap<String, String>>,
-        events: RefCell<Vec<Event>>,
-        asked: Cell<usize>,
-        is_down: Cell<bool>,
-        /// Its role lets the agent read nodes, and no more.
-        denies_events: Cell<bool>,
-        tried: Cell<usize>,
-    }
-
-    impl Heard {
-        fn answer(&self) -> Result<(), ClusterError> {
-            self.asked.set(self.asked.get() + 1);
-            if self.is_down.get() {
-                Err(ClusterError::Late)
-            } else {
-                Ok(())
-            }
-        }
-
-        fn reasons(&self) -> Vec<&'static str> {
-            self.events.borrow().iter().map(|event| event.reason).collect()
-        }
-    }
-
-    impl Cluster for Heard {
-        fn labels(&self) -> Result<BTreeMap<String, String>, ClusterError> {
-            self.answer().map(|()| self.labels.borrow().clone())
-        }
-
-        fn event(&self, event: &Event) -> Result<(), ClusterError> {
-            self.tried.set(self.tried.get() + 1);
-            if self.denies_events.get() {
-                let (what, message) = ("an Event", "forbidden".to_string());
-                return Err(ClusterError::Refused { what, status: 403, message });
-            }
-            self.answer().map(|()| self.events.borrow_mut().push(event.clone()))
-        }
-    }
+    use crate::cluster::fake::Heard;
+    use std::cell::RefCell;
 
     #[test]
     fn the_same_trouble_is_said_at_once_then_rarely_and_counted() {

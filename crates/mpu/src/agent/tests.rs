@@ -1,7 +1,7 @@
 //! Agents on made-up hosts, with the real raising and taking down of the engine.
 
 use super::*;
-use crate::cluster::{ClusterError, Event};
+use crate::cluster::fake::Heard;
 use crate::probe::ProbeError;
 use mpu_engine::module::load::fake::FakeKernel;
 use mpu_engine::module::raise::fake::Setup;
@@ -9,7 +9,6 @@ use mpu_engine::module::state;
 use mpu_host::host::fake::FakeHost;
 use mpu_notify::fake::FakeSupervisor;
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
 
 const BUILDS_BOTH: &str =
     r#"for a; do case $a in M=*) for m in mpu mpu_next; do echo m >"${a#M=}/$m.ko"; done;; esac; done"#;
@@ -20,20 +19,15 @@ struct Stage {
     right: Cell<Option<bool>>,
     measured: Cell<usize>,
     log: RefCell<Vec<String>>,
-    cluster: FakeCluster,
+    cluster: Heard,
 }
 
 impl Stage {
     fn new() -> Stage {
         let setup = Setup::new();
         setup.fake.write("/proc/uptime", "1000.0 1.0\n");
-        Stage {
-            setup,
-            right: Cell::new(Some(true)),
-            measured: Cell::new(0),
-            log: RefCell::default(),
-            cluster: FakeCluster::default(),
-        }
+        let (measured, log, cluster) = Default::default();
+        Stage { setup, right: Cell::new(Some(true)), measured, log, cluster }
     }
 
     fn fake(&self) -> &FakeHost {
@@ -214,14 +208,14 @@ fn why_it_failed_is_said_again_after_another_agent_came_and_went() {
         agent.round().expect("a round");
         assert_eq!(stage.note("old").doing, Doing::StandsBy);
         assert_eq!(new.leave(|| ()).expect("left"), Left::To("old".to_string()));
-        stage.cluster.heard.borrow_mut().clear();
+        stage.cluster.told();
         stage.later(1);
         agent.round().expect("a round");
         let note = stage.note("old");
         assert_eq!((note.doing, note.words), (Doing::Failed, failed.clone()));
         stage.later(61);
         agent.round().expect("a round");
-        assert!(stage.cluster.heard.borrow().iter().all(|(_, words)| *words == failed), "{:?}", stage.cluster.heard);
+        assert!(stage.cluster.told().iter().all(|(_, words)| *words == failed));
     });
 }
 
@@ -372,24 +366,6 @@ fn an_engine_that_no_pod_can_be_is_refused_by_name() {
     });
 }
 
-/// A cluster that has a label for the node and hears Events.
-#[derive(Default)]
-struct FakeCluster {
-    label: RefCell<Option<&'static str>>,
-    heard: RefCell<Vec<(&'static str, String)>>,
-}
-
-impl Cluster for FakeCluster {
-    fn labels(&self) -> Result<BTreeMap<String, String>, ClusterError> {
-        Ok(self.label.borrow().iter().map(|word| (label::ENGINE.to_string(), word.to_string())).collect())
-    }
-
-    fn event(&self, event: &Event) -> Result<(), ClusterError> {
-        self.heard.borrow_mut().push((event.reason, event.message.clone()));
-        Ok(())
-    }
-}
-
 #[test]
 fn the_nodes_own_notify_engine_is_left_at_its_work() {
     let stage = Stage::new();
@@ -428,7 +404,8 @@ fn a_nodes_label_wins_over_the_charts_engine() {
     let stage = Stage::new();
     stage.play(&["a"], |kernel, mut agents| {
         let (mut agent, cluster) = (agents.remove(0), &stage.cluster);
-        *cluster.label.borrow_mut() = Some("notify");
+        let label = |word: &str| cluster.labels.borrow_mut().insert(label::ENGINE.to_string(), word.to_string());
+        label("notify");
         agent.round().expect("a round");
         assert_eq!(
             (stage.note("a").doing, kernel.calls.get()),
@@ -436,12 +413,11 @@ fn a_nodes_label_wins_over_the_charts_engine() {
             "no module, and no engine here"
         );
         assert!(stage.note("a").words.contains("and none is up here"), "{}", stage.note("a").words);
-        *cluster.label.borrow_mut() = Some("mdule");
+        label("mdule");
         stage.later(61);
         agent.round().expect("a round");
         assert_eq!((stage.note("a").doing, stage.up()), (Doing::Watches, true), "the chart's engine, auto, holds");
-        let reasons: Vec<&str> = cluster.heard.borrow().iter().map(|(reason, _)| *reason).collect();
-        assert_eq!(reasons, ["MpuEngineFailed", "MpuServed", "MpuEngineLabelInvalid"]);
+        assert_eq!(cluster.reasons(), ["MpuEngineFailed", "MpuServed", "MpuEngineLabelInvalid"]);
     });
 }
 
@@ -454,17 +430,17 @@ fn a_cluster_hears_why_a_node_is_not_served_and_only_of_the_agent_that_manages_i
         for number in [1, 0] {
             agents[number].round().expect("a round");
         }
-        let heard = cluster.heard.borrow_mut().split_off(0);
+        let heard = cluster.told();
         assert_eq!(heard.len(), 1, "{heard:?}");
         assert!(heard[0].0 == "MpuEngineFailed" && heard[0].1.contains("no make on this host"), "{heard:?}");
         stage.fake().tool("make", BUILDS_BOTH);
         stage.right.set(Some(false));
         stage.later(300);
         agents[1].round().expect("a round");
-        assert_eq!(cluster.heard.borrow_mut().split_off(0), [("MpuNotRight", "right: false".to_string())]);
+        assert_eq!(cluster.told(), [("MpuNotRight", "right: false".to_string())]);
         stage.right.set(Some(true));
         stage.later(300);
         agents[1].round().expect("a round");
-        assert_eq!(cluster.heard.borrow_mut().split_off(0), [("MpuServed", "right: true".to_string())]);
+        assert_eq!(cluster.told(), [("MpuServed", "right: true".to_string())]);
     });
 }

@@ -5,8 +5,7 @@
 
 use super::InstallError;
 use mpu_host::host::Host;
-use mpu_host::same::is_at;
-use mpu_os::file::{replace_file_atomically, Mode};
+use mpu_os::file::{is_at, replace_file_atomically, Mode};
 use mpu_os::lock::{self, LockError};
 use rustix::fs::{flock, FlockOperation};
 use rustix::io::Errno;
@@ -220,7 +219,7 @@ fn lock(host: &Host) -> Result<File, InstallError> {
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             opened => opened.map_err(of(&dir))?,
         };
-        lock::hold(&folder, &dir, LOCK_WAIT, |_| {}).map_err(|error| match error {
+        lock::hold(&folder, &dir, LOCK_WAIT, |_| ()).map_err(|error| match error {
             LockError::Held(held) => InstallError::Running(held),
             LockError::Io(source) => of(&dir)(source),
         })?;

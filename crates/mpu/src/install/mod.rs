@@ -21,7 +21,7 @@ use mpu_engine::{down, up};
 use mpu_host::config::{Asked, Config, Modules};
 use mpu_host::driver::Driver;
 use mpu_host::exit::Exit;
-use mpu_host::explain::{chain, Explain};
+use mpu_host::explain::{chain, Explain, Facts};
 use mpu_host::host::{Host, CAP_SYS_MODULE};
 use mpu_host::progress::Progress;
 use mpu_notify::{self as notify, client};
@@ -356,7 +356,7 @@ fn not_undone(left: &[String]) -> String {
 }
 
 impl InstallError {
-    fn explained(&self) -> (&'static str, Exit, String) {
+    fn facts(&self) -> Facts {
         use Exit::{Failed, NotReady, Refused};
         use InstallError as E;
         let (code, exit, fix) = match self {
@@ -392,19 +392,7 @@ impl InstallError {
     }
 }
 
-impl Explain for InstallError {
-    fn code(&self) -> &'static str {
-        self.explained().0
-    }
-
-    fn exit(&self) -> Exit {
-        self.explained().1
-    }
-
-    fn fix(&self) -> String {
-        self.explained().2
-    }
-}
+mpu_host::explain_by_facts!(InstallError);
 
 /// MPU as a package.
 #[derive(Debug, Clone, PartialEq, Eq)]

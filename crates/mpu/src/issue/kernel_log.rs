@@ -3,6 +3,7 @@
 
 use mpu_engine::module::sources::Sources;
 use mpu_host::host::Host;
+use mpu_os::child;
 use std::process::{Command, Stdio};
 
 /// What the kernel itself says about a module (kernel/module).
@@ -11,13 +12,15 @@ const OF_THE_KERNEL: [&str; 3] = [
     "mpu: module verification failed: signature and/or required key missing - tainting kernel",
     "mpu_next: module verification failed: signature and/or required key missing - tainting kernel",
 ];
+/// More of the kernel's log is not read: its own limit is 2 MiB as a rule.
+const LONGEST: u64 = 16 << 20;
 /// The latest lines are kept.
 const MOST: usize = 200;
 
 /// They, oldest first.
 pub fn ours(host: &Host, with_names: bool) -> String {
-    let dmesg = host.tool("dmesg").map(|tool| Command::new(tool).stdin(Stdio::null()).stderr(Stdio::null()).output());
-    let Some(Ok(dmesg)) = dmesg else { return "dmesg cannot be read\n".to_string() };
+    let dmesg = |tool| child::run(Command::new(tool).stdin(Stdio::null()), super::LONGEST_WAIT, LONGEST);
+    let Some(Ok(dmesg)) = host.tool("dmesg").map(dmesg) else { return "dmesg cannot be read\n".to_string() };
     let log = String::from_utf8_lossy(&dmesg.stdout);
     let formats = formats(&Sources::carried().map(|sources| sources.files).unwrap_or_default());
     let mentions = log.lines().filter(|line| line.contains("mpu"));

@@ -11,9 +11,10 @@ use mpu_engine::observe::{self, Observed};
 use mpu_host::config::{Config, Selector};
 use mpu_host::driver::{self, Driver, Flavour};
 use mpu_host::exit::Exit;
-use mpu_host::explain::Explain;
+use mpu_host::explain::Facts;
 use mpu_host::host::Host;
 use mpu_host::time;
+use mpu_os::child;
 use mpu_os::file::{create_file_atomically, replace_file_atomically, Mode};
 use std::collections::BTreeMap;
 use std::fmt::{Debug, Write as _};
@@ -21,9 +22,12 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 /// The longest section in bytes: of a log its end, of anything else its beginning.
 const LONGEST: usize = 48 << 10;
+/// No program is waited for longer.
+const LONGEST_WAIT: Duration = Duration::from_secs(10);
 /// Our units.
 const UNITS: [&str; 4] = ["mpu.service", "mpu-notify.service", "mpu-metrics.service", "mpu-nri.service"];
 /// What is asked of a unit: words of systemd's and numbers.
@@ -36,31 +40,21 @@ pub struct ReportError {
     source: io::Error,
 }
 
-impl Explain for ReportError {
-    fn code(&self) -> &'static str {
+impl ReportError {
+    fn facts(&self) -> Facts {
+        let folder = "name a file in a folder that you may write to: --report FILE".to_string();
         match self.source.kind() {
-            io::ErrorKind::AlreadyExists => "file_exists",
-            io::ErrorKind::InvalidInput => "no_file",
-            _ => "cannot_write",
-        }
-    }
-
-    fn exit(&self) -> Exit {
-        match self.source.kind() {
-            io::ErrorKind::AlreadyExists | io::ErrorKind::InvalidInput | io::ErrorKind::PermissionDenied => {
-                Exit::Refused
+            io::ErrorKind::AlreadyExists => {
+                ("file_exists", Exit::Refused, "name another file, or give --force to replace it".to_string())
             }
-            _ => Exit::Failed,
-        }
-    }
-
-    fn fix(&self) -> String {
-        match self.source.kind() {
-            io::ErrorKind::AlreadyExists => "name another file, or give --force to replace it".to_string(),
-            _ => "name a file in a folder that you may write to: --report FILE".to_string(),
+            io::ErrorKind::InvalidInput => ("no_file", Exit::Refused, folder),
+            io::ErrorKind::PermissionDenied => ("cannot_write", Exit::Refused, folder),
+            _ => ("cannot_write", Exit::Failed, folder),
         }
     }
 }
+
+mpu_host::explain_by_facts!(ReportError);
 
 /// Puts the report there, for its owner alone. A file is replaced only if asked; a link or a folder, never.
 pub fn write(path: &Path, report: &str, force: bool) -> Result<(), ReportError> {
@@ -240,8 +234,9 @@ fn units(host: &Host) -> String {
     let mut text = String::new();
     for unit in UNITS {
         let mut show = Command::new(&systemctl);
-        show.args(["show", "--property", PROPERTIES, unit]).stdin(Stdio::null()).stderr(Stdio::null());
-        let said = show.output().map(|done| String::from_utf8_lossy(&done.stdout).into_owned()).unwrap_or_default();
+        show.args(["show", "--property", PROPERTIES, unit]).stdin(Stdio::null());
+        let said = child::run(&mut show, LONGEST_WAIT, LONGEST as u64).map_or(Vec::new(), |done| done.stdout);
+        let said = String::from_utf8_lossy(&said);
         let asked = said.lines().filter_map(|line| line.split_once('='));
         let asked = asked.filter(|(key, _)| PROPERTIES.split(',').any(|property| property == *key));
         let states = asked.map(|(key, value)| format!("{key}={}", plain(value)));
@@ -288,6 +283,7 @@ fn error_of_ours(line: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use mpu_host::explain::Explain;
     use std::os::unix::fs::symlink;
 
     #[test]
