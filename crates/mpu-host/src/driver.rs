@@ -48,7 +48,6 @@ pub struct Native {
     pub from: Release,
     /// The era that DESIGN.md gives it.
     pub era: u8,
-    /// The numbers in GET_PIDS.
     pub pids: Numbering,
     /// The numbers that GET_PID_INFO wants.
     pub pid_info: Numbering,
@@ -132,7 +131,6 @@ pub struct Driver {
     pub version: String,
     /// The same as a number, when it is one.
     pub release: Option<Release>,
-    /// Open or proprietary.
     pub flavour: Flavour,
 }
 

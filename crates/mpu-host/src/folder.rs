@@ -15,12 +15,10 @@ const LONGEST: u64 = 64 << 10;
 /// As long as most of them are: read at once, not in growing pieces.
 const USUAL: usize = 4 << 10;
 
-/// An open folder.
 #[derive(Debug)]
 pub struct Folder(OwnedFd);
 
 impl Folder {
-    /// At this path now.
     pub fn at(path: impl AsRef<Path>) -> io::Result<Folder> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         Ok(Folder(openat(CWD, path.as_ref(), flags, Mode::empty())?))
@@ -77,7 +75,6 @@ impl Folder {
         readlinkat(&self.0, name, Vec::new()).is_ok_and(|path| path.as_bytes().starts_with(b"/"))
     }
 
-    /// The PID namespace.
     pub fn pid_namespace(&self) -> io::Result<OwnedFd> {
         Ok(self.open("ns/pid", OFlags::RDONLY)?.into())
     }

@@ -4,6 +4,7 @@
 //! test can hand in a whole made-up host as a directory. Knows nothing of engines and judges nothing: that is
 //! `engine::module::checks`.
 
+use mpu_os::file::{open_regular, read_bounded, Links};
 use std::ffi::OsStr;
 use std::fs;
 use std::io::{self, Read};
@@ -80,19 +81,13 @@ impl Host {
     /// The contents of a regular file of at most `limit` bytes; none when it is not there, not readable, larger, or no regular file
     /// (opening it never waits for anybody).
     pub fn bounded(&self, path: impl AsRef<Path>, limit: usize) -> Option<Vec<u8>> {
-        self.beginning(path, limit + 1).filter(|bytes| bytes.len() <= limit)
+        read_bounded(&self.at(path), limit as u64, Links::Followed).ok()
     }
 
     /// The first `limit` bytes of a regular file, likewise.
     pub fn beginning(&self, path: impl AsRef<Path>, limit: usize) -> Option<Vec<u8>> {
-        use std::os::unix::fs::OpenOptionsExt;
-        let mut open = fs::OpenOptions::new();
-        let file = open.read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(self.at(path)).ok()?;
-        if !file.metadata().ok()?.is_file() {
-            return None;
-        }
         let mut bytes = Vec::new();
-        file.take(limit as u64).read_to_end(&mut bytes).ok()?;
+        open_regular(&self.at(path), Links::Followed).ok()?.take(limit as u64).read_to_end(&mut bytes).ok()?;
         Some(bytes)
     }
 

@@ -4,6 +4,8 @@
 //! Owns what stands below every engine. Knows none of them, asks the driver nothing, and changes nothing of the host
 //! ([`own`] changes the calling process).
 
+#![allow(missing_docs)]
+
 pub mod config;
 pub mod containers;
 pub mod driver;
@@ -16,10 +18,10 @@ pub mod maker;
 pub mod own;
 pub mod phase;
 pub mod progress;
-pub mod same;
 mod sys;
 pub mod time;
 
 pub use exit::Exit;
 pub use explain::Explain;
 pub use host::Host;
+pub use mpu_os::file as same;

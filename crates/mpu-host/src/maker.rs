@@ -30,7 +30,6 @@ pub struct Look {
 pub enum Has {
     /// It has a descriptor of the driver's.
     Yes,
-    /// It has none.
     No,
     /// None among as many as are looked at of one process.
     TooMany,
@@ -39,7 +38,6 @@ pub enum Has {
 }
 
 impl Look {
-    /// A new one.
     pub fn new() -> Look {
         Look { left: Cell::new(MOST_TOGETHER), is_wanted: is_drivers }
     }

@@ -23,7 +23,6 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Starts watching a step.
     pub fn of(step: impl Into<String>) -> Progress {
         let (done, wait) = mpsc::channel::<()>();
         let step = step.into();

@@ -22,11 +22,9 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// What a supervisor says about itself. A later version may say more.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct State {
-    /// Its version.
     pub version: String,
     /// `armed`, or `retired`: everything goes on untouched, no new container is taken.
     pub state: Phase,
-    /// Its process.
     #[serde(serialize_with = "pid_to_number", deserialize_with = "pid_of_number")]
     pub pid: HostPid,
     /// Seconds since 1970 at which it began, or the first of those that it took over from.
@@ -39,7 +37,6 @@ pub struct State {
     pub restarts_last_hour: u64,
     /// Listeners: one for each container and each `exec` into one.
     pub listeners: usize,
-    /// The containers' ids.
     pub containers: Vec<String>,
     /// What it spent on each container.
     #[serde(default)]
@@ -53,11 +50,9 @@ pub struct State {
     pub lookup: String,
     /// Calls without PIDs that went on to the driver.
     pub passed_on: u64,
-    /// Answers translated, by control.
     pub translated: BTreeMap<String, u64>,
     /// Calls not translated in the usual way, by reason.
     pub passed: BTreeMap<String, u64>,
-    /// The policy's rules.
     pub policy: Vec<String>,
 }
 

@@ -17,7 +17,7 @@ const NAMELESS: &str = "unknown";
 /// What is kept of a container's id: characters that a keeper's names may have, and not too many. No two ids have the same.
 ///
 /// A random id is told from all others by the digits that fit. One that is longer or has other characters ends in a digest.
-pub(super) fn kept_id(container: &str) -> String {
+pub(crate) fn kept_id(container: &str) -> String {
     let is_hex = container.bytes().all(|byte| byte.is_ascii_hexdigit());
     if is_hex && container.len() > LONGEST_ID {
         return container[..LONGEST_ID].to_string();

@@ -4,52 +4,25 @@
 //! controls and events to it; it asks the driver itself and gives the caller a translated answer (docs/notify.md). Knows nothing of how
 //! the filter gets into a container: that is `mpu-container`'s, `mpu nri`'s or `mpu run`'s.
 
-mod accounts;
-mod ask;
-mod asked;
-mod attend;
-mod budget;
-mod by_threads;
+#![allow(missing_docs)]
+
 mod caller;
 pub mod client;
-mod counters;
-pub mod daemon;
 mod driver;
 pub mod error;
-mod event;
 #[cfg(any(test, feature = "fake"))]
 pub mod fake;
-mod filter;
-mod folder;
 pub mod guest;
-mod held;
-pub mod hold;
 mod id;
-mod keeper;
+mod listener;
 mod log;
-mod maker;
-mod mapping;
-mod memory;
-mod message;
-mod namespace;
-mod numbers;
-mod process;
-mod question;
 pub mod raise;
-mod registry;
-mod rights;
 pub mod run;
-mod setting;
-mod status;
+mod supervisor;
 mod sys;
 pub mod systemd;
-mod table;
-mod theirs;
-mod threads;
-mod tid;
-mod turn;
-mod view;
-mod words;
+
+pub use supervisor::{daemon, keeper as hold};
 
 /// Where an OCI runtime hands over the listener of a new container. That it takes a connection means: an engine is up.
 pub const LISTENER_SOCKET: &str = "/run/mpu/notify/listener.sock";

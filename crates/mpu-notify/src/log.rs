@@ -10,4 +10,4 @@ macro_rules! say {
         let _ = writeln!(std::io::stderr(), "{}mpu: {}", mpu_host::time::of_line(), format_args!($($words)+));
     }};
 }
-pub(super) use say;
+pub(crate) use say;

@@ -4,8 +4,11 @@
 //! Owns who starts it (systemd where that has the unit, else a keeper of our own) and the waiting. What a supervisor does, and
 //! whether it lives on while containers still need it, is its own business.
 
+use super::client;
 use super::error::NotifyError;
-use super::{client, hold, systemd, CONTROL_SOCKET};
+use super::systemd;
+use super::CONTROL_SOCKET;
+use crate::supervisor::keeper;
 use client::State;
 use mpu_host::config::Drivers;
 use mpu_host::driver::Driver;
@@ -50,27 +53,22 @@ pub struct SupervisorOptions {
     pub program: Option<PathBuf>,
 }
 
-/// What became of it.
 #[derive(Debug)]
 pub enum Raised {
-    /// There was none.
     Started(State),
     /// One was retired, and takes containers again.
     Resumed(State),
     /// One of another version, which was this one, has made room.
     Replaced(State, String),
-    /// It was up before.
     Already(State),
 }
 
 /// What became of one that was up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lowered {
-    /// It has ended.
     Ended,
     /// It ends with the last of so many containers, and lets their calls pass untouched until then.
     Retired {
-        /// The containers.
         containers: usize,
     },
 }
@@ -106,7 +104,6 @@ pub fn unfit(host: &Host) -> Option<NotifyError> {
     (!host.in_init_pid_namespace()).then_some(NotifyError::NotOnHost)
 }
 
-/// Raises it.
 pub fn raise(host: &Host, options: &SupervisorOptions, driver: Option<&Driver>) -> Result<Raised, NotifyError> {
     let this = env!("CARGO_PKG_VERSION");
     options.drivers.take(driver)?;
@@ -198,14 +195,14 @@ fn start(host: &Host, options: &SupervisorOptions) -> Result<State, NotifyError>
     // One that lives starts a supervisor again that has died: two would serve some containers each.
     let mut keeper = None;
     let mut lives = || match &mut keeper {
-        None if hold::lives(host) => Ok(()),
+        None if keeper::lives(host) => Ok(()),
         None => {
             keeper = Some(keep(host, options)?);
             Ok(())
         }
         Some(ours) => match ours.try_wait() {
             // Another one was first.
-            Ok(Some(_)) if hold::lives(host) => {
+            Ok(Some(_)) if keeper::lives(host) => {
                 keeper = None;
                 Ok(())
             }
@@ -235,7 +232,7 @@ pub fn systemd_has_unit(host: &Host) -> bool {
 /// Starts a keeper that outlives us.
 fn keep(host: &Host, options: &SupervisorOptions) -> Result<Child, NotifyError> {
     let failed = |source| NotifyError::Start { what: "the supervisor's keeper".to_string(), source };
-    let program = options.program.clone().map_or_else(hold::this_program, Ok).map_err(failed)?;
+    let program = options.program.clone().map_or_else(keeper::this_program, Ok).map_err(failed)?;
     let log = host.at(LOG);
     let folder = host.at(CONTROL_SOCKET);
     let folder = folder.parent().unwrap_or(Path::new("/"));

@@ -4,10 +4,12 @@
 //! process for as long as the command runs. Knows nothing of containers.
 
 use super::error::NotifyError;
-use super::numbers::Lookup;
-use super::registry::Registry;
-use super::setting::Setting;
-use super::{filter, message, LISTENER_SOCKET, RETIRED};
+use super::{LISTENER_SOCKET, RETIRED};
+use crate::caller::numbers::Lookup;
+use crate::listener::filter;
+use crate::listener::message;
+use crate::supervisor::registry::Registry;
+use crate::supervisor::setting::Setting;
 use command_fds::{CommandFdExt, FdMapping};
 use mpu_host::config::{rules, Config};
 use mpu_host::host::{Host, CAP_SYS_ADMIN};
@@ -30,9 +32,9 @@ use std::process::{Command, ExitStatus};
 use std::sync::Arc;
 
 /// The child's end of the conversation. Far from the descriptors that whoever calls gives to the command.
-pub(super) const SOCKET: i32 = 250;
+pub(crate) const SOCKET: i32 = 250;
 /// What the parent says once somebody answers.
-pub(super) const ATTENDED: u8 = b'a';
+pub(crate) const ATTENDED: u8 = b'a';
 /// Exit codes of `env`, `chroot` and `docker run`: we failed, the command cannot be executed, it is not there.
 const FAILED: u8 = 125;
 const NOT_EXECUTABLE: u8 = 126;
@@ -99,7 +101,7 @@ fn attend(host: &Host, child: &UnixStream) -> Result<Option<Arc<Registry>>, Noti
         Ok(true) => None,
         Ok(false) | Err(_) => {
             // The command has begun already, with the limits that it was given.
-            super::daemon::raise_limits();
+            crate::supervisor::daemon::raise_limits();
             let config = Config::of(host)?;
             let (rules, budget) = (rules::compile(&config), config.notify_cpu_percent);
             let setting = Setting::new(Lookup::of_this_kernel(), &rules, budget).map_err(failed)?;

@@ -6,8 +6,8 @@
 //! Outside truth: Linux `include/uapi/linux/seccomp.h` and `nsfs.h`; seccomp_unotify(2), ioctl_ns(2).
 #![allow(unsafe_code)]
 
-use super::mapping::Mapping;
-use super::tid::Tid;
+use crate::caller::memory::Mapping;
+use crate::caller::proc_folder::Tid;
 use mpu_core::{HostPid, ViewPid};
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -18,7 +18,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-pub(super) use libc::{seccomp_data, seccomp_notif, sock_filter};
+pub(crate) use libc::{seccomp_data, seccomp_notif, sock_filter};
 
 /// `_IOWR('!', 0, struct seccomp_notif)`, 80 bytes.
 const NOTIF_RECV: libc::c_ulong = 0xc050_2100;
@@ -56,7 +56,7 @@ fn done(result: libc::c_int) -> io::Result<libc::c_int> {
 }
 
 /// Puts a filter on this thread and on what it will start, and returns the listener for its notifications.
-pub(super) fn listen(filter: &[sock_filter], flags: libc::c_ulong) -> io::Result<OwnedFd> {
+pub(crate) fn listen(filter: &[sock_filter], flags: libc::c_ulong) -> io::Result<OwnedFd> {
     let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_ptr().cast_mut() };
     let flags = flags | libc::SECCOMP_FILTER_FLAG_NEW_LISTENER;
     // SAFETY: the kernel reads `len` instructions behind a pointer that outlives the call, and writes nothing.
@@ -70,14 +70,14 @@ pub(super) fn listen(filter: &[sock_filter], flags: libc::c_ulong) -> io::Result
 ///
 /// The kernel writes it before it counts as taken for anybody who can see the memory of `place`: a process that is killed right
 /// after has left there what has to be answered.
-pub(super) fn receive(listener: BorrowedFd<'_>, place: &mut seccomp_notif) -> io::Result<()> {
+pub(crate) fn receive(listener: BorrowedFd<'_>, place: &mut seccomp_notif) -> io::Result<()> {
     // SAFETY: the kernel writes one `struct seccomp_notif`, which `place` is.
     done(unsafe { libc::ioctl(listener.as_raw_fd(), NOTIF_RECV, ptr::from_mut(place)) }).map(|_| ())
 }
 
 /// What the caller's system call comes to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Answer {
+pub(crate) enum Answer {
     /// The kernel goes on with it as if there were no filter.
     GoOn,
     /// It returns this number, or fails with this `errno`.
@@ -85,7 +85,7 @@ pub(super) enum Answer {
 }
 
 /// Answers a notification. Fails with `ENOENT` when the caller is gone or was interrupted.
-pub(super) fn answer(listener: BorrowedFd<'_>, id: u64, answer: Answer) -> io::Result<()> {
+pub(crate) fn answer(listener: BorrowedFd<'_>, id: u64, answer: Answer) -> io::Result<()> {
     let (val, error, flags) = match answer {
         Answer::GoOn => (0, 0, libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE as u32),
         Answer::Returned(Ok(value)) => (i64::from(value), 0, 0),
@@ -97,19 +97,19 @@ pub(super) fn answer(listener: BorrowedFd<'_>, id: u64, answer: Answer) -> io::R
 }
 
 /// Whether the caller still waits for the answer, hence its numbers are still its own.
-pub(super) fn still_waits(listener: BorrowedFd<'_>, id: u64) -> bool {
+pub(crate) fn still_waits(listener: BorrowedFd<'_>, id: u64) -> bool {
     // SAFETY: the kernel reads one u64.
     done(unsafe { libc::ioctl(listener.as_raw_fd(), NOTIF_ID_VALID, &raw const id) }).is_ok()
 }
 
 /// Asks the kernel to run supervisor and caller on one CPU; kernels before 6.6 refuse, and are slower for it.
-pub(super) fn wake_in_turn(listener: BorrowedFd<'_>) {
+pub(crate) fn wake_in_turn(listener: BorrowedFd<'_>) {
     // SAFETY: the request takes a flag word by value.
     unsafe { libc::ioctl(listener.as_raw_fd(), NOTIF_SET_FLAGS, SYNC_WAKE_UP) };
 }
 
 /// Reads a caller's memory: as many bytes as can be read from `address` on.
-pub(super) fn peek(tid: Tid, address: u64, bytes: &mut [u8]) -> io::Result<usize> {
+pub(crate) fn peek(tid: Tid, address: u64, bytes: &mut [u8]) -> io::Result<usize> {
     let here = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
     let there = libc::iovec { iov_base: ptr::without_provenance_mut(address as usize), iov_len: bytes.len() };
     // SAFETY: the kernel writes at most `iov_len` bytes to a slice that we hold mutably; the address in the caller is looked at
@@ -144,7 +144,7 @@ const VMA_READABLE: u64 = 1;
 const VMA_WRITABLE: u64 = 2;
 
 /// What of a program's memory an address lies in, by an open `/proc/TID/maps`. `ENOTTY` before Linux 6.11.
-pub(super) fn mapping(maps: BorrowedFd<'_>, address: u64) -> io::Result<Option<Mapping>> {
+pub(crate) fn mapping(maps: BorrowedFd<'_>, address: u64) -> io::Result<Option<Mapping>> {
     let mut query = ProcmapQuery { size: size_of::<ProcmapQuery>() as u64, query_addr: address, ..Default::default() };
     // SAFETY: the kernel reads and writes one `struct procmap_query`, which is as long as it says; it asks for no name.
     match done(unsafe { libc::ioctl(maps.as_raw_fd(), PROCMAP_QUERY, &raw mut query) }) {
@@ -179,15 +179,15 @@ const PID_AND_CREDS: u64 = 3;
 
 /// Numbers and users of a process or thread that has not been waited for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Info {
-    pub(super) pid: u32,
-    pub(super) tgid: u32,
+pub(crate) struct Info {
+    pub(crate) pid: u32,
+    pub(crate) tgid: u32,
     /// Real, effective, saved and file-system user and group, by turns.
-    pub(super) ids: [u32; 8],
+    pub(crate) ids: [u32; 8],
 }
 
 /// What the kernel says of the thread behind a descriptor; none before Linux 6.13, and when it is no more.
-pub(super) fn info(pidfd: BorrowedFd<'_>) -> Option<Info> {
+pub(crate) fn info(pidfd: BorrowedFd<'_>) -> Option<Info> {
     let mut info = PidfdInfo { mask: PID_AND_CREDS, ..Default::default() };
     // SAFETY: the kernel reads and writes one `struct pidfd_info`, as long as the request's number says.
     done(unsafe { libc::ioctl(pidfd.as_raw_fd(), PIDFD_GET_INFO, &raw mut info) }).ok()?;
@@ -196,7 +196,7 @@ pub(super) fn info(pidfd: BorrowedFd<'_>) -> Option<Info> {
 }
 
 /// The namespace above this one.
-pub(super) fn parent(namespace: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+pub(crate) fn parent(namespace: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     // SAFETY: the request takes no argument.
     let fd = done(unsafe { libc::ioctl(namespace.as_raw_fd(), NS_GET_PARENT) })?;
     // SAFETY: the kernel has just made this descriptor for us alone.
@@ -210,14 +210,14 @@ fn number(namespace: BorrowedFd<'_>, request: libc::c_ulong, number: u32) -> io:
 
 /// The number in `namespace` of a process of ours; `ESRCH` if it has none there, or if this is only a thread's number. `ENOTTY`
 /// before Linux 6.11.
-pub(super) fn view_of(namespace: BorrowedFd<'_>, pid: HostPid) -> io::Result<Option<ViewPid>> {
+pub(crate) fn view_of(namespace: BorrowedFd<'_>, pid: HostPid) -> io::Result<Option<ViewPid>> {
     let process = number(namespace, NS_GET_TGID_IN_PIDNS, pid.get())?;
     let thread = number(namespace, NS_GET_PID_IN_PIDNS, pid.get())?;
     Ok(ViewPid::new(process).filter(|_| process == thread))
 }
 
 /// Our number of a process of `namespace`, with the same errors.
-pub(super) fn host_of(namespace: BorrowedFd<'_>, pid: ViewPid) -> io::Result<Option<HostPid>> {
+pub(crate) fn host_of(namespace: BorrowedFd<'_>, pid: ViewPid) -> io::Result<Option<HostPid>> {
     let process = number(namespace, NS_GET_TGID_FROM_PIDNS, pid.get())?;
     let thread = number(namespace, NS_GET_PID_FROM_PIDNS, pid.get())?;
     Ok(HostPid::new(process).filter(|_| process == thread))
@@ -225,7 +225,7 @@ pub(super) fn host_of(namespace: BorrowedFd<'_>, pid: ViewPid) -> io::Result<Opt
 
 /// Asks the driver. The address and size of the parameters are put into `block` here; a pointer in them is null or that of `inner`,
 /// as the caller of this function sees to.
-pub(super) fn rm_control(
+pub(crate) fn rm_control(
     driver: BorrowedFd<'_>,
     block: &mut [u8; 32],
     params: &mut Fenced,
@@ -241,7 +241,7 @@ pub(super) fn rm_control(
 
 /// Asks the driver with parameters in memory that nobody can read or write; how many bytes there are says `block`. Address 0 stays: the
 /// driver has an answer of its own to that (rmapi/control.c, 515.43.04 to 580.95.05).
-pub(super) fn rm_control_unreadable(driver: BorrowedFd<'_>, block: &mut [u8; 32], fenced: &Fenced) -> io::Result<i32> {
+pub(crate) fn rm_control_unreadable(driver: BorrowedFd<'_>, block: &mut [u8; 32], fenced: &Fenced) -> io::Result<i32> {
     if block[16..24] != [0; 8] {
         block[16..24].copy_from_slice(&(fenced.address() + FENCED as u64).to_ne_bytes());
     }
@@ -252,7 +252,7 @@ pub(super) fn rm_control_unreadable(driver: BorrowedFd<'_>, block: &mut [u8; 32]
 
 /// Fetches an event of this open file into the last bytes of `fenced`, as many as releases are known to have. A driver whose events are longer
 /// meets the page that cannot be written, and says that the address is wrong. The address is put into `block` here.
-pub(super) fn rm_event(driver: BorrowedFd<'_>, block: &mut [u8; 16], fenced: &mut Fenced) -> io::Result<i32> {
+pub(crate) fn rm_event(driver: BorrowedFd<'_>, block: &mut [u8; 16], fenced: &mut Fenced) -> io::Result<i32> {
     let event = fenced.last(mpu_abi::event::SIZE);
     event.fill(0);
     block[..8].copy_from_slice(&(event.as_ptr() as u64).to_ne_bytes());
@@ -262,16 +262,16 @@ pub(super) fn rm_event(driver: BorrowedFd<'_>, block: &mut [u8; 16], fenced: &mu
 }
 
 /// Set in the number of a system call of the x32 kind (`__X32_SYSCALL_BIT`, arch/x86/include/uapi/asm/unistd.h).
-pub(super) const X32: libc::c_int = 0x4000_0000;
+pub(crate) const X32: libc::c_int = 0x4000_0000;
 
 /// Whether the kernel takes system calls of the x32 kind from this process. No filter may be on it: it could be one that kills for them.
-pub(super) fn takes_x32() -> bool {
+pub(crate) fn takes_x32() -> bool {
     // SAFETY: getpid(2) takes no argument and touches no memory, by whichever number it is called.
     unsafe { libc::syscall(libc::c_long::from(X32) | libc::SYS_getpid) >= 0 }
 }
 
 /// Processor time of a thread of this process. That it lives, whoever asks sees to.
-pub(super) fn thread_time(tid: Tid) -> io::Result<Duration> {
+pub(crate) fn thread_time(tid: Tid) -> io::Result<Duration> {
     // CPUCLOCK_PERTHREAD_MASK and CPUCLOCK_SCHED below the number's complement: MAKE_THREAD_CPUCLOCK of posix-timers_types.h.
     let clock = (!(tid.get() as libc::clockid_t)) << 3 | 4 | 2;
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
@@ -281,7 +281,7 @@ pub(super) fn thread_time(tid: Tid) -> io::Result<Duration> {
 }
 
 /// Pages that this thread's touch brought into somebody's memory, its own or another's.
-pub(super) fn own_faults() -> u64 {
+pub(crate) fn own_faults() -> u64 {
     // SAFETY: a `struct rusage` is numbers only, all of which may be 0.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
     // SAFETY: the kernel writes one `struct rusage`, ours.
@@ -290,23 +290,23 @@ pub(super) fn own_faults() -> u64 {
 }
 
 /// Gives this process a mount namespace of its own.
-pub(super) fn unshare_mounts() -> io::Result<()> {
+pub(crate) fn unshare_mounts() -> io::Result<()> {
     // SAFETY: takes a flag word and touches no memory.
     done(unsafe { libc::unshare(libc::CLONE_NEWNS) }).map(|_| ())
 }
 
 /// A descriptor that was ours when this process began, and that nobody else here owns: whoever started us says so.
-pub(super) fn inherited(number: std::os::fd::RawFd) -> OwnedFd {
+pub(crate) fn inherited(number: std::os::fd::RawFd) -> OwnedFd {
     // SAFETY: sd_listen_fds(3): descriptors from 3 on were put there for this process; it asks for them once.
     unsafe { OwnedFd::from_raw_fd(number) }
 }
 
 /// Bytes of a [`Fenced`]: the most that the driver copies at once (`RMAPI_PARAM_COPY_MAX_PARAMS_SIZE`, param_copy.h), so that it
 /// refuses by itself whatever would not fit. Only what is used of it is memory.
-pub(super) const FENCED: usize = 1 << 20;
+pub(crate) const FENCED: usize = 1 << 20;
 
 /// Memory for the driver to write to, followed by as much that cannot be written.
-pub(super) struct Fenced {
+pub(crate) struct Fenced {
     base: *mut u8,
 }
 
@@ -315,7 +315,7 @@ unsafe impl Send for Fenced {}
 
 impl Fenced {
     /// Takes the memory, which costs nothing before it is used.
-    pub(super) fn new() -> io::Result<Fenced> {
+    pub(crate) fn new() -> io::Result<Fenced> {
         let private = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         // SAFETY: a new mapping at a place of the kernel's choice touches nothing that exists.
         let base = unsafe { libc::mmap(ptr::null_mut(), 2 * FENCED, libc::PROT_NONE, private, -1, 0) };
@@ -329,18 +329,18 @@ impl Fenced {
     }
 
     /// Where the driver finds it.
-    pub(super) fn address(&self) -> u64 {
+    pub(crate) fn address(&self) -> u64 {
         self.base as u64
     }
 
     /// The first `len` bytes, or all of them if there are fewer.
-    pub(super) fn bytes(&mut self, len: usize) -> &mut [u8] {
+    pub(crate) fn bytes(&mut self, len: usize) -> &mut [u8] {
         // SAFETY: so many bytes are mapped readable and writable, began as zeros, and are borrowed through us alone.
         unsafe { std::slice::from_raw_parts_mut(self.base, len.min(FENCED)) }
     }
 
     /// The last `len` bytes before the page that cannot be written, or all of them if there are fewer.
-    pub(super) fn last(&mut self, len: usize) -> &mut [u8] {
+    pub(crate) fn last(&mut self, len: usize) -> &mut [u8] {
         let all = self.bytes(FENCED);
         let at = all.len().saturating_sub(len);
         &mut all[at..]
@@ -355,7 +355,7 @@ impl Drop for Fenced {
 }
 
 /// Numbers in shared memory, for as long as this process lives. The file is at least that long, and nobody makes it shorter.
-pub(super) fn shared_numbers(file: &File, count: usize) -> io::Result<&'static [AtomicU64]> {
+pub(crate) fn shared_numbers(file: &File, count: usize) -> io::Result<&'static [AtomicU64]> {
     let (len, read_write) = (count * size_of::<AtomicU64>(), libc::PROT_READ | libc::PROT_WRITE);
     // SAFETY: a new mapping at a place of the kernel's choice touches nothing that exists.
     let base = unsafe { libc::mmap(ptr::null_mut(), len, read_write, libc::MAP_SHARED, file.as_raw_fd(), 0) };
@@ -369,15 +369,15 @@ pub(super) fn shared_numbers(file: &File, count: usize) -> io::Result<&'static [
 
 /// One place of a [`Journal`].
 #[repr(C)]
-pub(super) struct Place {
+pub(crate) struct Place {
     /// How often it was begun to answer what stands in `taken`.
-    pub(super) tries: u64,
+    pub(crate) tries: u64,
     /// What the kernel wrote; all zero while nothing is in hand.
-    pub(super) taken: seccomp_notif,
+    pub(crate) taken: seccomp_notif,
 }
 
 /// Shared memory with one place for every thread that takes notifications: it outlives the process that maps it.
-pub(super) struct Journal {
+pub(crate) struct Journal {
     base: *mut Place,
     places: usize,
     used: Mutex<BTreeSet<usize>>,
@@ -390,7 +390,7 @@ unsafe impl Sync for Journal {}
 
 impl Journal {
     /// Maps the first `places` places of `file`, which is that long.
-    pub(super) fn map(file: &File, places: usize) -> io::Result<Arc<Journal>> {
+    pub(crate) fn map(file: &File, places: usize) -> io::Result<Arc<Journal>> {
         let read_write = libc::PROT_READ | libc::PROT_WRITE;
         let len = places * size_of::<Place>();
         // SAFETY: a new mapping at a place of the kernel's choice touches nothing that exists.
@@ -402,9 +402,9 @@ impl Journal {
     }
 
     /// Takes a place for one thread; none if it is another's or beyond the end.
-    pub(super) fn place(self: &Arc<Journal>, index: usize) -> Option<Held> {
+    pub(crate) fn place(self: &Arc<Journal>, index: usize) -> Option<ProcessCache> {
         let free = index < self.places && self.used.lock().unwrap_or_else(PoisonError::into_inner).insert(index);
-        free.then(|| Held { journal: self.clone(), index })
+        free.then(|| ProcessCache { journal: self.clone(), index })
     }
 }
 
@@ -416,14 +416,13 @@ impl Drop for Journal {
 }
 
 /// A place that is one thread's.
-pub(super) struct Held {
+pub(crate) struct ProcessCache {
     journal: Arc<Journal>,
     index: usize,
 }
 
-impl Held {
-    /// The place.
-    pub(super) fn get(&mut self) -> &mut Place {
+impl ProcessCache {
+    pub(crate) fn get(&mut self) -> &mut Place {
         // SAFETY: the index is below the number of places that are mapped.
         let place = unsafe { self.journal.base.add(self.index) };
         // SAFETY: any bytes are a `Place`; the index was handed out once, and the borrow is of that one holder.
@@ -431,13 +430,13 @@ impl Held {
     }
 
     /// Nothing is in hand any more.
-    pub(super) fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         // SAFETY: a `Place` is numbers only, all of which may be 0.
         *self.get() = unsafe { std::mem::zeroed() };
     }
 }
 
-impl Drop for Held {
+impl Drop for ProcessCache {
     fn drop(&mut self) {
         self.journal.used.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.index);
     }

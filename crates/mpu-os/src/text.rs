@@ -1,9 +1,10 @@
 //! Text of others, made harmless for a terminal and a log.
 
-/// At most `longest` characters of a text. A control character, hence each terminal escape, is U+FFFD; so is one that reorders text.
+/// At most `longest` characters of a text. A control character, hence each terminal escape, is U+FFFD; so is a mark that reorders or breaks it.
 pub fn printable(text: &str, longest: usize) -> String {
-    let reorders = |c: char| matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-    text.chars().take(longest).map(|c| if c.is_control() || reorders(c) { '\u{fffd}' } else { c }).collect()
+    let is_mark =
+        |c| matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}');
+    text.chars().take(longest).map(|c| if c.is_control() || is_mark(c) { '\u{fffd}' } else { c }).collect()
 }
 
 #[cfg(test)]

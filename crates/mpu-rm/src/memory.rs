@@ -24,9 +24,7 @@ const BACKEND: (u32, usize) = (0x3d0f, 4);
 /// Who counts the memory that a cgroup uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MemoryBackend {
-    /// Nobody.
     None,
-    /// The driver.
     Driver,
     /// The kernel's controller `dmem`.
     Dmem,

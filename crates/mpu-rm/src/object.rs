@@ -13,7 +13,6 @@ const MEMORY: u32 = 0x6d70_0040;
 const COMPUTE_INSTANCE: u32 = 0x6d70_c638;
 pub(super) const SUBDEVICE_CLASS: u32 = 0x2080;
 
-/// One of them.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Object<'a> {
     Client,

@@ -25,7 +25,6 @@ pub fn has_samples(release: Release) -> bool {
 pub struct PidInfo {
     /// The number as it came back.
     pub pid: u32,
-    /// The row's own status.
     pub result: u32,
     /// Its first memory word: private video memory in bytes.
     pub memory: u64,

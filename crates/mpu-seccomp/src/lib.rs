@@ -9,6 +9,8 @@
 //! Outside truth: OCI runtime specification 1.2, `linux.seccomp.listenerPath`; what runtimes make of it is in
 //! docs/container/notify.md.
 
+#![allow(missing_docs)]
+
 mod policy;
 mod profile;
 mod rules;
@@ -64,7 +66,6 @@ pub enum Without {
     /// that, so a container could keep the engine from being started again. (A privileged one can do worse without us.)
     #[error("it is given /dev/fuse")]
     Fuse,
-    /// Nobody takes a connection.
     #[error("no engine listens at {}", .0.display())]
     NoEngine(PathBuf, #[source] io::Error),
     /// An engine that takes nobody new, but still those who come into containers that it has.
@@ -99,7 +100,6 @@ pub enum Without {
     Malformed {
         /// Where, as in `linux.seccomp.syscalls`.
         at: String,
-        /// What it should be.
         expected: &'static str,
     },
 }

@@ -8,7 +8,6 @@ pub const SOCKET: &str = "/run/mpu/notify/listener.sock";
 /// Who is told, and where.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Notify {
-    /// Which containers.
     pub policy: NotifyPolicy,
     /// The engine's socket: an absolute path.
     pub socket: PathBuf,
@@ -27,9 +26,7 @@ pub enum NotifyPolicy {
     On,
     /// Those whose environment says `MPU_NOTIFY=on`.
     OptIn,
-    /// None.
     Off,
-    /// All.
     Always,
 }
 

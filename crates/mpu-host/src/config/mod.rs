@@ -19,7 +19,6 @@ use serde_spanned::Spanned;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Where the file is.
 pub const FILE: &str = "/etc/mpu/config.toml";
 
 /// The file as it is shipped: every key with its default, as comments.
@@ -84,7 +83,6 @@ pub struct Config {
     pub rules: Vec<Rule>,
 }
 
-/// One whole processor.
 const NOTIFY_CPU_PERCENT: u32 = 100;
 
 impl Default for Config {
@@ -136,20 +134,13 @@ struct RawRule {
 pub enum ConfigError {
     /// It is there and cannot be read.
     #[error("cannot read {}", path.display())]
-    Unreadable {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
+    Unreadable { path: PathBuf, source: io::Error },
     /// It is not what it must be.
     #[error("{}, line {line}: {what}", path.display())]
     Malformed {
-        /// The file.
         path: PathBuf,
         /// The line, from 1.
         line: usize,
-        /// What is wrong there.
         what: String,
     },
 }

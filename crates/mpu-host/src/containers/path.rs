@@ -13,7 +13,6 @@ pub const LIMIT: usize = 64 * 1024;
 /// One container in a path.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Layer {
-    /// Its id.
     pub id: String,
     /// Who runs it, as far as the path says.
     pub runtime: Runtime,

@@ -10,14 +10,11 @@ use crate::host::Host;
 use serde_json::Value;
 use std::cell::Cell;
 
-/// What was found.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct State {
     /// Who runs it, where the path did not say.
     pub runtime: Option<Runtime>,
-    /// Its name.
     pub name: Option<String>,
-    /// Its pod.
     pub pod: Option<Pod>,
 }
 

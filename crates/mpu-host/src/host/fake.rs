@@ -44,7 +44,6 @@ impl FakeHost {
         Host::below(self.dir.path())
     }
 
-    /// Puts a file there.
     pub fn write(&self, path: &str, text: &str) {
         let path = self.host().at(path);
         fs::create_dir_all(path.parent().expect("a parent")).expect("directories");

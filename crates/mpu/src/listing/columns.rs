@@ -60,9 +60,7 @@ pub enum Column {
 /// How a cell stands in its column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Align {
-    /// Words.
     Left,
-    /// Numbers.
     Right,
 }
 
@@ -198,12 +196,10 @@ impl Column {
         ROWS.iter().find(|row| row.0 == self).unwrap_or(&ROWS[0])
     }
 
-    /// Its title.
     pub fn title(self) -> &'static str {
         self.row().1
     }
 
-    /// How its cells stand.
     pub fn align(self) -> Align {
         self.row().2
     }
@@ -230,7 +226,6 @@ impl Column {
 /// A column to sort by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sort {
-    /// Which.
     pub column: Column,
     /// Largest first.
     pub descending: bool,
@@ -341,17 +336,9 @@ pub fn age(seconds: u64) -> String {
     }
 }
 
-/// Text of somebody else's, such as a command line, made fit to be printed on a terminal: escape sequences and marks that turn the
-/// writing direction round become a replacement character.
+/// Text of others as a cell.
 pub fn harmless(text: &str) -> String {
-    let marks = ['\u{200e}', '\u{200f}', '\u{2028}', '\u{2029}', '\u{feff}'];
-    let bad = |c: char| {
-        c.is_control()
-            || marks.contains(&c)
-            || ('\u{202a}'..='\u{202e}').contains(&c)
-            || ('\u{2066}'..='\u{2069}').contains(&c)
-    };
-    text.chars().map(|c| if bad(c) { '\u{fffd}' } else { c }).collect()
+    mpu_os::text::printable(text, usize::MAX)
 }
 
 #[cfg(test)]

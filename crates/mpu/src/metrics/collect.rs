@@ -38,15 +38,12 @@ pub type Clock = Box<dyn Fn() -> Instant + Send + Sync>;
 
 /// Where the facts come from.
 pub struct Sources {
-    /// Engines and driver.
     pub host: Reader<HostFacts>,
-    /// GPUs and their processes.
     pub usage: Reader<Usage>,
     /// When they were read, for the ledger.
     pub clock: Clock,
 }
 
-/// How patient to be.
 #[derive(Debug, Clone, Copy)]
 pub struct Patience {
     /// How long a page waits for a part.
@@ -62,7 +59,6 @@ impl Default for Patience {
     }
 }
 
-/// Makes pages.
 pub struct Exporter {
     parts: Arc<Parts>,
     fresh: Duration,

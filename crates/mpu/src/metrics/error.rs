@@ -10,35 +10,19 @@ use std::path::{Path, PathBuf};
 pub enum MetricsError {
     /// An address cannot be listened at.
     #[error("cannot listen at {address}")]
-    Listen {
-        /// The address.
-        address: String,
-        /// Why.
-        source: io::Error,
-    },
+    Listen { address: String, source: io::Error },
     /// Systemd's sockets were asked for and there are none.
     #[error("systemd handed over no socket")]
     NoSocket,
     /// The file cannot be written.
     #[error("cannot write {}", path.display())]
-    Write {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
+    Write { path: PathBuf, source: io::Error },
     /// Something else than a file has the name: a device would be replaced by a file.
     #[error("{} is not a file", path.display())]
-    NoFile {
-        /// The name.
-        path: PathBuf,
-    },
+    NoFile { path: PathBuf },
     /// The kernel gives no thread, timer or signal.
     #[error("cannot start the exporter")]
-    Setup {
-        /// Why.
-        source: io::Error,
-    },
+    Setup { source: io::Error },
 }
 
 impl Explain for MetricsError {

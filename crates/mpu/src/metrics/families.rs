@@ -7,7 +7,6 @@
 /// What kind of number a metric is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// May rise and fall.
     Gauge,
     /// Only rises, but for starting again at zero.
     Counter,
@@ -23,12 +22,10 @@ impl Kind {
     }
 }
 
-/// A metric.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Family {
     /// Its name, with the unit at its end.
     pub name: &'static str,
-    /// Its type.
     pub kind: Kind,
     /// Its labels, in the order in which values are given.
     pub labels: &'static [&'static str],
@@ -49,32 +46,25 @@ pub const WHOSE: &[&str] = &["gpu", "uuid", "mig", "container", "container_name"
 
 /// Seconds since the exporter began, and what it is.
 pub static BUILD: Family = gauge("mpu_build_info", &["version"], "The exporter's version; always 1");
-/// When it began.
 pub static STARTED: Family =
     gauge("mpu_exporter_start_time_seconds", &[], "When the exporter began, in seconds since 1970");
-/// Whether any engine translates.
 pub static UP: Family = gauge("mpu_engine_up", &[], "1 if an engine is armed or placed: it handles containers' calls");
-/// One row per state.
 pub static STATE: Family = gauge(
     "mpu_engine_state",
     &["engine", "version", "state"],
     "1 for the state that a loaded engine is in, 0 for the others",
 );
-/// Why it refused.
 pub static REFUSED: Family = gauge(
     "mpu_engine_refused_info",
     &["engine", "symbol", "errno"],
     "The driver's function that could not be redirected and the kernel's answer; always 1, absent unless refused",
 );
-/// When it was raised.
 pub static SINCE: Family = gauge(
     "mpu_engine_start_time_seconds",
     &["engine"],
     "When mpu up started the engine, in seconds since 1970; absent if something else did",
 );
-/// Callers inside.
 pub static INSIDE: Family = gauge("mpu_engine_callers", &["engine"], "Callers inside the engine now");
-/// Callers that died inside.
 pub static ORPHANS: Family = gauge(
     "mpu_engine_orphans",
     &["engine"],
@@ -107,31 +97,26 @@ pub static FORWARDED: Family = counter(
     &["engine"],
     "Calls without PIDs that the notify engine passed on to the driver; absent for the module, which does not receive them",
 );
-/// Supervisors that died.
 pub static RESTARTS: Family = counter(
     "mpu_restarts_total",
     &["engine"],
     "How often a supervisor of the notify engine replaced one that had died; absent for the module, which has no process",
 );
-/// What a container costs.
 pub static CPU: Family = counter(
     "mpu_engine_cpu_seconds_total",
     &["engine", "container"],
     "Processor time of the notify engine for a container's calls; absent for the module, whose time is the caller's own",
 );
-/// Budgets at work.
 pub static HELD_BACK: Family = counter(
     "mpu_engine_held_back_seconds_total",
     &["engine", "container"],
     "Time for which the notify engine held a container's calls back because it had spent its budget (notify_cpu_percent)",
 );
-/// Answers translated.
 pub static TRANSLATED: Family = counter(
     "mpu_translated_total",
     &["engine", "control"],
     "Answers translated for callers in containers, by the driver's control, since the engine was loaded",
 );
-/// Everything else.
 pub static PASSED: Family = counter(
     "mpu_passed_total",
     &["engine", "reason"],
@@ -143,48 +128,38 @@ pub static MISSED: Family = counter(
     &["engine", "reason"],
     "Those of mpu_passed_total that left a caller in a container with an untranslated answer",
 );
-/// The driver.
 pub static DRIVER: Family = gauge(
     "mpu_driver_info",
     &["version", "flavour", "era"],
     "The loaded NVIDIA driver; era is empty for a release that this version does not know; absent without a driver",
 );
-/// A GPU.
 pub static GPU: Family = gauge("mpu_gpu_info", &["gpu", "uuid", "name"], "A GPU that the driver shows; always 1");
 /// Whether it tells of its processes.
 pub static GPU_UP: Family = gauge("mpu_gpu_up", &["gpu", "uuid"], "1 if the GPU's processes could be read, 0 if not");
-/// Its memory.
 pub static SIZE: Family = gauge("mpu_gpu_memory_size_bytes", &["gpu", "uuid"], "The GPU's whole memory");
-/// Processes.
 pub static PROCESSES: Family = gauge("mpu_gpu_processes", WHOSE, "Processes that use the GPU or MIG instance");
-/// Memory.
 pub static MEMORY: Family =
     gauge("mpu_gpu_memory_used_bytes", WHOSE, "GPU memory of these processes; absent if the driver does not report it");
-/// All memory.
 pub static DEVICE_MEMORY: Family = gauge(
     "mpu_gpu_device_memory_used_bytes",
     &["gpu", "uuid"],
     "The GPU's memory in use as the driver counts it, whoever uses it; absent if the driver does not report it",
 );
-/// What is nobody's.
 pub static RESIDUE: Family = gauge(
     "mpu_gpu_memory_residue_bytes",
     &["gpu", "uuid"],
     "mpu_gpu_device_memory_used_bytes less the GPU's rows of mpu_gpu_memory_used_bytes: memory of no known process",
 );
-/// Memory over time.
 pub static BYTE_SECONDS: Family = counter(
     "mpu_gpu_memory_used_byte_seconds_total",
     WHOSE,
     "GPU memory of these processes times the time they had it, since the exporter began",
 );
-/// Ended.
 pub static ENDED: Family = counter(
     "mpu_gpu_processes_ended_total",
     WHOSE,
     "Processes of theirs that used the GPU at one reading and not at the next, since the exporter began",
 );
-/// All memory over time.
 pub static DEVICE_BYTE_SECONDS: Family = counter(
     "mpu_gpu_device_memory_used_byte_seconds_total",
     &["gpu", "uuid"],
@@ -196,34 +171,28 @@ pub static OBSERVED: Family = counter(
     &["gpu", "uuid"],
     "Time that the byte-seconds cover: of readings more than 300 s apart, only 300 s",
 );
-/// Compute.
 pub static SM: Family = gauge(
     "mpu_gpu_sm_utilization_ratio",
     WHOSE,
     "Part of the last second in which these processes kept the multiprocessors busy, 0 to 1; absent if the driver does not report it",
 );
-/// Memory transfers.
 pub static TRANSFER: Family = gauge(
     "mpu_gpu_memory_utilization_ratio",
     WHOSE,
     "Part of the last second in which these processes kept the GPU's memory busy, 0 to 1; absent if the driver does not report it",
 );
-/// Video encoding.
 pub static ENCODER: Family = gauge(
     "mpu_gpu_encoder_utilization_ratio",
     WHOSE,
     "Part of the last second in which these processes kept the video encoders busy, 0 to 1; absent if the driver does not report it",
 );
-/// Video decoding.
 pub static DECODER: Family = gauge(
     "mpu_gpu_decoder_utilization_ratio",
     WHOSE,
     "Part of the last second in which these processes kept the video decoders busy, 0 to 1; absent if the driver does not report it",
 );
-/// Whether it was told.
 pub static SUCCESS: Family =
     gauge("mpu_scrape_success", &["part"], "1 if this part (engine or gpu) could be read for this page");
-/// How long it took.
 pub static DURATION: Family =
     gauge("mpu_scrape_duration_seconds", &["part"], "How long reading this part took for this page");
 /// How often it was not.

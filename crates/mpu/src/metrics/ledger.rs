@@ -35,7 +35,6 @@ pub struct Ledger {
     devices: BTreeMap<(u32, String), Device>,
 }
 
-/// Whose account.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Tenant {
     gpu: u32,
@@ -134,7 +133,6 @@ impl Ledger {
         });
     }
 
-    /// By container and GPU.
     pub fn accounts(&self) -> impl Iterator<Item = (Labels, Account)> + '_ {
         self.accounts.iter().map(|(tenant, account)| (tenant.labels(), *account))
     }

@@ -18,7 +18,6 @@ pub const DEFAULT: &str = "127.0.0.1:19567";
 /// An address to listen at.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Address {
-    /// TCP.
     Tcp(SocketAddr),
     /// A socket in the file system.
     Unix(PathBuf),
@@ -58,7 +57,6 @@ impl fmt::Display for Address {
 /// A socket that listens. A socket in the file system is taken away with it.
 #[derive(Debug)]
 pub enum Listening {
-    /// TCP.
     Tcp(TcpListener),
     /// In the file system; the path only if it is ours to take away.
     Unix(UnixListener, Option<Owned>),

@@ -31,14 +31,10 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::signal::unix::{signal, SignalKind};
 
-/// What became of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Done {
-    /// Told to stop.
     Stopped,
-    /// Written.
     Written(PathBuf),
-    /// The page.
     Page(Bytes),
 }
 

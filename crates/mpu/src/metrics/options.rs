@@ -34,13 +34,11 @@ pub struct MetricsOptions {
 /// What to do with pages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Way {
-    /// Serve them over HTTP.
     Serve(Vec<listen::Address>),
     /// Write one into a file every so often.
     Write(PathBuf, Duration),
     /// Write one into a file.
     WriteOnce(PathBuf),
-    /// Give one back.
     Print,
 }
 

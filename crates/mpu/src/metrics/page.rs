@@ -25,9 +25,7 @@ pub struct HostFacts {
 /// How reading one part went.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Reading {
-    /// Whether it was read.
     pub success: bool,
-    /// How long it took.
     pub took: Duration,
     /// How often it has failed since the beginning.
     pub errors: u64,
@@ -38,9 +36,7 @@ pub struct Reading {
 pub struct Facts<'a> {
     /// When the exporter began, in seconds since 1970; none on a page that is written once.
     pub started: Option<f64>,
-    /// Engines and driver.
     pub host: Option<HostFacts>,
-    /// GPUs and their processes.
     pub usage: Option<Usage>,
     /// What they used since the beginning; none on a page that is written once, and where `usage` is none.
     pub ledger: Option<&'a Ledger>,
@@ -68,7 +64,6 @@ pub fn is_missed(reason: &str) -> bool {
     }
 }
 
-/// The page.
 pub fn page(facts: &Facts<'_>, asked: &[Label]) -> String {
     let rows = facts.usage.as_ref().map_or(0, |usage| usage.uses.len());
     let mut text = Text::with_capacity(8192 + rows * 1024);

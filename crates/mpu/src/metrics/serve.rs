@@ -31,7 +31,6 @@ use tokio::task::{AbortHandle, JoinSet};
 /// What a client may take.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Connections at a time.
     pub connections: usize,
     /// How long a request's head may take.
     pub head: Duration,
@@ -106,7 +105,6 @@ struct Places {
     taken: Mutex<Vec<Place>>,
 }
 
-/// A connection.
 struct Place {
     stage: Arc<AtomicU8>,
     task: AbortHandle,
@@ -114,7 +112,6 @@ struct Place {
 
 /// How far a connection has come, in the order in which places are taken away.
 const SILENT: u8 = 0;
-/// Its answer is made.
 const ANSWERED: u8 = 1;
 /// A whole request has come.
 const ASKED: u8 = 2;

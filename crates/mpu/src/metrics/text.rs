@@ -15,13 +15,11 @@ pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 /// cannot make a page grow without bound.
 pub const LONGEST_VALUE: usize = 256;
 
-/// A page being written.
 #[derive(Debug, Default)]
 pub struct Text {
     out: String,
 }
 
-/// One metric being written.
 #[derive(Debug)]
 pub struct Rows<'a> {
     out: &'a mut String,
@@ -62,7 +60,6 @@ impl Text {
         Rows { out: &mut self.out, family, begun: false }
     }
 
-    /// The page.
     pub fn finish(self) -> String {
         self.out
     }

@@ -29,14 +29,10 @@ impl Label {
     }
 }
 
-/// A GPU.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Gpu {
-    /// Its index.
     pub index: u32,
-    /// Its UUID.
     pub uuid: String,
-    /// Its product name.
     pub name: String,
     /// Its memory in bytes.
     pub memory: Option<u64>,
@@ -62,13 +58,10 @@ pub struct Container {
 /// What is known of a container. A name that is not known is empty.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Known<'a> {
-    /// Its id.
     pub id: &'a str,
-    /// Its name.
     pub name: &'a str,
     /// Its pod's name, or else the pod's uid.
     pub pod: &'a str,
-    /// Its pod's namespace.
     pub namespace: &'a str,
     /// The runtime that made it.
     pub runtime: &'a str,
@@ -91,9 +84,7 @@ impl Container {
 /// One process on one GPU.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Use {
-    /// The GPU's index.
     pub gpu: u32,
-    /// The GPU's UUID.
     pub uuid: String,
     /// The MIG instance, empty when there is none.
     pub mig: String,
@@ -108,7 +99,6 @@ pub struct Use {
     /// When it started, in ticks since the host's boot: tells it from a later process with its number, also when the
     /// clock was set meanwhile. None of one that the driver lists and `/proc` does not have.
     pub start_ticks: Option<u64>,
-    /// What it uses.
     pub amounts: Amounts,
 }
 
@@ -130,9 +120,7 @@ pub struct Amounts {
 /// All GPUs and their processes at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Usage {
-    /// The GPUs.
     pub gpus: Vec<Gpu>,
-    /// The processes.
     pub uses: Vec<Use>,
 }
 
@@ -146,12 +134,9 @@ pub struct Whose<'a> {
     asked: Vec<String>,
 }
 
-/// A row's sums.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Sum {
-    /// How many processes.
     pub processes: u64,
-    /// What they use together.
     pub amounts: Amounts,
 }
 

@@ -16,7 +16,6 @@ pub enum Left {
     /// As the wrapper would leave it.
     #[error(transparent)]
     Without(#[from] Without),
-    /// Too old.
     #[error("{0} does not let a plugin set a seccomp profile")]
     Unable(String),
     /// What is not known cannot be kept.

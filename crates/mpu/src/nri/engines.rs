@@ -31,7 +31,6 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// By its own words.
     pub fn of(name: &str, version: &str) -> Engine {
         let row = ENGINES.iter().find(|row| row.name == name);
         // A version that cannot be read is one of a build of somebody's own.

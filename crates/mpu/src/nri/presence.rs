@@ -4,17 +4,16 @@
 //! that cannot write it serves as well.
 
 use std::fs::{self, File};
-use std::io::{self, Read, Seek, Write};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::io::{self, Seek, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
 use mpu_core::HostPid;
 use mpu_host::host::Host;
-use mpu_host::same::is_at;
-use rustix::fs::{flock, FlockOperation};
-use rustix::io::Errno;
+use mpu_os::file::{read_bounded, Links};
+use mpu_os::lock::{self, LockError};
 use schemars::JsonSchema;
 use sd_notify::NotifyState;
 use serde::{Deserialize, Serialize};
@@ -25,7 +24,7 @@ pub const FOLDER: &str = "/run/mpu/nri";
 /// More of a file is not read.
 const LONGEST: u64 = 1 << 16;
 
-/// How often a file is made anew that others take away or look at, and how long is waited for those who look.
+/// How often a file is read again that its plugin writes just now, and how long is waited in between.
 const TRIES: usize = 200;
 const SOON: Duration = Duration::from_millis(5);
 
@@ -58,7 +57,6 @@ pub struct Plugin {
     pub words: String,
 }
 
-/// A plugin's own file.
 pub struct Presence {
     plugin: Plugin,
     path: PathBuf,
@@ -112,27 +110,12 @@ fn begin(folder: &Path, path: &Path) -> io::Result<File> {
     fs::create_dir_all(folder)?;
     // Whoever can open a file can lock it, and one of a plugin that died would be taken for one that lives.
     fs::set_permissions(folder, fs::Permissions::from_mode(0o700))?;
-    files(folder).iter().for_each(|other| sweep(other));
-    for _ in 0..TRIES {
-        let file = File::options().create(true).truncate(false).read(true).write(true).mode(0o600).open(path)?;
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            // Another plugin that begins takes away what nobody has locked yet.
-            Ok(()) if is_at(&file, path) => return Ok(file),
-            Ok(()) => {}
-            // Somebody looks whether we live.
-            Err(Errno::WOULDBLOCK) => thread::sleep(SOON),
-            Err(error) => return Err(error.into()),
-        }
-    }
-    Err(io::Error::other("others take it away, or hold it, again and again"))
-}
-
-/// Takes a file away whose plugin died. It is locked meanwhile, so that no plugin that begins goes on with it.
-fn sweep(path: &Path) {
-    let Ok(file) = File::open(path) else { return };
-    if flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() && is_at(&file, path) {
-        let _ = fs::remove_file(path);
-    }
+    files(folder).iter().for_each(|other| lock::remove_unheld(other));
+    // Others that look whether we live hold it for a moment.
+    lock::take(path, SOON * TRIES as u32).map_err(|error| match error {
+        LockError::Io(error) => error,
+        LockError::Held(held) => io::Error::other(held),
+    })
 }
 
 /// A folder's files of plugins, dead or alive.
@@ -142,17 +125,11 @@ fn files(folder: &Path) -> Vec<PathBuf> {
     ours.map(|entry| entry.path()).filter(|path| path.extension().is_some_and(|e| e == "json")).collect()
 }
 
-/// Whether the plugin of a file lives.
-fn lives(path: &Path) -> bool {
-    File::open(path).is_ok_and(|file| flock(&file, FlockOperation::NonBlockingLockShared).is_err())
-}
-
 /// What a plugin that lives has written. If it writes just now, that is looked at again for a moment.
 fn read(path: &Path) -> Option<Plugin> {
     for _ in 0..TRIES {
-        let mut text = String::new();
-        File::open(path).ok()?.take(LONGEST).read_to_string(&mut text).ok()?;
-        if let Ok(plugin) = serde_json::from_str::<Plugin>(&text) {
+        let bytes = read_bounded(path, LONGEST, Links::Refused).ok()?;
+        if let Ok(plugin) = serde_json::from_slice::<Plugin>(&bytes) {
             return HostPid::new(plugin.pid).map(|_| plugin);
         }
         thread::sleep(SOON);
@@ -167,7 +144,7 @@ pub fn are_hidden(host: &Host) -> bool {
 
 /// The plugins that live on a host, in a pod or not; none where they are hidden.
 pub fn plugins(host: &Host) -> Vec<Plugin> {
-    let living = files(&host.at(FOLDER)).into_iter().filter(|path| lives(path));
+    let living = files(&host.at(FOLDER)).into_iter().filter(|path| lock::is_held(path));
     let mut plugins: Vec<Plugin> = living.filter_map(|path| read(&path)).collect();
     plugins.sort_by_key(|plugin| plugin.pid);
     plugins
@@ -177,6 +154,8 @@ pub fn plugins(host: &Host) -> Vec<Plugin> {
 mod tests {
     use super::*;
     use mpu_host::host::fake::FakeHost;
+    use mpu_os::file::is_at;
+    use rustix::fs::{flock, FlockOperation};
 
     #[test]
     fn a_plugin_that_writes_is_seen_all_the_same() {
@@ -230,7 +209,7 @@ mod tests {
             scope.spawn(|| {
                 while !ends.load(std::sync::atomic::Ordering::Relaxed) {
                     let _ = begin(folder.path(), &other);
-                    let _ = files(folder.path()).iter().filter(|path| lives(path)).count();
+                    let _ = files(folder.path()).iter().filter(|path| lock::is_held(path)).count();
                 }
             });
             let lost = (0..2000).filter(|_| !begin(folder.path(), &path).is_ok_and(|file| is_at(&file, &path))).count();

@@ -16,7 +16,6 @@ pub struct Request {
     pub payload: Vec<u8>,
 }
 
-/// Its answer.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Response {
     #[prost(message, optional, tag = "1")]

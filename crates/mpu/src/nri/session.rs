@@ -34,9 +34,7 @@ const UNIMPLEMENTED: i32 = 12;
 /// How long an engine may take until the plugin is registered and configured. Engines themselves give up after 5 seconds, and after 2.
 const BEGINNING: Duration = Duration::from_secs(10);
 
-/// One connection.
 pub struct Session<'a> {
-    /// The connection.
     pub trunk: Trunk<'a>,
     /// The plugin's place among others.
     pub index: &'a str,

@@ -21,9 +21,7 @@ pub const PLUGIN: u32 = 1;
 /// What we ask of the engine goes here.
 pub const RUNTIME: u32 = 2;
 
-/// Kinds of messages.
 pub const REQUEST: u8 = 1;
-/// An answer.
 pub const RESPONSE: u8 = 2;
 
 /// The longest message (`messageLengthMax`).
@@ -44,7 +42,6 @@ pub struct Message {
     pub call: u32,
     /// [`REQUEST`] or [`RESPONSE`]; others are for nobody here.
     pub kind: u8,
-    /// What it says.
     pub payload: Vec<u8>,
 }
 
@@ -54,7 +51,6 @@ pub enum TrunkError {
     /// The engine ended, or ended the connection.
     #[error("the container engine closed the connection")]
     Closed,
-    /// The socket fails.
     #[error("the connection to the container engine failed")]
     Io(#[from] io::Error),
     /// Nothing came for so long as one waits for it.
@@ -68,16 +64,13 @@ pub enum TrunkError {
     TooLong(u64),
 }
 
-/// What was waited for.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Came {
-    /// A message.
     Message(Message),
     /// Whoever started us wants an end.
     Stop,
 }
 
-/// A connection.
 pub struct Trunk<'a> {
     socket: UnixStream,
     stop: BorrowedFd<'a>,
@@ -117,7 +110,6 @@ impl<'a> Trunk<'a> {
         }
     }
 
-    /// Sends a message.
     pub fn send(&mut self, message: &Message) -> Result<(), TrunkError> {
         if message.payload.len() > LONGEST {
             return Err(TrunkError::TooLong(message.payload.len() as u64));

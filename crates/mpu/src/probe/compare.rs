@@ -12,24 +12,20 @@ use mpu_notify::guest;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-/// What was found.
 #[derive(Debug, Clone)]
 pub struct Comparison {
     /// The engine that was translating, if one was.
     pub engine: Option<Engine>,
     /// Whether what was found is what the engine, or without one the driver's release, leads to expect; none if nothing is expected.
     pub as_expected: Option<bool>,
-    /// The driver.
     pub driver: Driver,
     /// What is wrong; nothing where a container is seen right.
     pub faults: Vec<Fault>,
-    /// Whose numbers were found.
     pub found: Numbers,
     /// Whose numbers the release predicts without an engine.
     pub predicted: Option<Numbers>,
     /// Whether the driver's symbols are those of its release; none where they cannot be seen.
     pub symbols_agree: Option<bool>,
-    /// The evidence.
     pub evidence: Evidence,
 }
 

@@ -22,7 +22,6 @@ pub struct DeviceNodes {
 }
 
 impl DeviceNodes {
-    /// Those of a host.
     pub fn of(host: &Host) -> DeviceNodes {
         DeviceNodes { dev: host.at("/dev") }
     }

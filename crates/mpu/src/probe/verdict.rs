@@ -33,7 +33,6 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// Every fault.
     pub const ALL: [Fault; 9] = [
         Fault::ListMisses,
         Fault::ListForeign,
@@ -46,7 +45,6 @@ impl Fault {
         Fault::HostMisses,
     ];
 
-    /// One sentence.
     pub fn in_words(self) -> &'static str {
         match self {
             Fault::ListMisses => "its own process is missing from the process list",
@@ -62,18 +60,15 @@ impl Fault {
     }
 }
 
-/// What the evidence says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Verdict {
     /// Whose numbers the list speaks, if the process is in it at all.
     pub list: Option<Numbering>,
     /// Whose numbers the details want, if they were measured and found.
     pub details: Option<Numbering>,
-    /// What is wrong.
     pub faults: Vec<Fault>,
 }
 
-/// Judges.
 pub fn judge(evidence: &Evidence) -> Verdict {
     let seen = &evidence.child;
     let has = |pid| seen.list.contains(&pid);

@@ -10,12 +10,10 @@ use mpu_host::maker::{self, Has};
 use std::cell::OnceCell;
 use std::collections::{BTreeSet, HashMap};
 
-/// A process.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Facts {
     /// Its number in the innermost PID namespace, if that is not the host's.
     pub container_pid: Option<ViewPid>,
-    /// Its container.
     pub container: Option<Container>,
     /// Its real user's number.
     pub uid: Option<u32>,
@@ -217,7 +215,6 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// Knows nothing yet.
     pub fn new(depth: Depth) -> Cache {
         Cache { depth, makers: maker::Look::new, known: HashMap::new(), shared: Shared::default() }
     }

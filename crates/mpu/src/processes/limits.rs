@@ -29,7 +29,6 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// What the host has.
     pub fn of(host: &Host) -> Limits {
         let mount = MOUNTS.into_iter().find(|mount| host.at(format!("{mount}/{CAPACITY}")).exists());
         Limits { mount, known: HashMap::new() }

@@ -45,7 +45,6 @@ impl Monitor {
     }
 }
 
-/// Looks once.
 pub fn snapshot(host: &Host, depth: Depth) -> Result<Snapshot, ProcessError> {
     Monitor::open(host, depth)?.snapshot(host)
 }

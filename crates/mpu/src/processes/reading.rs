@@ -20,14 +20,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 /// All of it at one moment.
 #[derive(Debug, Default)]
 pub struct Reading {
-    /// By index.
     pub gpus: Vec<GpuReading>,
 }
 
-/// One GPU.
 #[derive(Debug, Default)]
 pub struct GpuReading {
-    /// Its figures.
     pub gpu: Gpu,
     /// The rows of its lists.
     pub rows: Vec<ProcessRow>,
@@ -38,13 +35,10 @@ pub struct GpuReading {
 /// A row of a process list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProcessRow {
-    /// Who.
     pub pid: HostPid,
-    /// Which list.
     pub kind: Kind,
     /// Bytes.
     pub memory: Option<u64>,
-    /// Where on the GPU.
     pub mig: Option<Mig>,
 }
 
@@ -92,7 +86,6 @@ impl Nvml {
         Err(ProcessError::NoLibrary { why: missing.unwrap_or_else(|| format!("no {LIBRARY}")) })
     }
 
-    /// Reads all GPUs.
     pub fn read(&mut self) -> Result<Reading, ProcessError> {
         let now = SystemTime::now();
         let elapsed = self.last.and_then(|last| now.duration_since(last).ok()).unwrap_or(WINDOW);
@@ -180,7 +173,6 @@ fn mig_device(instance: Mig, library: &nvml_wrapper::Nvml, part: &Device) -> Mig
 /// As many processes as the driver lists at most (`NV2080_CTRL_GPU_GET_PIDS_MAX_COUNT`).
 const MOST_LISTED: usize = 950;
 
-/// What process lists say.
 #[derive(Debug, Default)]
 struct Lists {
     rows: Vec<ProcessRow>,

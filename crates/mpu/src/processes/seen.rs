@@ -12,7 +12,6 @@ use serde::{Serialize, Serializer};
 pub struct Snapshot {
     /// When, in seconds since 1970.
     pub at: u64,
-    /// The GPUs, by index.
     pub gpus: Vec<Gpu>,
     /// The processes, by GPU and then number: one row for each process, GPU and MIG instance.
     pub processes: Vec<GpuProcess>,

@@ -11,12 +11,9 @@ use nvml_wrapper::struct_wrappers::device::ProcessInfo;
 use nvml_wrapper::{Device, Nvml};
 use nvml_wrapper_sys::bindings::{nvmlMemory_t, nvmlProcessInfo_v1_t};
 
-/// Which list.
 #[derive(Clone, Copy)]
 pub enum List {
-    /// Of processes that compute.
     Compute,
-    /// Of those that draw.
     Graphics,
     /// Of those that compute through the Multi-Process Service.
     Mps,

@@ -17,20 +17,15 @@ const INTERVALS: [f64; 8] = [0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0];
 /// What a key leads to beyond a change of the picture.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// Nothing.
     Stay,
-    /// The end.
     Quit,
     /// Look as often as [`App::interval`] and [`App::paused`] say now.
     Pace,
 }
 
-/// Where typed characters go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
-    /// They are commands.
     Keys,
-    /// They are the filter.
     Typing,
     /// The help lies over the picture; the next key takes it away.
     Help,
@@ -39,9 +34,7 @@ pub enum Mode {
 /// Which row: it keeps its place in the user's mind while rows move.
 type RowKey = (HostPid, u32, Option<Mig>);
 
-/// Everything.
 pub struct App {
-    /// The last look.
     pub seen: Option<Snapshot>,
     /// Why the last look failed.
     pub trouble: Option<String>,
@@ -49,19 +42,15 @@ pub struct App {
     pub history: BTreeMap<u32, VecDeque<u64>>,
     /// The rows to show, in order.
     pub rows: Vec<GpuProcess>,
-    /// How they are sorted.
     pub sort: Sort,
     /// What was typed to filter by: words that all have to be in a row.
     pub words: String,
-    /// Where characters go.
     pub mode: Mode,
     /// Whether no more looks are wanted.
     pub paused: bool,
-    /// How often to look.
     pub interval: Duration,
     /// Whether more columns are shown.
     pub wide: bool,
-    /// The first row shown.
     pub first: usize,
     /// The row that the user stands on.
     pub selected: Option<usize>,
@@ -73,7 +62,6 @@ pub struct App {
 }
 
 impl App {
-    /// Before the first look.
     pub fn new(columns: Vec<Column>, sort: Sort, filter: Filter, interval: Duration) -> App {
         App {
             seen: None,
@@ -114,12 +102,10 @@ impl App {
         self.arrange();
     }
 
-    /// The columns to show.
     pub fn columns(&self) -> Vec<Column> {
         columns::chosen(&self.asked, self.wide, &self.rows)
     }
 
-    /// A key was pressed.
     pub fn key(&mut self, key: KeyEvent) -> Step {
         if key.kind == KeyEventKind::Release {
             return Step::Stay;

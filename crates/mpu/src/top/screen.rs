@@ -18,7 +18,6 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// What can happen.
 enum Happening {
     Look(Result<Snapshot, String>),
     Terminal(Event),

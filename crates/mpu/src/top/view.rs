@@ -40,7 +40,6 @@ pub const KEYS: &[(&str, &str)] = &[
     ("?", "this"),
 ];
 
-/// Draws all of it.
 pub fn draw(frame: &mut Frame, app: &mut App) {
     let area = frame.area();
     let gpus = app.seen.as_ref().map_or(0, |seen| seen.gpus.len());

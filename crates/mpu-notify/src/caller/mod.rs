@@ -1,0 +1,11 @@
+//! The thread that waits for an answer: its rights, memory, descriptors, and PIDs in its namespace.
+
+pub(crate) mod memory;
+pub(crate) mod namespace;
+pub(crate) mod numbers;
+pub(crate) mod proc_folder;
+pub(crate) mod process;
+pub(crate) mod process_cache;
+pub(crate) mod rights;
+pub(crate) mod thread;
+pub(crate) mod view;

@@ -1,0 +1,50 @@
+//! Folders of processes and threads, by their numbers, and what is in them.
+//!
+//! Reading them is [`mpu_host::folder`]'s. A thread's number is one of the host's PID namespace, in which a supervisor is.
+
+use mpu_core::HostPid;
+pub(crate) use mpu_host::folder::{device, is_drivers, Folder};
+use std::io;
+
+/// Of the thread that has this number now.
+pub(crate) fn of_thread(tid: Tid) -> io::Result<Folder> {
+    Folder::at(format!("/proc/{}", tid.get()))
+}
+
+/// Of the process that has this number now.
+pub(crate) fn of_process(pid: HostPid) -> io::Result<Folder> {
+    Folder::at(format!("/proc/{}", pid.get()))
+}
+
+/// `DVB_MAJOR` (linux/dvb/frontend.h's devices; Documentation/admin-guide/devices.txt).
+const TUNER_MAJOR: u32 = 212;
+
+/// Whether a character device is a TV tuner's. Of all that Linux has (include/uapi of 6.1), its `FE_SET_PROPERTY` alone has number and size of
+/// `NV_ESC_RM_GET_EVENT_DATA`.
+pub(crate) fn is_tuners(device: Option<(u32, u32)>) -> bool {
+    device.is_some_and(|(major, _)| major == TUNER_MAJOR)
+}
+
+/// The value of a field of a `status` file.
+pub(crate) fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
+    status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
+}
+
+/// A thread, as the host's PID namespace numbers it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Tid(u32);
+
+impl Tid {
+    /// The one that a notification is about: a supervisor gets numbers of its own namespace.
+    pub(crate) fn of(taken: &libc::seccomp_notif) -> Tid {
+        Tid(taken.pid)
+    }
+
+    pub(crate) fn of_this_thread() -> Tid {
+        Tid(rustix::thread::gettid().as_raw_nonzero().get() as u32)
+    }
+
+    pub(crate) fn get(self) -> u32 {
+        self.0
+    }
+}

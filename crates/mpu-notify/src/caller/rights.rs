@@ -1,0 +1,203 @@
+//! Reads what a thread of a caller may do, and acts with those rights and no others.
+//! A line of `/proc/TID/status` that is not there is no right of anybody. Sources: proc_pid_status(5), user_namespaces(7).
+//!
+//! A driver looks at the effective user (its own objects are that user's) and at capabilities. The real and the saved user stay
+//! root's all the time, so the user whose rights are borrowed can neither signal nor trace this thread. Outside truth:
+//! credentials(7), capabilities(7).
+
+use crate::caller::proc_folder::field;
+use crate::log::say;
+use rustix::process::{getegid, getgroups};
+use rustix::thread::{
+    capabilities, set_capabilities, set_thread_groups, set_thread_res_gid, set_thread_res_uid, CapabilitySet,
+    CapabilitySets, Gid, Uid,
+};
+use std::io;
+
+/// What the kernel lets a thread do, as far as a driver looks at it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Rights {
+    /// Effective user, by the host's number.
+    pub(crate) uid: Uid,
+    pub(crate) gid: Gid,
+    pub(crate) groups: Vec<Gid>,
+    /// Effective capabilities that count on the host: none of those that hold in a user namespace only.
+    pub(crate) capabilities: CapabilitySet,
+}
+
+/// This process's own rights, to come back to.
+#[derive(Debug, Clone)]
+pub(crate) struct Own {
+    gid: Gid,
+    groups: Vec<Gid>,
+    sets: CapabilitySets,
+}
+
+impl Own {
+    /// The rights of now, which must be root's.
+    pub(crate) fn of_now() -> io::Result<Own> {
+        let mut sets = capabilities(None)?;
+        sets.effective = sets.permitted;
+        Ok(Own { gid: getegid(), groups: getgroups()?, sets })
+    }
+
+    /// Does something with another's rights, as far as they are within our own.
+    ///
+    /// # Errors
+    /// When the rights cannot be taken on; nothing was done then.
+    ///
+    /// # Panics
+    /// Ends the process when our own rights do not come back: it must not go on with somebody else's.
+    pub(crate) fn act_as<T>(&self, rights: &Rights, act: impl FnOnce() -> T) -> io::Result<T> {
+        let taken = self.take(rights);
+        let acted = taken.map(|()| act());
+        if let Err(error) = self.come_back(rights) {
+            say!("cannot come back from a caller's rights: {error}");
+            std::process::abort();
+        }
+        acted
+    }
+
+    fn take(&self, rights: &Rights) -> io::Result<()> {
+        if rights.groups != self.groups {
+            set_thread_groups(&rights.groups)?;
+        }
+        if rights.gid != self.gid {
+            set_thread_res_gid(None, rights.gid, None)?;
+        }
+        if !rights.uid.is_root() {
+            set_thread_res_uid(None, rights.uid, None)?;
+        }
+        if self.has_all_of(rights) {
+            return Ok(());
+        }
+        let effective = rights.capabilities & self.sets.permitted;
+        Ok(set_capabilities(None, CapabilitySets { effective, ..self.sets })?)
+    }
+
+    /// Whether our own capabilities are theirs, as those of a privileged container are: two calls less. Of another user's they are not, since
+    /// the kernel takes them away with root.
+    fn has_all_of(&self, rights: &Rights) -> bool {
+        rights.uid.is_root() && rights.capabilities & self.sets.permitted == self.sets.effective
+    }
+
+    fn come_back(&self, rights: &Rights) -> io::Result<()> {
+        if !self.has_all_of(rights) {
+            set_capabilities(None, self.sets)?;
+        }
+        if !rights.uid.is_root() {
+            set_thread_res_uid(None, Uid::ROOT, None)?;
+            // Back to root, the kernel makes every permitted capability effective; said all the same.
+            set_capabilities(None, self.sets)?;
+        }
+        if rights.gid != self.gid {
+            set_thread_res_gid(None, self.gid, None)?;
+        }
+        if rights.groups != self.groups {
+            set_thread_groups(&self.groups)?;
+        }
+        Ok(())
+    }
+}
+
+/// What `/proc/TID/status` tells.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Status {
+    pub(crate) tgid: u32,
+    pub(crate) rights: Rights,
+}
+
+impl Status {
+    pub(crate) fn parse(text: &str) -> Option<Status> {
+        let field = |name| field(text, name);
+        // Real, effective, saved and file-system ids, in this order.
+        let effective = |name| field(name)?.split_whitespace().nth(1)?.parse::<u32>().ok();
+        let groups = field("Groups")?.split_whitespace().map(|group| group.parse().map(Gid::from_raw));
+        Some(Status {
+            tgid: field("Tgid")?.parse().ok()?,
+            rights: Rights {
+                uid: Uid::from_raw(effective("Uid")?),
+                gid: Gid::from_raw(effective("Gid")?),
+                groups: groups.collect::<Result<_, _>>().ok()?,
+                capabilities: CapabilitySet::from_bits_retain(u64::from_str_radix(field("CapEff")?, 16).ok()?),
+            },
+        })
+    }
+}
+
+/// Who is root in a user namespace, by its `uid_map`: user_namespaces(7).
+pub(crate) fn root_of(map: &str) -> Option<u32> {
+    let mut lines = map.lines().map(|line| line.split_whitespace());
+    lines.find_map(|mut words| if words.next() == Some("0") { words.next()?.parse().ok() } else { None })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::process::geteuid;
+
+    #[test]
+    fn what_is_done_is_done_as_the_caller_and_nothing_stays_of_it() {
+        if !geteuid().is_root() {
+            println!("skipped: only root can act as somebody else");
+            return;
+        }
+        let own = Own::of_now().expect("our own");
+        let before = (geteuid(), getegid(), getgroups().expect("ours"), capabilities(None).expect("ours"));
+        let one = CapabilitySet::NET_BIND_SERVICE;
+        let groups = vec![Gid::from_raw(77), Gid::from_raw(78)];
+        let rights =
+            Rights { uid: Uid::from_raw(1234), gid: Gid::from_raw(4321), groups: groups.clone(), capabilities: one };
+        let (uid, gid, had, sets, shadow) = own
+            .act_as(&rights, || {
+                let shadow = std::fs::read("/etc/shadow").map_err(|error| error.kind());
+                (geteuid(), getegid(), getgroups(), capabilities(None), shadow)
+            })
+            .expect("root can");
+        assert_eq!((uid, gid, had.expect("theirs")), (rights.uid, rights.gid, groups));
+        assert_eq!(sets.expect("theirs").effective, one & before.3.permitted);
+        assert_eq!(shadow, Err(io::ErrorKind::PermissionDenied), "a file that root alone may read");
+        assert_eq!((geteuid(), getegid(), getgroups().expect("ours"), capabilities(None).expect("ours")), before);
+    }
+
+    #[test]
+    fn a_caller_that_is_root_without_capabilities_lends_none() {
+        if !geteuid().is_root() {
+            println!("skipped: only root can act as somebody else");
+            return;
+        }
+        let own = Own::of_now().expect("our own");
+        let none = CapabilitySet::empty();
+        let rights = Rights { uid: Uid::ROOT, gid: own.gid, groups: own.groups.clone(), capabilities: none };
+        let sets = own.act_as(&rights, || capabilities(None)).expect("root can").expect("theirs");
+        assert_eq!(sets.effective, none);
+        assert_eq!(capabilities(None).expect("ours").effective, own.sets.permitted);
+        // One that has them all lends them all, as root and as another.
+        for uid in [0, 1234].map(Uid::from_raw) {
+            let rights = Rights { uid, capabilities: CapabilitySet::all(), ..rights.clone() };
+            let sets = own.act_as(&rights, || capabilities(None)).expect("root can").expect("theirs");
+            assert_eq!(sets.effective, own.sets.permitted, "{uid:?}");
+            assert_eq!(capabilities(None).expect("ours").effective, own.sets.permitted);
+        }
+    }
+
+    #[test]
+    fn a_line_that_is_not_there_is_no_right_of_anybody() {
+        let whole =
+            "Name:\tx\nTgid:\t7\nUid:\t1\t2\t3\t4\nGid:\t5\t6\t7\t8\nGroups:\t9 10 \nCapEff:\t00000000a80425fb\n";
+        let status = Status::parse(whole).expect("whole");
+        assert_eq!((status.tgid, status.rights.uid.as_raw(), status.rights.gid.as_raw()), (7, 2, 6));
+        assert_eq!(status.rights.groups.len(), 2);
+        assert_eq!(status.rights.capabilities.bits(), 0xa804_25fb);
+        for line in ["Tgid", "Uid", "Gid", "Groups", "CapEff"] {
+            assert_eq!(Status::parse(&whole.replace(line, "Other")), None, "{line}");
+        }
+    }
+
+    #[test]
+    fn root_of_a_user_namespace_is_who_its_map_says() {
+        assert_eq!(root_of("         0     100000      65536\n"), Some(100_000));
+        assert_eq!(root_of("1000 1000 1\n0 7 1\n"), Some(7));
+        assert_eq!(root_of("1000 1000 1\n"), None);
+    }
+}

@@ -1,0 +1,128 @@
+//! The filter that hands the driver's controls and events to a listener.
+//!
+//! Owns which system calls those are, as a program for the kernel. The OCI rules that `mpu-container` writes say the same.
+//! Looks at no device: a filter sees a descriptor's number only. The supervisor looks.
+
+use crate::sys::{self, sock_filter};
+use mpu_abi::ioctl::{
+    NV_ESC_IOCTL_XFER_CMD, NV_ESC_RM_CONTROL, NV_ESC_RM_GET_EVENT_DATA, RM_CONTROL_SIZE, RM_EVENT_SIZE, XFER_SIZE,
+};
+use std::io;
+use std::os::fd::OwnedFd;
+
+/// The bits of a request that the driver looks at: number and size, under any type and direction.
+pub(crate) const LOOKED_AT: u32 = 0x3fff_00ff;
+
+/// The requests that are handed over, as far as [`LOOKED_AT`] goes: an RM control, what fetches an event, and the wrapper that may hold either.
+pub(crate) const CONTROL: u32 = (RM_CONTROL_SIZE as u32) << 16 | NV_ESC_RM_CONTROL as u32;
+pub(crate) const EVENT: u32 = (RM_EVENT_SIZE as u32) << 16 | NV_ESC_RM_GET_EVENT_DATA as u32;
+pub(crate) const WRAPPED: u32 = (XFER_SIZE as u32) << 16 | NV_ESC_IOCTL_XFER_CMD as u32;
+
+/// `ioctl` by architecture (`AUDIT_ARCH_*` of include/uapi/linux/audit.h), the native one first.
+#[cfg(target_arch = "x86_64")]
+const IOCTLS: &[(u32, &[u32])] = &[(0xc000_003e, &[16, 0x4000_0000 + 514]), (0x4000_0003, &[54])];
+#[cfg(target_arch = "aarch64")]
+const IOCTLS: &[(u32, &[u32])] = &[(0xc000_00b7, &[29]), (0x4000_0028, &[54])];
+
+/// The architecture of this program's own system calls.
+pub(crate) const NATIVE: u32 = IOCTLS[0].0;
+
+/// Byte offsets in `struct seccomp_data`; both machines are little-endian.
+const NUMBER: u32 = 0;
+const ARCH: u32 = 4;
+const REQUEST: u32 = 24;
+
+const LOAD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
+const EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
+const AND: u16 = (libc::BPF_ALU | libc::BPF_AND | libc::BPF_K) as u16;
+const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
+
+fn op(code: u16, k: u32) -> sock_filter {
+    sock_filter { code, jt: 0, jf: 0, k }
+}
+
+/// Goes on after `skip` instructions unless the value is `k`.
+fn only(k: u32, skip: usize) -> sock_filter {
+    sock_filter { code: EQUAL, jt: 0, jf: skip as u8, k }
+}
+
+/// The program. Each pair of architecture and number is a block of its own; one that fits ends the program.
+pub(crate) fn program() -> Vec<sock_filter> {
+    let mut program = Vec::new();
+    for (arch, numbers) in IOCTLS {
+        for number in *numbers {
+            let block = [
+                op(LOAD, ARCH),
+                only(*arch, 9),
+                op(LOAD, NUMBER),
+                only(*number, 7),
+                op(LOAD, REQUEST),
+                op(AND, LOOKED_AT),
+                sock_filter { code: EQUAL, jt: 2, jf: 0, k: CONTROL },
+                sock_filter { code: EQUAL, jt: 1, jf: 0, k: EVENT },
+                only(WRAPPED, 1),
+                op(RETURN, libc::SECCOMP_RET_USER_NOTIF),
+                op(RETURN, libc::SECCOMP_RET_ALLOW),
+            ];
+            program.extend_from_slice(&block);
+        }
+    }
+    program.push(op(RETURN, libc::SECCOMP_RET_ALLOW));
+    program
+}
+
+/// Puts the filter on this thread and whatever it will start, and returns the listener. From then on signals that do not kill a
+/// caller wait for the answer, where the kernel can do that (Linux 5.19).
+pub fn listen() -> io::Result<OwnedFd> {
+    let program = program();
+    match sys::listen(&program, libc::SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV) {
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => sys::listen(&program, 0),
+        made => made,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the kernel would do with the program.
+    fn fate(arch: u32, number: u32, request: u32) -> u32 {
+        let program = program();
+        let (mut value, mut at) = (0, 0);
+        loop {
+            let op = program[at];
+            at += 1;
+            match op.code {
+                LOAD => {
+                    value = match op.k {
+                        NUMBER => number,
+                        ARCH => arch,
+                        _ => request,
+                    }
+                }
+                AND => value &= op.k,
+                EQUAL => at += usize::from(if value == op.k { op.jt } else { op.jf }),
+                _ => return op.k,
+            }
+        }
+    }
+
+    #[test]
+    fn the_drivers_controls_and_events_are_handed_over_under_any_type_and_direction() {
+        for (arch, numbers) in IOCTLS {
+            for number in *numbers {
+                for request in
+                    [0xc020_462a, 0x0020_002a, 0x8020_ff2a, 0xc010_4652, 0x4010_6f52, 0xc010_46d3, 0x0010_00d3]
+                {
+                    assert_eq!(fate(*arch, *number, request), libc::SECCOMP_RET_USER_NOTIF, "{request:#x}");
+                }
+                for request in [0xc020_462b, 0xc010_462a, 0xc021_462a, 0xc020_4652, 0xc010_4653, 0xc020_46d3, 0x5413, 0]
+                {
+                    assert_eq!(fate(*arch, *number, request), libc::SECCOMP_RET_ALLOW, "{request:#x}");
+                }
+                assert_eq!(fate(*arch, number + 1, 0xc020_462a), libc::SECCOMP_RET_ALLOW);
+            }
+            assert_eq!(fate(arch ^ 0x100, numbers[0], 0xc020_462a), libc::SECCOMP_RET_ALLOW);
+        }
+    }
+}
