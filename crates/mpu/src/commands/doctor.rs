@@ -59,8 +59,7 @@ impl Report for Reported {
 }
 
 pub fn list() -> String {
-    let checks = doctor::checks();
-    checks.iter().map(|check| format!("{:<18} {}\n", check.id, check.about)).collect()
+    doctor::checks().map(|(id, _, about, _)| format!("{id:<18} {about}\n")).collect()
 }
 
 impl Report for Examined {

@@ -258,23 +258,15 @@ impl Report for Status {
 impl Status {
     fn plugins(&self, lines: &mut Lines, style: Style) {
         for (i, plugin) in self.nri.iter().enumerate() {
+            let less = match plugin.standing {
+                Standing::Useless => "which lets no plugin set a seccomp profile: it serves no container",
+                Standing::Partly => "which tells no profiles: it serves containers without one",
+                Standing::Serves | Standing::Waits => "",
+            };
             let words = match plugin.standing {
                 Standing::Serves => plugin.words.clone(),
                 Standing::Waits => style.warn(&plugin.words),
-                Standing::Useless => {
-                    format!(
-                        "{}, {}",
-                        plugin.words,
-                        style.warn("which lets no plugin set a seccomp profile: it serves no container")
-                    )
-                }
-                Standing::Partly => {
-                    format!(
-                        "{}, {}",
-                        plugin.words,
-                        style.warn("which tells no profiles: it serves containers without one")
-                    )
-                }
+                _ => format!("{}, {}", plugin.words, style.warn(less)),
             };
             lines.put(if i == 0 { "nri" } else { "" }, words);
         }

@@ -9,8 +9,7 @@ mod notify;
 mod seen;
 mod taken;
 
-use seen::Seen;
-pub use seen::{Group, Level};
+pub use seen::{CheckRow, Group, Level, Seen};
 
 use mpu_host::host::Host;
 use schemars::JsonSchema;
@@ -21,13 +20,6 @@ use std::time::Duration;
 
 /// How long one check may take. A driver that hangs must not hang the doctor.
 const PATIENCE: Duration = Duration::from_secs(20);
-
-pub struct Check {
-    pub id: &'static str,
-    pub group: Group,
-    pub about: &'static str,
-    look: fn(&Host) -> Seen,
-}
 
 /// What a check found, for reports.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
@@ -44,16 +36,12 @@ pub struct Finding {
     pub fix: Option<String>,
 }
 
-pub fn checks() -> Vec<Check> {
-    [kernel::CHECKS, driver::CHECKS, engine::CHECKS, notify::CHECKS, conflicts::CHECKS]
-        .into_iter()
-        .flatten()
-        .map(|&(id, group, about, look)| Check { id, group, about, look })
-        .collect()
+pub fn checks() -> impl Iterator<Item = &'static CheckRow> {
+    [kernel::CHECKS, driver::CHECKS, engine::CHECKS, notify::CHECKS, conflicts::CHECKS].into_iter().flatten()
 }
 
 pub fn examine(host: &Host) -> Vec<Finding> {
-    checks().into_iter().map(|check| finding(host, &check, PATIENCE)).collect()
+    checks().map(|check| finding(host, check, PATIENCE)).collect()
 }
 
 /// The way from a bare node to a container that sees its GPU, step by step. A finding early on it is to be mended first.
@@ -92,9 +80,9 @@ pub fn next(findings: &[Finding]) -> Option<&str> {
     on_the_way.or_else(worst).and_then(|finding| finding.fix.as_deref())
 }
 
-fn finding(host: &Host, check: &Check, patience: Duration) -> Finding {
+fn finding(host: &Host, check: &CheckRow, patience: Duration) -> Finding {
     let (send, receive) = mpsc::channel();
-    let (host, id, look) = (host.clone(), check.id, check.look);
+    let (host, &(id, group, _, look)) = (host.clone(), check);
     // A check that hangs is left to hang; the process ends without it.
     thread::spawn(move || drop(send.send(taken::skipped(&host, id).unwrap_or_else(|| look(&host)))));
     let seen = receive.recv_timeout(patience).unwrap_or_else(|error| match error {
@@ -106,7 +94,7 @@ fn finding(host: &Host, check: &Check, patience: Duration) -> Finding {
             Seen::broken("the check itself failed: this is a fault in mpu", "mpu doctor --json   # report its output")
         }
     });
-    Finding { check: check.id, group: check.group, level: seen.level, seen: seen.what, fix: seen.fix }
+    Finding { check: id, group, level: seen.level, seen: seen.what, fix: seen.fix }
 }
 
 #[cfg(test)]
@@ -115,7 +103,7 @@ mod tests {
 
     #[test]
     fn no_two_checks_share_a_name() {
-        let mut names: Vec<&str> = checks().iter().map(|check| check.id).collect();
+        let mut names: Vec<&str> = checks().map(|check| check.0).collect();
         let all = names.len();
         names.sort_unstable();
         names.dedup();
@@ -124,15 +112,10 @@ mod tests {
 
     #[test]
     fn a_check_that_hangs_is_broken_and_does_not_hang_the_rest() {
-        let check = Check {
-            id: "x",
-            group: Group::Driver,
-            about: "",
-            look: |_| loop {
-                thread::park();
-            },
+        let hangs: fn(&Host) -> Seen = |_| loop {
+            thread::park();
         };
-        let found = finding(&Host::this(), &check, Duration::from_millis(50));
+        let found = finding(&Host::this(), &("x", Group::Driver, "", hangs), Duration::from_millis(50));
         assert!(found.level == Level::Broken && found.seen.contains("hangs"));
     }
 }

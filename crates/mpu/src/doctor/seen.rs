@@ -80,7 +80,8 @@ pub(super) fn typeable(fix: String) -> String {
     }
 }
 
-pub(super) type CheckRow = (&'static str, Group, &'static str, fn(&Host) -> Seen);
+/// A check: its stable name, what it is about, what it looks at and why that matters, and the look.
+pub type CheckRow = (&'static str, Group, &'static str, fn(&Host) -> Seen);
 
 #[cfg(test)]
 mod tests {
