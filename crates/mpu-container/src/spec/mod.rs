@@ -14,11 +14,12 @@ use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use mpu_os::file::{self, Links};
+use mpu_os::file;
 use serde_json::Value;
 use thiserror::Error;
 
 use crate::edits::ContainerEdits;
+use crate::text_file;
 
 pub use error::EditError;
 
@@ -71,7 +72,7 @@ impl Spec {
         let read = |error| SpecError::Read(named.clone(), error);
         // A link is followed here and once, so that the rename replaces the file and not the link.
         let path = fs::canonicalize(&named).map_err(read)?;
-        let file = file::open_regular(&path, Links::Followed).map_err(read)?;
+        let file = text_file::open_regular(&path).map_err(read)?;
         let meta = file.metadata().map_err(read)?;
         let text = file::read_all(file, LIMIT).map_err(|error| match error.kind() {
             io::ErrorKind::FileTooLarge => SpecError::TooLarge(path.clone()),
