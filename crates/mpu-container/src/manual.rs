@@ -2,7 +2,7 @@
 
 use crate::output::say;
 use crate::program::{self, Program};
-use clap::{Command, CommandFactory, Parser, ValueEnum};
+use clap::{Command, CommandFactory, Parser};
 use clap_complete::Shell;
 use clap_mangen::roff::{bold, roman, Roff};
 use clap_mangen::Man;
@@ -44,20 +44,9 @@ struct Pages {
 struct Completions {
     /// Which shell
     #[arg(value_enum)]
-    shell: For,
+    shell: Shell,
     /// Which program
     program: String,
-}
-
-/// Shells with completions.
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum For {
-    /// Bash
-    Bash,
-    /// Zsh
-    Zsh,
-    /// Fish
-    Fish,
 }
 
 pub fn man_command() -> Command {
@@ -71,7 +60,7 @@ pub fn completions_command() -> Command {
 pub fn man(arguments: Vec<OsString>, programs: &[Program]) -> ExitCode {
     let asked = match Pages::try_parse_from(arguments) {
         Ok(asked) => asked,
-        Err(error) => return refused(&error),
+        Err(error) => return program::refused(&error),
     };
     let Some(folder) = asked.all else {
         return match page(&asked.program, programs) {
@@ -85,22 +74,12 @@ pub fn man(arguments: Vec<OsString>, programs: &[Program]) -> ExitCode {
 pub fn complete(arguments: Vec<OsString>, programs: &[Program]) -> ExitCode {
     let asked = match Completions::try_parse_from(arguments) {
         Ok(asked) => asked,
-        Err(error) => return refused(&error),
+        Err(error) => return program::refused(&error),
     };
     let Some(mut command) = command(&asked.program, programs) else { return unknown(&asked.program, programs) };
-    let shell = match asked.shell {
-        For::Bash => Shell::Bash,
-        For::Zsh => Shell::Zsh,
-        For::Fish => Shell::Fish,
-    };
     let mut script = Vec::new();
-    clap_complete::generate(shell, &mut command, asked.program, &mut script);
+    clap_complete::generate(asked.shell, &mut command, asked.program, &mut script);
     told(io::stdout().write_all(&script))
-}
-
-fn refused(error: &clap::Error) -> ExitCode {
-    let _ = error.print();
-    ExitCode::from(error.exit_code() as u8)
 }
 
 fn told(written: io::Result<()>) -> ExitCode {

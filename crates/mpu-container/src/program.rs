@@ -14,6 +14,12 @@ pub struct Program {
     pub command: Option<fn() -> clap::Command>,
 }
 
+/// Ends a program whose command line was not understood, or asked for help. Nobody may be reading.
+pub fn refused(error: &clap::Error) -> ExitCode {
+    let _ = error.print();
+    ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
+}
+
 /// The release of NVIDIA's toolkit, and of libnvidia-container, that these programs stand in for.
 pub const NVIDIA_RELEASE: &str = "1.20.0";
 

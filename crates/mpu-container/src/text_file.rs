@@ -15,6 +15,17 @@ pub fn read(path: &Path, longest: u64) -> io::Result<String> {
     String::from_utf8(bytes).map_err(|error| io::Error::new(ErrorKind::InvalidData, error))
 }
 
+/// Opens a regular file, at the end of its links, and waits for nobody.
+///
+/// # Errors
+/// If it is not there, or is something else.
+pub fn open_regular(path: &Path) -> io::Result<File> {
+    file::open_regular(path, Links::Followed).map_err(|error| match error.kind() {
+        ErrorKind::InvalidInput => io::Error::other("it is not a regular file"),
+        _ => error,
+    })
+}
+
 /// Puts a text in a file's place: aside first, then by renaming, with the old file's owner and mode. What a link points to
 /// is replaced, or made, not the link. Folders that are missing are made. A device or pipe (`/dev/stdout`) is written to:
 /// it must keep its place, and a pipe without a name has none.

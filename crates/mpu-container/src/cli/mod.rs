@@ -7,7 +7,6 @@ mod cgroup;
 mod configure;
 mod enter;
 mod error;
-mod facts;
 mod info;
 mod kmods;
 mod list;
@@ -17,7 +16,7 @@ mod user;
 
 use crate::chain::{chain, printable};
 use crate::driver::{Driver, DriverRoot, Selection};
-use crate::program::{Program, NVIDIA_RELEASE};
+use crate::program::{self, Program, NVIDIA_RELEASE};
 use crate::require::check_all;
 use args::{Cli, Command, Configure, Global};
 use clap::{error::ErrorKind, CommandFactory, Parser};
@@ -44,11 +43,7 @@ pub fn run(arguments: Vec<OsString>) -> ExitCode {
     let cli = match Cli::try_parse_from(words) {
         Ok(cli) => cli,
         Err(error) if error.kind() == ErrorKind::DisplayVersion => return ended(print(&version())),
-        Err(error) => {
-            // Nobody may be there to read it; the exit code says the same.
-            let _ = error.print();
-            return ExitCode::from(error.exit_code() as u8);
-        }
+        Err(error) => return program::refused(&error),
     };
     ended(
         open_log(cli.global.debug.as_deref())
@@ -128,9 +123,9 @@ fn require(
     if requirements.is_empty() {
         return Ok(());
     }
-    let ask = || selection.gpus.iter().map(|gpu| facts::of_gpu(driver, gpu)).collect::<Vec<_>>();
+    let ask = || selection.gpus.iter().map(|gpu| info::of_gpu(driver, gpu)).collect::<Vec<_>>();
     let gpus = user::as_if(user, ask).map_err(CliError::User)?;
-    check_all(requirements, &facts::of_driver(driver), &gpus).map_err(CliError::Require)
+    check_all(requirements, &info::of_driver(driver), &gpus).map_err(CliError::Require)
 }
 
 fn find(global: &Global, log: &Log) -> Result<Driver, CliError> {

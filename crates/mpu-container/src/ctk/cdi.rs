@@ -1,8 +1,8 @@
 //! `nvidia-ctk cdi`: list and transform; `generate` has a module of its own.
 
+use super::context::put;
 use super::context::{Context, Failure};
 use super::generate::Generate;
-use super::write::put;
 use crate::cdi::file::{self, Format};
 use crate::cdi::transform::{self, Relative};
 use crate::cdi::{registry, validate, Registry};

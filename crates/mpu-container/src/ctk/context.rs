@@ -1,9 +1,11 @@
 //! What all verbs of `nvidia-ctk` share: the options that hold for each, how an option is read, how a failure is told.
 
+use crate::cdi::file::{self, Format};
+use crate::edits::Spec;
 use clap::Args;
 use std::error::Error;
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// What holds for every verb.
 #[derive(Debug, Args)]
@@ -38,4 +40,23 @@ pub(super) fn truth() -> clap::builder::FalseyValueParser {
 /// The first of these variables of our own environment that is set to something.
 pub(super) fn variable(names: &[&str]) -> Option<OsString> {
     names.iter().find_map(|name| std::env::var_os(name).filter(|value| !value.is_empty()))
+}
+
+/// Writes a spec to a file, or to standard output. A file's name gets the format's ending if it has none of a CDI file,
+/// for engines would not look at it.
+pub(super) fn put(spec: &Spec, output: Option<&Path>, format: Format) -> Result<Option<PathBuf>, Failure> {
+    let text = file::text(spec, format);
+    let Some(path) = output else {
+        crate::output::print(&text)?;
+        return Ok(None);
+    };
+    let mut path = path.as_os_str().to_owned();
+    match (Path::new(&path).extension().and_then(|end| end.to_str()), format) {
+        (Some("json" | "yaml"), _) => {}
+        (_, Format::Json) => path.push(".json"),
+        (_, Format::Yaml) => path.push(".yaml"),
+    }
+    let path = PathBuf::from(path);
+    file::write(&path, text.as_bytes())?;
+    Ok(Some(path))
 }

@@ -1,7 +1,7 @@
 //! `nvidia-ctk cdi generate`.
 
+use super::context::put;
 use super::context::{truth, variable, Context, Failure};
-use super::write::put;
 use crate::cdi::extra::Mode;
 use crate::cdi::file::Format;
 use crate::cdi::generate::{self, Naming};

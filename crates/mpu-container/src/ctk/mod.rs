@@ -8,23 +8,24 @@ mod cdi;
 mod config;
 mod context;
 mod generate;
-mod info;
 mod links;
 mod nodes;
 mod system;
-mod write;
 
+use crate::cdi::{registry, Registry};
 use crate::chain::chain_without_repeats;
-use crate::driver::DriverRoot;
+use crate::driver::{Driver, DriverRoot};
 use crate::engines::command::Configure;
 use crate::program::{self, Program};
 use crate::{hooks, output};
 use clap::error::ErrorKind;
-use clap::{CommandFactory, Parser, Subcommand};
-use context::Context;
-pub use nodes::NodeError;
+use clap::{Args, CommandFactory, Parser, Subcommand};
+use context::{Context, Failure};
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::process::ExitCode;
+
+pub use nodes::NodeError;
 
 pub const PROGRAM: Program = Program {
     own: "ctk",
@@ -76,7 +77,7 @@ enum Verb {
     #[command(subcommand)]
     System(system::Verb),
     /// The driver and the GPUs that containers can get
-    Info(info::Info),
+    Info(Info),
     /// The hooks that CDI files start: the program nvidia-cdi-hook
     #[command(disable_help_flag = true)]
     Hook {
@@ -100,11 +101,7 @@ fn main(arguments: Vec<OsString>) -> ExitCode {
         Err(told) if told.kind() == ErrorKind::DisplayVersion => {
             return output::page("nvidia-ctk", &program::version("NVIDIA Container Toolkit CLI"))
         }
-        Err(told) => {
-            // Nobody may be reading.
-            let _ = told.print();
-            return ExitCode::from(u8::try_from(told.exit_code()).unwrap_or(2));
-        }
+        Err(told) => return program::refused(&told),
     };
     let context = &ctk.context;
     let done = match ctk.verb {
@@ -133,6 +130,31 @@ pub fn make_control_nodes(root: &DriverRoot, told: &mut dyn FnMut(String)) -> Re
 fn cdi_main(arguments: Vec<OsString>) -> ExitCode {
     let words = ["nvidia-ctk", "cdi"].map(OsString::from);
     main(words.into_iter().chain(arguments.into_iter().skip(1)).collect())
+}
+
+/// What `nvidia-ctk info` takes.
+#[derive(Debug, Args)]
+struct Info {
+    /// Where the driver's files are
+    #[arg(long, env = "NVIDIA_CTK_DRIVER_ROOT", value_name = "DIR", default_value = "/")]
+    driver_root: PathBuf,
+}
+
+impl Info {
+    fn run(&self) -> Result<(), Failure> {
+        let driver = Driver::find(&DriverRoot::at(&self.driver_root, None))?;
+        let registry = Registry::read(&registry::DIRECTORIES.map(PathBuf::from));
+        let mut text = format!("Driver: {}\n", driver.version);
+        for gpu in &driver.gpus {
+            let divided = if gpu.mig_enabled { ", divided by MIG" } else { "" };
+            text.push_str(&format!("GPU {}: {}, {}, {}{divided}\n", gpu.index, gpu.model, gpu.uuid, gpu.bus));
+            for mig in &gpu.mig {
+                text.push_str(&format!("MIG {}:{}: {}\n", gpu.index, mig.index, mig.uuid));
+            }
+        }
+        text.push_str(&format!("CDI devices: {}\n", registry.devices().count()));
+        Ok(crate::output::print(&text)?)
+    }
 }
 
 #[cfg(test)]

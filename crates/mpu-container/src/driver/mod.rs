@@ -2,15 +2,12 @@
 //!
 //! Source: NVIDIA's driver README, chapters "The /proc/driver/nvidia file system" and "Installed components".
 
-mod asked;
 mod below;
-mod dmem;
 mod elf;
 mod error;
 mod facts;
 pub mod files;
 pub mod ldcache;
-mod limit;
 #[cfg(test)]
 pub(crate) mod made_up;
 #[cfg(test)]
@@ -22,11 +19,14 @@ mod proc;
 mod select;
 pub mod tables;
 
+use mpu_rm::{Client, Nodes, RmError};
+use std::fs::File;
 use std::os::fd::AsFd;
+use std::path::PathBuf;
 
 pub use error::DriverError;
 pub use facts::Facts;
-pub use limit::{Above, LimitError, MemoryLimits};
+pub use memory::{Above, LimitError, MemoryLimits};
 pub use nodes::{imex_channel, Node, LAST_IMEX_CHANNEL};
 pub use parts::{DriverRoot, Gpu, Mig, Selection};
 pub use proc::field;
@@ -69,6 +69,36 @@ impl Driver {
             }
         }
         self.gpus = gpus;
+    }
+}
+
+/// The nodes of one GPU below the driver's device folder.
+struct OfGpu {
+    dev: PathBuf,
+    minor: u32,
+}
+
+impl OfGpu {
+    fn open(&self, name: &str) -> Result<File, RmError> {
+        let path = self.dev.join(name);
+        File::options().read(true).write(true).open(&path).map_err(|source| RmError::Open { path, source })
+    }
+}
+
+impl Nodes for OfGpu {
+    fn open_control(&self) -> Result<File, RmError> {
+        self.open("nvidiactl")
+    }
+
+    fn open_gpu(&self) -> Result<File, RmError> {
+        self.open(&format!("nvidia{}", self.minor))
+    }
+}
+
+impl Driver {
+    fn client(&self, gpu: &Gpu) -> Option<Client> {
+        let nodes = OfGpu { dev: self.root.devices.join("dev"), minor: gpu.minor };
+        Client::of_gpu(&nodes, self.version.parse().ok()?, &gpu.uuid)
     }
 }
 

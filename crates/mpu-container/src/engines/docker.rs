@@ -5,7 +5,8 @@
 
 use super::tables::lines_as;
 use super::wish::{Malformed, Runtime, Says, Wish};
-use serde::de::{DeserializeSeed, MapAccess, SeqAccess, Visitor};
+use serde::de::{IgnoredAny, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 use serde_json::{json, Map, Value};
 use std::collections::BTreeSet;
 use std::fmt;
@@ -168,60 +169,52 @@ fn parse(text: &str) -> Result<Map<String, Value>, Malformed> {
 
 /// Refuses a key that is there twice: of the two the tree would have the last one alone.
 fn once(text: &str) -> Result<(), Malformed> {
-    let mut twice = None;
-    let read = Keys(&mut twice).deserialize(&mut serde_json::Deserializer::from_str(text));
-    match (twice, read) {
-        (Some(key), _) => Err(Malformed::Twice(key)),
-        (None, read) => Ok(read?),
+    match serde_json::from_str::<Node>(text)?.twice() {
+        Some(key) => Err(Malformed::Twice(key.clone())),
+        None => Ok(()),
     }
 }
 
-/// Looks through a value, and remembers the first key that its table has already.
-struct Keys<'a>(&'a mut Option<String>);
-
-impl<'de> DeserializeSeed<'de> for Keys<'_> {
-    type Value = ();
-    fn deserialize<D: serde::Deserializer<'de>>(self, from: D) -> Result<(), D::Error> {
-        from.deserialize_any(self)
-    }
+/// A value with every key as it stands.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Node {
+    Table(Entries),
+    List(Vec<Node>),
+    Other(IgnoredAny),
 }
 
-impl<'de> Visitor<'de> for Keys<'_> {
-    type Value = ();
-    fn expecting(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
-        to.write_str("JSON")
-    }
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
-        let mut seen = BTreeSet::new();
-        while let Some(key) = map.next_key::<String>()? {
-            map.next_value_seed(Keys(self.0))?;
-            if !seen.insert(key.clone()) {
-                self.0.get_or_insert(key);
+struct Entries(Vec<(String, Node)>);
+
+impl Node {
+    fn twice(&self) -> Option<&String> {
+        match self {
+            Node::Table(Entries(all)) => {
+                let mut seen = BTreeSet::new();
+                all.iter().find_map(|(key, node)| if seen.insert(key) { node.twice() } else { Some(key) })
             }
+            Node::List(list) => list.iter().find_map(Node::twice),
+            Node::Other(_) => None,
         }
-        Ok(())
     }
-    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<(), A::Error> {
-        while list.next_element_seed(Keys(self.0))?.is_some() {}
-        Ok(())
+}
+
+impl<'de> Deserialize<'de> for Entries {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Entries, D::Error> {
+        from.deserialize_map(Entries(Vec::new()))
     }
-    fn visit_bool<E>(self, _: bool) -> Result<(), E> {
-        Ok(())
+}
+
+impl<'de> Visitor<'de> for Entries {
+    type Value = Entries;
+    fn expecting(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        to.write_str("a table")
     }
-    fn visit_i64<E>(self, _: i64) -> Result<(), E> {
-        Ok(())
-    }
-    fn visit_u64<E>(self, _: u64) -> Result<(), E> {
-        Ok(())
-    }
-    fn visit_f64<E>(self, _: f64) -> Result<(), E> {
-        Ok(())
-    }
-    fn visit_str<E>(self, _: &str) -> Result<(), E> {
-        Ok(())
-    }
-    fn visit_unit<E>(self) -> Result<(), E> {
-        Ok(())
+    fn visit_map<A: MapAccess<'de>>(mut self, mut map: A) -> Result<Entries, A::Error> {
+        while let Some(entry) = map.next_entry()? {
+            self.0.push(entry);
+        }
+        Ok(self)
     }
 }
 

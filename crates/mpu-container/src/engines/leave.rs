@@ -9,7 +9,7 @@ use super::force::Force;
 use super::plan::undefaulting;
 use super::{source, Engine, EngineError};
 use crate::output::{print, say};
-use crate::program::Program;
+use crate::program::{self, Program};
 use clap::{CommandFactory, Parser, ValueEnum};
 use std::ffi::OsString;
 use std::fs;
@@ -36,8 +36,7 @@ struct Args {}
 
 fn main(arguments: Vec<OsString>) -> ExitCode {
     if let Err(error) = Args::try_parse_from(arguments) {
-        let _ = error.print();
-        return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
+        return program::refused(&error);
     }
     let this = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("/usr/bin/mpu-container"));
     let mut failed = false;

@@ -6,29 +6,27 @@
 //! Starts and stops no engine.
 
 pub mod command;
-mod comments;
 mod containerd;
 mod crio;
 mod docker;
 pub mod files;
 pub mod force;
 pub mod leave;
-mod oci_hook;
 pub mod plan;
 mod podman;
 pub mod source;
 mod tables;
 mod wish;
 
-pub use oci_hook::hook;
-pub use wish::{Malformed, Wish};
-
 use crate::lock::LockError;
 use files::Layer;
+use serde_json::json;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use toml_edit::Table;
 use wish::Says;
+
+pub use wish::{Malformed, Wish};
 
 /// An engine that can be told of a runtime.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -140,6 +138,21 @@ pub enum EngineError {
 
 fn malformed(layer: &Layer) -> impl FnOnce(Malformed) -> EngineError + '_ {
     |reason| EngineError::Malformed { path: layer.path.clone(), reason }
+}
+
+const PATH: [&str; 6] = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
+
+pub fn hook(program: &Path) -> String {
+    let folder = program.parent().and_then(Path::to_str).filter(|folder| !PATH.contains(folder));
+    let path = PATH.into_iter().chain(folder).collect::<Vec<_>>().join(":");
+    let name = program.file_name().unwrap_or_default().to_string_lossy();
+    let hook = json!({
+        "version": "1.0.0",
+        "hook": {"path": program.display().to_string(), "args": [name, "prestart"], "env": [format!("PATH={path}")]},
+        "when": {"always": true, "commands": [".*"]},
+        "stages": ["prestart"],
+    });
+    format!("{hook:#}\n")
 }
 
 #[cfg(test)]

@@ -7,10 +7,9 @@
 //! Source: NVIDIA's open kernel modules, `nv-procfs.c` (`gpus/ADDRESS/information`); libnvidia-container,
 //! `src/nvc_mount.c`, which shows the chosen GPUs' folders only. NVIDIA's CDI files (Container Toolkit 1.20) hide nothing.
 
-use super::nodes::minors;
 use super::{HookError, Notes};
 use crate::beneath::host::out_of_sight;
-use crate::beneath::{Beneath, Restrictions, Root, Tree};
+use crate::beneath::{Beneath, BeneathError, Restrictions, Root, Tree, MOST_NAMES};
 use crate::chain::chain;
 use crate::driver::field;
 use rustix::fs::{Mode, OFlags};
@@ -81,4 +80,25 @@ fn tree(own: Vec<(OsString, Beneath)>) -> io::Result<Tree> {
         Err(error) if error.raw_os_error() == Some(libc::ENOSYS) => Ok(tree),
         done => done.map(|()| tree),
     }
+}
+
+/// The numbers of the container's GPUs, by its device nodes.
+pub fn minors(root: &Root) -> Result<Vec<u32>, BeneathError> {
+    let entries = match root.read_dir(Path::new("/dev"), MOST_NAMES) {
+        Err(error) if error.is_missing() => return Ok(Vec::new()),
+        entries => entries?,
+    };
+    let mut minors = Vec::new();
+    for entry in entries {
+        let is_gpu = entry
+            .name
+            .to_str()
+            .and_then(|name| name.strip_prefix("nvidia"))
+            .is_some_and(|rest| !rest.is_empty() && rest.bytes().all(|byte| byte.is_ascii_digit()));
+        if is_gpu {
+            let node = root.find(&Path::new("/dev").join(&entry.name))?;
+            minors.extend(node.map(|node| node.device()).transpose()?.flatten().map(|(_, minor)| minor));
+        }
+    }
+    Ok(minors)
 }

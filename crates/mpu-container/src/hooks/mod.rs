@@ -12,17 +12,14 @@
 pub mod compat;
 mod gpus;
 mod memory;
-mod modes;
-mod nodes;
 mod params;
 mod profile;
 pub mod state;
-mod symlinks;
 #[cfg(test)]
 mod tests;
 mod turns;
 
-use crate::beneath::BeneathError;
+use crate::beneath::{BeneathError, Root};
 use crate::chain::chain;
 use crate::ldconfig::LdconfigError;
 use crate::limits::LimitsError;
@@ -270,8 +267,8 @@ fn run(args: Args, roots: &Roots, notes: Notes) -> Result<(), HookError> {
     let root = || roots.of(&spec);
     match args.hook {
         Hook::CreateSymlinks { links } => {
-            let links = symlinks::Links::parse(&links)?;
-            symlinks::create(&*root()?, &links, notes)
+            let links = Links::parse(&links)?;
+            create_links(&*root()?, &links, notes)
         }
         Hook::UpdateLdcache { folders, ldconfig_path } => {
             Ok(crate::ldconfig::run(&*root()?, &ldconfig_path, &folders)?)
@@ -285,8 +282,8 @@ fn run(args: Args, roots: &Roots, notes: Notes) -> Result<(), HookError> {
             Ok(())
         }
         Hook::Chmod { paths, mode } => {
-            let mode = modes::parse(&mode)?;
-            modes::set(&*root()?, &paths, mode, notes)
+            let mode = parse_mode(&mode)?;
+            set_modes(&*root()?, &paths, mode, notes)
         }
         Hook::UpdateApplicationProfile => profile::update(&*root()?, notes),
         Hook::ApplyCudaMemoryLimits(wanted) => memory::apply(Path::new(&spec), &wanted, notes),
@@ -298,4 +295,55 @@ fn run(args: Args, roots: &Roots, notes: Notes) -> Result<(), HookError> {
             Ok(())
         }
     }
+}
+
+fn parse_mode(text: &str) -> Result<u32, HookError> {
+    let digits = text.trim();
+    let mode = u32::from_str_radix(digits, 8).ok().filter(|mode| *mode <= 0o7777 && !digits.starts_with('+'));
+    mode.ok_or(HookError::Argument { what: "the mode", value: text.into(), wanted: "an octal number up to 7777" })
+}
+
+/// Sets the mode of what is there. A file system that does not allow it, as a whole `/dev` of the host's, is left as
+/// it is.
+fn set_modes(root: &Root, paths: &[String], mode: u32, notes: Notes) -> Result<(), HookError> {
+    if let Some(path) = paths.iter().find(|path| path.trim().is_empty()) {
+        return Err(HookError::Argument { what: "the path", value: path.clone(), wanted: "a path" });
+    }
+    for path in paths {
+        let Some(found) = root.find(Path::new(path))? else {
+            notes.detail(|| format!("{path} is not there"));
+            continue;
+        };
+        match found.set_mode(mode) {
+            Ok(()) => notes.detail(|| format!("{path} has mode {mode:o}")),
+            Err(error) if error.is_denied() => notes.detail(|| crate::chain::chain(&error)),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct Links(Vec<(PathBuf, PathBuf)>);
+
+impl Links {
+    /// Reads `TARGET::LINK`, all of them before any is made.
+    pub fn parse(words: &[String]) -> Result<Links, HookError> {
+        let link = |word: &String| match word.split("::").collect::<Vec<_>>()[..] {
+            [target, link] if !target.is_empty() && !link.is_empty() => Ok((target.into(), link.into())),
+            _ => Err(HookError::Argument { what: "the link", value: word.clone(), wanted: "of the form TARGET::LINK" }),
+        };
+        Ok(Links(words.iter().map(link).collect::<Result<_, _>>()?))
+    }
+}
+
+/// Makes the links. A link's place is found below the container's root; its target is text, and is followed by nobody
+/// but the container.
+fn create_links(root: &Root, links: &Links, notes: Notes) -> Result<(), HookError> {
+    for (target, link) in &links.0 {
+        let new = root.symlink(target, link)?;
+        let did = if new { "made" } else { "found" };
+        notes.detail(|| format!("{did} {} -> {}", link.display(), target.display()));
+    }
+    Ok(())
 }

@@ -5,7 +5,7 @@
 //!
 //! Source: NVIDIA's README, "Application Profiles"; the setting and the file's name as NVIDIA's hook writes them.
 
-use super::nodes::minors;
+use super::gpus::minors;
 use super::{HookError, Notes};
 use crate::beneath::Root;
 use std::path::Path;

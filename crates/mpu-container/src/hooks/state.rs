@@ -3,7 +3,7 @@
 //! Source: OCI runtime specification, "State" (`bundle`) and "Root" (`root.path`, relative to the bundle); crun
 //! tells the root in the state, and its bundle can be unreadable for the hook.
 
-use mpu_os::file::{open_regular as open_regular_file, Links};
+use crate::text_file;
 use rustix::fs::{AtFlags, StatxAttributes, StatxFlags, CWD};
 use rustix::process::Pid;
 use serde::Deserialize;
@@ -120,7 +120,7 @@ fn open(path: &Path) -> Result<impl Read, StateError> {
 /// The bundle's file: unlike a state, which a caller may hand over by a pipe, it is a file, and nobody waits for another thing.
 fn open_regular(path: &Path) -> Result<impl Read, StateError> {
     let failed = |source| StateError::Read { what: path.display().to_string(), source };
-    let file = open_regular_file(path, Links::Followed).map_err(failed)?;
+    let file = text_file::open_regular(path).map_err(failed)?;
     Ok(io::BufReader::new(file).take(LARGEST))
 }
 

@@ -56,11 +56,7 @@ fn main(arguments: Vec<OsString>) -> ExitCode {
         Err(told) if told.kind() == ErrorKind::DisplayVersion => {
             return output::page("nvidia-ctk-installer", &program::version("nvidia-ctk-installer"))
         }
-        Err(told) => {
-            // Nobody may be reading.
-            let _ = told.print();
-            return ExitCode::from(u8::try_from(told.exit_code()).unwrap_or(2));
-        }
+        Err(told) => return program::refused(&told),
     };
     match run(&options) {
         Ok(()) => ExitCode::SUCCESS,

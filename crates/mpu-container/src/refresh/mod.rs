@@ -13,7 +13,8 @@ use crate::cdi::name::Kind;
 use crate::driver::{DriverError, DriverRoot};
 use crate::executable;
 use crate::output;
-use crate::program::Program;
+use crate::program::{self, Program};
+use crate::text_file;
 use clap::{CommandFactory, Parser};
 use std::ffi::OsString;
 use std::io;
@@ -82,10 +83,7 @@ pub enum Done {
 fn main(arguments: Vec<OsString>) -> ExitCode {
     let args = match Args::try_parse_from(arguments) {
         Ok(args) => args,
-        Err(error) => {
-            let _ = error.print();
-            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
-        }
+        Err(error) => return program::refused(&error),
     };
     let root = DriverRoot::at(&args.driver_root, None);
     if args.watch {
@@ -148,18 +146,11 @@ pub fn remove(output: &Path) -> Result<Done, RefreshError> {
 }
 
 fn ours(output: &Path) -> Result<Option<String>, RefreshError> {
-    use std::io::Read;
-    let at = |source| RefreshError::Io { path: output.to_path_buf(), source };
-    let file = match std::fs::File::open(output) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        other => other.map_err(at)?,
-    };
-    let mut text = String::new();
-    let read = file.take(LIMIT).read_to_string(&mut text);
-    match read {
-        Ok(_) if text.starts_with(MARK) => Ok(Some(text)),
+    match text_file::read(output, LIMIT) {
+        Ok(text) if text.starts_with(MARK) => Ok(Some(text)),
         Ok(_) => Err(RefreshError::Foreign(output.to_path_buf())),
-        Err(source) => Err(at(source)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(RefreshError::Io { path: output.to_path_buf(), source }),
     }
 }
 

@@ -7,7 +7,6 @@ mod log;
 mod low;
 mod mode;
 mod program;
-mod stale;
 mod together;
 
 use std::convert::Infallible;

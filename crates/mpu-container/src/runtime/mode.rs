@@ -13,24 +13,22 @@
 //! Source: NVIDIA Container Toolkit 1.20, "nvidia-container-runtime" modes. It chooses `legacy` when it finds no
 //! driver, and the container then fails in the hook; we say at once that there is no driver.
 
-use std::path::{Path, PathBuf};
-
-use thiserror::Error;
-
 use super::log::Log;
 use super::program;
-use super::stale;
 use super::together::put_together;
 use crate::capability::{Capabilities, Capability};
+use crate::cdi::name::BadName;
 use crate::cdi::registry::Unresolvable;
-use crate::cdi::{self, extra, inject, name::BadName, HookName, QualifiedName, Registry};
+use crate::cdi::{self, extra, inject, HookName, QualifiedName, Registry};
 use crate::char_links;
 use crate::config::{CompatMode, Config, Mode};
 use crate::driver::{self, Driver, DriverError, DriverRoot, Gpu, Node, Selection, UnknownDevice};
-use crate::edits::{ContainerEdits, Hook};
+use crate::edits::{ContainerEdits, DeviceNode, Hook, Mount};
 use crate::request::{self, Request, RequestError};
 use crate::require::{self, Known, RequireError, Version};
 use crate::spec::{EditError, Spec};
+use std::path::{Path, PathBuf};
+use thiserror::Error;
 
 /// Devices of this kind are described when they are asked for.
 const ON_THE_SPOT: &str = "runtime.nvidia.com/gpu";
@@ -320,7 +318,7 @@ fn from_files(
             }
         }
     }
-    match stale::missing(&edits) {
+    match missing(&edits) {
         Some(path) => Err(ModeError::Stale(path)),
         None => Ok(edits),
     }
@@ -387,4 +385,30 @@ fn by_hook(
         });
     }
     Ok(edits)
+}
+
+pub(super) fn missing(edits: &ContainerEdits) -> Option<PathBuf> {
+    let nodes = edits.device_nodes.iter().filter(|node| !is_complete(node)).map(host_of);
+    let mounts = edits.mounts.iter().filter(|mount| is_bind(mount)).map(|mount| mount.host_path.as_str());
+    let hooks = edits.hooks.iter().map(|hook| hook.path.as_str());
+    let there = |path: &str| Path::new(path).symlink_metadata().is_ok();
+    nodes.chain(mounts).chain(hooks).find(|path| !there(path)).map(PathBuf::from)
+}
+
+/// Whether the runtime makes the node from the file's words alone.
+fn is_complete(node: &DeviceNode) -> bool {
+    match node.kind.as_deref() {
+        None | Some("") => false,
+        Some("p") => true,
+        Some(_) => node.major.is_some_and(|major| major != 0),
+    }
+}
+
+/// Whether a file or directory of the host is mounted, and no file system in memory.
+fn is_bind(mount: &Mount) -> bool {
+    matches!(mount.kind.as_deref(), None | Some("" | "bind" | "none"))
+}
+
+fn host_of(node: &DeviceNode) -> &str {
+    node.host_path.as_deref().filter(|path| !path.is_empty()).unwrap_or(&node.path)
 }

@@ -5,21 +5,21 @@
 mod apply;
 mod error;
 mod fields;
-mod hooks;
-mod node;
 #[cfg(test)]
 mod tests;
 mod tolerant;
 
-use std::fs::{self, OpenOptions};
-use std::io::{self, Read, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::fs;
+use std::io::{self, Write};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use mpu_os::file;
 use serde_json::Value;
 use thiserror::Error;
 
 use crate::edits::ContainerEdits;
+use crate::text_file;
 
 pub use error::EditError;
 
@@ -72,17 +72,12 @@ impl Spec {
         let read = |error| SpecError::Read(named.clone(), error);
         // A link is followed here and once, so that the rename replaces the file and not the link.
         let path = fs::canonicalize(&named).map_err(read)?;
-        // Opening a FIFO waits for somebody who writes.
-        let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(&path).map_err(read)?;
+        let file = text_file::open_regular(&path).map_err(read)?;
         let meta = file.metadata().map_err(read)?;
-        if !meta.is_file() {
-            return Err(read(io::Error::other("it is not a regular file")));
-        }
-        let mut text = Vec::with_capacity(meta.len().min(LIMIT) as usize + 1);
-        file.take(LIMIT + 1).read_to_end(&mut text).map_err(read)?;
-        if text.len() as u64 > LIMIT {
-            return Err(SpecError::TooLarge(path));
-        }
+        let text = file::read_all(file, LIMIT).map_err(|error| match error.kind() {
+            io::ErrorKind::FileTooLarge => SpecError::TooLarge(path.clone()),
+            _ => read(error),
+        })?;
         let (mut tree, lossy) = match serde_json::from_slice::<Value>(&text) {
             Ok(tree) => (tree, None),
             Err(error) => match tolerant::read(&text) {
@@ -111,11 +106,15 @@ impl Spec {
     }
 
     pub fn remove_prestart_hooks(&mut self, names: &[&str]) -> bool {
-        hooks::remove(&mut self.tree, names)
+        let Some(Value::Array(hooks)) = self.tree.pointer_mut("/hooks/prestart") else { return false };
+        let before = hooks.len();
+        hooks.retain(|hook| !is_called(hook, names));
+        hooks.len() != before
     }
 
     pub fn has_prestart_hook(&self, names: &[&str]) -> bool {
-        hooks::has(&self.tree, names)
+        let hooks = self.tree.pointer("/hooks/prestart").and_then(Value::as_array);
+        hooks.is_some_and(|hooks| hooks.iter().any(|hook| is_called(hook, names)))
     }
 
     /// Replaces the file, with the same mode and owner. Whoever opens it sees the old text or the new one.
@@ -127,30 +126,23 @@ impl Spec {
         }
         let write = |error| SpecError::Write(self.path.clone(), error);
         let text = serde_json::to_vec(&self.tree).map_err(|error| write(error.into()))?;
-        let beside = self.path.with_file_name(format!(".config.json.{}", std::process::id()));
-        let stored = self.write_beside(&beside, &text).and_then(|()| fs::rename(&beside, &self.path));
-        if stored.is_err() {
-            // It is ours, by its name and because it was created here; if it is not there, nothing is left to undo.
-            let _ = fs::remove_file(&beside);
-        }
-        stored.map_err(write)
-    }
-
-    fn write_beside(&self, path: &Path, text: &[u8]) -> io::Result<()> {
-        let new = || OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
-        let mut file = match new() {
-            // A process with our number died here before us.
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                fs::remove_file(path)?;
-                new()?
+        let stored = || {
+            let folder = self.path.parent().unwrap_or(Path::new("/"));
+            let mut file = tempfile::Builder::new().prefix(".config.json.").tempfile_in(folder)?;
+            let meta = file.as_file().metadata()?;
+            if (meta.uid(), meta.gid()) != (self.kept.uid, self.kept.gid) {
+                std::os::unix::fs::fchown(&file, Some(self.kept.uid), Some(self.kept.gid))?;
             }
-            other => other?,
+            file.as_file().set_permissions(fs::Permissions::from_mode(self.kept.mode))?;
+            file.write_all(&text)?;
+            file.persist(&self.path).map(drop).map_err(|error| error.error)
         };
-        let meta = file.metadata()?;
-        if (meta.uid(), meta.gid()) != (self.kept.uid, self.kept.gid) {
-            std::os::unix::fs::fchown(&file, Some(self.kept.uid), Some(self.kept.gid))?;
-        }
-        file.set_permissions(fs::Permissions::from_mode(self.kept.mode))?;
-        file.write_all(text)
+        stored().map_err(write)
     }
+}
+
+/// By the program's file name, or by the name that it is called by: one executable can have many names.
+fn is_called(hook: &Value, names: &[&str]) -> bool {
+    let words = [hook.get("path"), hook.pointer("/args/0")].into_iter().flatten().filter_map(Value::as_str);
+    words.filter_map(|word| Path::new(word).file_name()).any(|program| names.iter().any(|name| program == *name))
 }
