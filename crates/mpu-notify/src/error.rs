@@ -9,7 +9,6 @@ use std::path::PathBuf;
 
 /// Why the engine is not up, or not told what it was to be told.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs)] // the messages say it, and the fields are what they name
 pub enum NotifyError {
     #[error("only root, in the host's PID namespace, can answer for the callers in containers")]
     NotRoot,

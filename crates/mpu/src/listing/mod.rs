@@ -43,7 +43,6 @@ pub struct ListOptions {
     pub no_headers: bool,
 
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub filter: Filter,
 }
 

@@ -34,7 +34,6 @@ use std::thread;
 
 /// Why nothing could be measured.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs)] // the messages say it, and the fields are what they name
 pub enum ProbeError {
     #[error("no NVIDIA driver is loaded")]
     NoDriver,

@@ -7,7 +7,6 @@ use nvml_wrapper::error::NvmlError;
 
 /// Why there is no snapshot.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs)] // the messages say it, and the fields are what they name
 pub enum ProcessError {
     #[error("this process is in a PID namespace of its own, where the host's processes have no PIDs")]
     NotOnHost,

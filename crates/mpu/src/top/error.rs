@@ -8,7 +8,6 @@ use std::io;
 
 /// Why there is no screen.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs)] // the messages say it, and the fields are what they name
 pub enum TopError {
     #[error("standard output is not a terminal")]
     NotATerminal,

@@ -32,7 +32,6 @@ pub struct TopOptions {
     pub sort: Sort,
 
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub filter: Filter,
 }
 
