@@ -6,7 +6,7 @@
 //! Source: CUDA Compatibility, "Forward Compatibility"; the note `.note.cuda.fwd_compatibility`, a JSON text that
 //! newer libraries carry: the CUDA version, and the driver branches they work with.
 
-use super::{HookError, Notes};
+use super::outcome::{HookError, Notes};
 use crate::beneath::{BeneathError, Root, MOST_NAMES};
 use clap::Args;
 use object::elf::{FileHeader64, SHT_NOTE};

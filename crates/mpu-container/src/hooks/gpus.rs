@@ -7,7 +7,7 @@
 //! Source: NVIDIA's open kernel modules, `nv-procfs.c` (`gpus/ADDRESS/information`); libnvidia-container,
 //! `src/nvc_mount.c`, which shows the chosen GPUs' folders only. NVIDIA's CDI files (Container Toolkit 1.20) hide nothing.
 
-use super::{HookError, Notes};
+use super::outcome::{HookError, Notes};
 use crate::beneath::host::out_of_sight;
 use crate::beneath::{Beneath, BeneathError, Restrictions, Root, Tree, MOST_NAMES};
 use crate::chain::chain;

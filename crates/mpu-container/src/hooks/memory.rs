@@ -2,7 +2,8 @@
 //!
 //! It starts at `createRuntime`, on the host, when the container's process is in its cgroup and waits there.
 
-use super::{state, HookError, Notes};
+use super::outcome::{HookError, Notes};
+use super::state;
 use crate::chain::chain;
 use crate::config::Config;
 use crate::driver::DriverRoot;

@@ -12,6 +12,7 @@
 pub mod compat;
 mod gpus;
 mod memory;
+mod outcome;
 mod params;
 mod profile;
 pub mod state;
@@ -19,23 +20,20 @@ pub mod state;
 mod tests;
 mod turns;
 
-use crate::beneath::{BeneathError, Root};
+use crate::beneath::Root;
 use crate::chain::chain;
-use crate::ldconfig::LdconfigError;
-use crate::limits::LimitsError;
 use crate::output;
 use crate::program::{self, Program};
-use crate::request::RequestError;
-use crate::spec::SpecError;
 use clap::builder::BoolishValueParser;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
 use std::ffi::OsString;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use turns::Roots;
 
+pub use outcome::HookError;
+use outcome::{Notes, NAME};
 pub use turns::{BETWEEN, IN_TURN};
 
 pub const PROGRAM: Program = Program {
@@ -45,8 +43,6 @@ pub const PROGRAM: Program = Program {
     run: main,
     command: Some(Args::command),
 };
-
-const NAME: &str = "nvidia-cdi-hook";
 
 /// Finishes the files of a container that has been given GPUs. A container runtime starts it, as a CDI file tells
 #[derive(Debug, Parser)]
@@ -122,49 +118,6 @@ enum Hook {
     Noop,
     #[command(external_subcommand)]
     Unknown(Vec<OsString>),
-}
-
-#[derive(Debug, thiserror::Error)]
-pub enum HookError {
-    #[error(transparent)]
-    State(#[from] state::StateError),
-    #[error(transparent)]
-    Beneath(#[from] BeneathError),
-    #[error(transparent)]
-    Ldconfig(#[from] LdconfigError),
-    #[error(transparent)]
-    Spec(#[from] SpecError),
-    #[error(transparent)]
-    Request(#[from] RequestError),
-    #[error("the container asks for a limit of GPU memory, which would not hold")]
-    Limits(#[from] LimitsError),
-    #[error("the container's root {} is the host's root directory; a hook changes containers only", path.display())]
-    Host { path: PathBuf },
-    #[error("{what} {value:?} is not {wanted}")]
-    Argument { what: &'static str, value: String, wanted: &'static str },
-    #[error("cannot {act}")]
-    System { act: &'static str, source: io::Error },
-}
-
-/// Where notes go: a runtime shows a hook's standard error when it fails.
-#[derive(Debug, Clone, Copy)]
-struct Notes {
-    debug: bool,
-    quiet: bool,
-}
-
-impl Notes {
-    fn detail(self, text: impl FnOnce() -> String) {
-        if self.debug && !self.quiet {
-            output::say(format!("{NAME}: {}", text()));
-        }
-    }
-
-    fn warn(self, text: impl AsRef<str>) {
-        if !self.quiet {
-            output::say(format!("{NAME}: warning: {}", text.as_ref()));
-        }
-    }
 }
 
 /// Runs the program. For a process that has just begun: it throws the environment away.

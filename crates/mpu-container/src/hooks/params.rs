@@ -6,7 +6,7 @@
 //!
 //! Source: NVIDIA's README, "Notes on device files"; `/proc/driver/nvidia/params`.
 
-use super::{HookError, Notes};
+use super::outcome::{HookError, Notes};
 use crate::beneath::host::out_of_sight;
 use crate::beneath::{Restrictions, Root, Tree};
 use rustix::fs::{Mode, OFlags};

@@ -6,7 +6,7 @@
 //! Source: NVIDIA's README, "Application Profiles"; the setting and the file's name as NVIDIA's hook writes them.
 
 use super::gpus::minors;
-use super::{HookError, Notes};
+use super::outcome::{HookError, Notes};
 use crate::beneath::Root;
 use std::path::Path;
 

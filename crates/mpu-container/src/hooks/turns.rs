@@ -3,7 +3,8 @@
 //! A runtime starts each hook as a process, which takes it longer than most hooks do. The hooks run in the order in which
 //! they stand, and the first that fails is the last. Nothing is done before all of their arguments are known to be right.
 
-use super::{state, HookError};
+use super::outcome::HookError;
+use super::state;
 use crate::beneath::Root;
 use std::cell::RefCell;
 use std::collections::BTreeMap;

@@ -3,7 +3,7 @@
 //! Before each change, `undo.json` lists how to undo it and those before it; the bytes that it replaces lie beside that file. One
 //! function undoes: after a failure, and at the next start after a kill. The folder is locked meanwhile.
 
-use super::InstallError;
+use super::error::InstallError;
 use mpu_host::host::Host;
 use mpu_os::file::{is_at, replace_file_atomically, Mode};
 use mpu_os::lock::{self, LockError};

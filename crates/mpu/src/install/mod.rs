@@ -2,9 +2,11 @@
 //!
 //! [`layout`] lists the files, [`plan`] the steps and how each is undone; [`carry_out`] does them, and [`journal`] undoes them.
 
+mod error;
 pub mod journal;
 pub mod layout;
 pub mod plan;
+mod record;
 #[cfg(test)]
 mod tests;
 
@@ -12,7 +14,6 @@ use crate::probe;
 use crate::versions::is_newer;
 use journal::Journal;
 use layout::{Documents, Layout, VERSION};
-use mpu_engine::error::EngineError;
 use mpu_engine::module::load::Kernel;
 use mpu_engine::module::sources::Sources;
 use mpu_engine::module::state::{self, Phase};
@@ -20,55 +21,25 @@ use mpu_engine::module::{plan as module_plan, raise};
 use mpu_engine::{down, up};
 use mpu_host::config::{Asked, Config, Modules};
 use mpu_host::driver::Driver;
-use mpu_host::exit::Exit;
-use mpu_host::explain::{chain, Explain, Facts};
+use mpu_host::explain::{chain, Explain};
 use mpu_host::host::{Host, CAP_SYS_MODULE};
 use mpu_host::progress::Progress;
 use mpu_notify::{self as notify, client};
 use mpu_os::file::{replace_file_atomically, Mode};
-use mpu_os::lock::Held;
 use plan::{Action, Means, Step, StepView};
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Where an installation lists what it consists of.
-pub const RECORD: &str = "/var/lib/mpu/install.json";
+pub use error::InstallError;
+pub use record::{Installed, Record, RECORD};
 
 const NOT_BUILT: &str = "the module is not built by DKMS, because this host cannot use it now: `mpu doctor` says why; the notify engine is used";
 const NO_DKMS: &str = "no DKMS: the module is built at the first `mpu up` after a kernel update, not with it";
 const NO_SYSTEMD: &str =
     "no systemd: start it at boot yourself, with `mpu up` (or `modprobe mpu` for an installed module)";
-
-/// What was installed.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Record {
-    pub version: String,
-    pub files: Vec<Installed>,
-    /// Folders that were made for them, outermost first.
-    pub directories: Vec<PathBuf>,
-    /// Whether DKMS builds the module.
-    pub dkms: bool,
-    /// Whether systemd starts it at boot.
-    pub service: bool,
-}
-
-/// One file of an installation, and the SHA-256 of what was written.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Installed {
-    pub path: PathBuf,
-    pub sha256: String,
-}
-
-impl Record {
-    /// The host's, if MPU was installed by `mpu install`.
-    pub fn read(host: &Host) -> Option<Record> {
-        host.text(RECORD).and_then(|text| serde_json::from_str(&text).ok())
-    }
-}
 
 /// Options of `mpu install`.
 #[derive(Debug, Clone, Default, clap::Args)]
@@ -307,92 +278,6 @@ fn remove_beside(kept: &Path) {
         }
     }
 }
-
-/// Why nothing was installed, upgraded or removed.
-#[derive(Debug, thiserror::Error)]
-pub enum InstallError {
-    #[error("MPU is installed on this host as a package ({manager})")]
-    Packaged { manager: &'static str, command: String },
-    #[error("MPU is not installed here by `mpu install`")]
-    NotInstalled,
-    #[error("MPU {installed} is installed, and this is mpu {VERSION}")]
-    Newer { installed: String },
-    #[error("this needs root")]
-    NotRoot,
-    #[error("{} is not the root of the running host", root.display())]
-    OtherRoot { root: PathBuf },
-    #[error("cannot read this executable")]
-    Executable { source: io::Error },
-    #[error("cannot read, write or remove {}", path.display())]
-    File { path: PathBuf, source: io::Error },
-    #[error("another process changes this host's installation now: {} is held by {}", .0.path.display(), .0.by)]
-    Running(Held),
-    #[error("an installation that was broken off cannot be undone: {}", left.join("; "))]
-    NotRestored { path: PathBuf, left: Vec<String> },
-    #[error("{} has a change that this mpu cannot undo: another version wrote it", path.display())]
-    Unknown { path: PathBuf, source: serde_json::Error },
-    #[error("`{command}` failed: {why}")]
-    Failed { command: String, why: String },
-    #[error("`{what}` failed and was undone: {reason}{}", not_undone(left))]
-    RolledBack { what: String, reason: String, left: Vec<String>, fix: String },
-    #[error(transparent)]
-    Engine(EngineError),
-}
-
-impl<E> From<E> for InstallError
-where
-    EngineError: From<E>,
-{
-    fn from(error: E) -> InstallError {
-        InstallError::Engine(error.into())
-    }
-}
-
-fn not_undone(left: &[String]) -> String {
-    match left {
-        [] => "; the host is as it was".to_string(),
-        left => format!("; what could not be undone: {}", left.join("; ")),
-    }
-}
-
-impl InstallError {
-    fn facts(&self) -> Facts {
-        use Exit::{Failed, NotReady, Refused};
-        use InstallError as E;
-        let (code, exit, fix) = match self {
-            E::Packaged { command, .. } => {
-                return ("is_a_package", Refused, format!("let the package manager do it: `{command}`"));
-            }
-            E::NotInstalled => ("not_installed", NotReady, "`sudo mpu install` installs it"),
-            E::Newer { .. } => ("newer_installed", Failed, "run the newer mpu; to go back, run `mpu uninstall` first"),
-            E::NotRoot => ("not_root", Refused, "run it with sudo; --dry-run shows what it would do"),
-            E::OtherRoot { .. } => ("other_root", Refused, "run it without --host-root, or with --dry-run"),
-            E::Executable { .. } => ("executable_unreadable", Failed, "start mpu from a file that still exists"),
-            E::File { .. } => {
-                ("file_unwritable", Failed, "free disk space, or make the folder writable; nothing is left half done")
-            }
-            E::Running(held) => return (held.code(), held.exit(), held.fix()),
-            E::NotRestored { path, .. } => {
-                let fix = format!(
-                    "look at these files: free disk space, make them writable or move away what is in their place, and try again; to do \
-                     without the bytes in {}, remove it",
-                    path.display()
-                );
-                return ("not_restored", Failed, fix);
-            }
-            E::Unknown { path, .. } => {
-                let fix = "run the version of mpu that was broken off; to do without undoing, remove";
-                return ("unknown_change", Failed, format!("{fix} {}", path.display()));
-            }
-            E::Failed { .. } => ("step_failed", Failed, "run the command by hand to see its whole output"),
-            E::RolledBack { fix, .. } => ("rolled_back", Failed, &**fix),
-            E::Engine(error) => return (error.code(), error.exit(), error.fix()),
-        };
-        (code, exit, fix.to_string())
-    }
-}
-
-mpu_host::explain_by_facts!(InstallError);
 
 /// MPU as a package.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,7 +1,8 @@
 //! The steps of an installation and of its removal, in the order of the manual flow: copy, build, register, start, look.
 
+use super::journal;
 use super::layout::{self, Item, Layout, VERSION};
-use super::{journal, Installed, Record, RECORD};
+use super::record::{Installed, Record, RECORD};
 use mpu_engine::module::state;
 use mpu_host::host::Host;
 use mpu_notify::client;

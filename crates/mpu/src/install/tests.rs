@@ -6,6 +6,7 @@ use super::*;
 use mpu_engine::module::load::fake::FakeKernel;
 use mpu_engine::module::raise::fake::Setup;
 use mpu_engine::module::state::ARMED;
+use mpu_host::exit::Exit;
 use mpu_host::host::fake::FakeHost;
 use mpu_notify::fake::{self, FakeSupervisor};
 use std::io::{Read, Write};

@@ -1,0 +1,95 @@
+//! Why an installation, an upgrade or a removal did not happen.
+
+use super::layout::VERSION;
+use mpu_engine::error::EngineError;
+use mpu_host::exit::Exit;
+use mpu_host::explain::{Explain, Facts};
+use mpu_os::lock::Held;
+use std::io;
+use std::path::PathBuf;
+
+/// Why nothing was installed, upgraded or removed.
+#[derive(Debug, thiserror::Error)]
+pub enum InstallError {
+    #[error("MPU is installed on this host as a package ({manager})")]
+    Packaged { manager: &'static str, command: String },
+    #[error("MPU is not installed here by `mpu install`")]
+    NotInstalled,
+    #[error("MPU {installed} is installed, and this is mpu {VERSION}")]
+    Newer { installed: String },
+    #[error("this needs root")]
+    NotRoot,
+    #[error("{} is not the root of the running host", root.display())]
+    OtherRoot { root: PathBuf },
+    #[error("cannot read this executable")]
+    Executable { source: io::Error },
+    #[error("cannot read, write or remove {}", path.display())]
+    File { path: PathBuf, source: io::Error },
+    #[error("another process changes this host's installation now: {} is held by {}", .0.path.display(), .0.by)]
+    Running(Held),
+    #[error("an installation that was broken off cannot be undone: {}", left.join("; "))]
+    NotRestored { path: PathBuf, left: Vec<String> },
+    #[error("{} has a change that this mpu cannot undo: another version wrote it", path.display())]
+    Unknown { path: PathBuf, source: serde_json::Error },
+    #[error("`{command}` failed: {why}")]
+    Failed { command: String, why: String },
+    #[error("`{what}` failed and was undone: {reason}{}", not_undone(left))]
+    RolledBack { what: String, reason: String, left: Vec<String>, fix: String },
+    #[error(transparent)]
+    Engine(EngineError),
+}
+
+impl<E> From<E> for InstallError
+where
+    EngineError: From<E>,
+{
+    fn from(error: E) -> InstallError {
+        InstallError::Engine(error.into())
+    }
+}
+
+fn not_undone(left: &[String]) -> String {
+    match left {
+        [] => "; the host is as it was".to_string(),
+        left => format!("; what could not be undone: {}", left.join("; ")),
+    }
+}
+
+impl InstallError {
+    fn facts(&self) -> Facts {
+        use Exit::{Failed, NotReady, Refused};
+        use InstallError as E;
+        let (code, exit, fix) = match self {
+            E::Packaged { command, .. } => {
+                return ("is_a_package", Refused, format!("let the package manager do it: `{command}`"));
+            }
+            E::NotInstalled => ("not_installed", NotReady, "`sudo mpu install` installs it"),
+            E::Newer { .. } => ("newer_installed", Failed, "run the newer mpu; to go back, run `mpu uninstall` first"),
+            E::NotRoot => ("not_root", Refused, "run it with sudo; --dry-run shows what it would do"),
+            E::OtherRoot { .. } => ("other_root", Refused, "run it without --host-root, or with --dry-run"),
+            E::Executable { .. } => ("executable_unreadable", Failed, "start mpu from a file that still exists"),
+            E::File { .. } => {
+                ("file_unwritable", Failed, "free disk space, or make the folder writable; nothing is left half done")
+            }
+            E::Running(held) => return (held.code(), held.exit(), held.fix()),
+            E::NotRestored { path, .. } => {
+                let fix = format!(
+                    "look at these files: free disk space, make them writable or move away what is in their place, and try again; to do \
+                     without the bytes in {}, remove it",
+                    path.display()
+                );
+                return ("not_restored", Failed, fix);
+            }
+            E::Unknown { path, .. } => {
+                let fix = "run the version of mpu that was broken off; to do without undoing, remove";
+                return ("unknown_change", Failed, format!("{fix} {}", path.display()));
+            }
+            E::Failed { .. } => ("step_failed", Failed, "run the command by hand to see its whole output"),
+            E::RolledBack { fix, .. } => ("rolled_back", Failed, &**fix),
+            E::Engine(error) => return (error.code(), error.exit(), error.fix()),
+        };
+        (code, exit, fix.to_string())
+    }
+}
+
+mpu_host::explain_by_facts!(InstallError);
