@@ -12,12 +12,15 @@ use serde_json::json;
 mod bundle;
 #[path = "../common/host.rs"]
 mod host;
+#[path = "../common/life.rs"]
+mod life;
 mod made_up;
 #[path = "../../src/driver/made_up_library.rs"]
 mod made_up_library;
 mod memory;
 mod refresh;
 use bundle::{base, found, make_root};
+use life::live;
 use made_up::{paths, Host};
 
 #[test]
@@ -85,7 +88,8 @@ fn real_container_has_nodes() {
             "stat -c '%n %t %T' /dev/nvidia*; echo $NVIDIA_VISIBLE_DEVICES; cat /dev/nvidiactl; ls /usr/lib/*"
         ]);
         host.set(&spec);
-        let seen = live(&host, &format!("gpu-{runtime}"));
+        let output = live(&host.at(""), &format!("gpu-{runtime}"), "");
+        let seen = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
         for line in
             ["/dev/nvidia1 c3 1", "/dev/nvidiactl c3 ff", "void", "No such device or address", "libcuda.so.580.159.04"]
         {
@@ -93,23 +97,4 @@ fn real_container_has_nodes() {
         }
         assert!(!seen.contains("/dev/nvidia0"), "{seen}");
     }
-}
-
-/// Creates, starts, waits for the end, deletes; what was said.
-fn live(host: &Host, id: &str) -> String {
-    let script = r#"umount -l /sys/fs/cgroup/unified 2>/dev/null
-        r() { "$RUNTIME" --root "$STATE" "$@"; }
-        r create -b . $C && r start $C
-        for i in $(seq 3000); do r state $C | grep -q '"stopped"' && break; sleep 0.05; done
-        for i in $(seq 3000); do r delete $C 2>/dev/null && break; sleep 0.05; done"#;
-    let output = Command::new("unshare")
-        .args(["--mount", "--propagation", "private", "sh", "-c", script])
-        .current_dir(host.at("bundle"))
-        .env("RUNTIME", host.at("nvidia-container-runtime"))
-        .env("NVIDIA_CTK_CONFIG_FILE_PATH", host.at("config.toml"))
-        .env("STATE", host.at("state"))
-        .env("C", id)
-        .output()
-        .unwrap();
-    String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned()
 }
