@@ -8,6 +8,7 @@ use std::process::{Command, Output, Stdio};
 use serde_json::{json, Value};
 
 use crate::bundle::base;
+use crate::host;
 
 /// A host with two GPUs, the wrapper, and a bundle.
 pub struct Host(tempfile::TempDir);
@@ -18,26 +19,7 @@ impl Host {
         for name in ["nvidia-container-runtime", "nvidia-container-runtime.cdi", "nvidia-container-runtime.legacy"] {
             symlink(env!("CARGO_BIN_EXE_mpu-container"), host.at(name)).unwrap();
         }
-        host.write(
-            "driver/proc/driver/nvidia/version",
-            "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.159.04  Release\n",
-        );
-        host.write("driver/proc/devices", "Character devices:\n195 nvidia\n510 nvidia-uvm\n\nBlock devices:\n");
-        for (minor, bus) in [(0, "0000:1b:00.0"), (1, "0000:43:00.0")] {
-            let text = format!(
-                "Model: \t\t NVIDIA H200\nGPU UUID: \t GPU-0000000{minor}-1111-2222-3333-444444444444\n\
-                 Bus Location: \t {bus}\nDevice Minor: \t {minor}\nGPU Excluded:\t No\n"
-            );
-            host.write(&format!("driver/proc/driver/nvidia/gpus/{bus}/information"), &text);
-        }
-        for (file, soname) in [("libcuda", "libcuda.so.1"), ("libnvidia-ml", "libnvidia-ml.so.1")] {
-            let path = host.at(&format!("driver/usr/lib/{}-linux-gnu/{file}.so.580.159.04", std::env::consts::ARCH));
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
-            // What links this test links a library without contents, too.
-            let mut linked = Command::new("cc");
-            linked.args(["-shared", "-nostdlib", "-xc", "/dev/null", "-o"]);
-            assert!(linked.arg(path).arg(format!("-Wl,-soname,{soname}")).status().unwrap().success());
-        }
+        host::make(&host.at("driver"), &[]).unwrap();
         host.configure("true", "auto", "");
         host.ask(&[]);
         host

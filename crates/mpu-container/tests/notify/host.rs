@@ -5,11 +5,11 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
 
 use serde_json::{json, Value};
 
 use crate::bundle::{base, found, make_root};
+use crate::life::live;
 use crate::listener::{build_caller, Engine};
 
 /// A folder with the wrapper, a configuration, and a bundle.
@@ -107,25 +107,7 @@ impl Host {
     pub fn live(&self, spec: &Value, script: &str) -> Ran {
         fs::write(self.at("bundle/config.json"), spec.to_string()).unwrap();
         let _ = fs::remove_file(self.at("debug.log"));
-        let script = format!(
-            r#"umount -l /sys/fs/cgroup/unified 2>/dev/null
-            r() {{ "$RUNTIME" --root "$STATE" "$@"; }}
-            trap 'r delete --force $C 2>/dev/null' EXIT
-            r create -b . $C && r start $C || exit 1
-            {script}
-            for i in $(seq 3000); do r state $C | grep -q '"stopped"' && break; sleep 0.02; done
-            for i in $(seq 3000); do r delete $C 2>/dev/null && break; sleep 0.02; done"#
-        );
-        let output = Command::new("unshare")
-            .args(["--mount", "--propagation", "private", "sh", "-c", &script])
-            .current_dir(self.at("bundle"))
-            .env("RUNTIME", self.at("nvidia-container-runtime"))
-            .env("NVIDIA_CTK_CONFIG_FILE_PATH", self.at("config.toml"))
-            .env("STATE", self.at("state"))
-            .env("C", self.name())
-            .stdin(Stdio::null())
-            .output()
-            .unwrap();
+        let output = live(self.dir.path(), &self.name(), script);
         Ran {
             said: String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned(),
             ok: output.status.success(),

@@ -7,6 +7,8 @@
 #[path = "../common/bundle.rs"]
 mod bundle;
 mod host;
+#[path = "../common/life.rs"]
+mod life;
 mod listener;
 mod profiles;
 mod sys;

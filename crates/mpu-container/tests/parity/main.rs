@@ -15,6 +15,7 @@ mod cases;
 mod check;
 mod docs;
 mod facts;
+#[path = "../common/host.rs"]
 mod host;
 #[path = "../../src/driver/made_up_library.rs"]
 mod made_up_library;
@@ -42,6 +43,7 @@ areas! {
     extras: "extras",
     engines: "engines",
     setting: "setting",
+    gpu: "gpu",
     hook: "hook",
     hooks: "hooks",
     system: "system",

@@ -24,160 +24,97 @@ const OF_NODE: i32 = 2;
 /// `CONTAINER_EXITED`.
 const EXITED: i32 = 2;
 
-#[derive(Clone, PartialEq, Message)]
-struct Metadata {
-    #[prost(string, tag = "1")]
-    name: String,
-    #[prost(string, tag = "2")]
-    uid: String,
-    #[prost(string, tag = "3")]
-    namespace: String,
+/// Messages of `runtime.v1`, by their fields.
+macro_rules! messages {
+    ($($(#[$about:meta])* $name:ident { $($field:ident: $type:ty = $kind:tt,)* })*) => {$(
+        $(#[$about])*
+        #[derive(Clone, PartialEq, Message)]
+        struct $name {
+            $(#[prost $kind] $field: $type,)*
+        }
+    )*};
 }
 
-#[derive(Clone, PartialEq, Message)]
-struct ContainerMetadata {
-    #[prost(string, tag = "1")]
-    name: String,
+messages! {
+    Metadata {
+        name: String = (string, tag = "1"),
+        uid: String = (string, tag = "2"),
+        namespace: String = (string, tag = "3"),
+    }
+    ContainerMetadata {
+        name: String = (string, tag = "1"),
+    }
+    Namespaces {
+        network: i32 = (int32, tag = "1"),
+        pid: i32 = (int32, tag = "2"),
+    }
+    SandboxSecurity {
+        namespaces: Option<Namespaces> = (message, optional, tag = "1"),
+    }
+    LinuxSandbox {
+        cgroup_parent: String = (string, tag = "1"),
+        security: Option<SandboxSecurity> = (message, optional, tag = "2"),
+    }
+    SandboxConfig {
+        metadata: Option<Metadata> = (message, optional, tag = "1"),
+        log_directory: String = (string, tag = "3"),
+        linux: Option<LinuxSandbox> = (message, optional, tag = "8"),
+    }
+    RunSandbox {
+        config: Option<SandboxConfig> = (message, optional, tag = "1"),
+        runtime_handler: String = (string, tag = "2"),
+    }
+    /// A request that names one object, or an answer that does.
+    Id {
+        id: String = (string, tag = "1"),
+    }
+    Image {
+        image: String = (string, tag = "1"),
+    }
+    Variable {
+        key: String = (string, tag = "1"),
+        value: String = (string, tag = "2"),
+    }
+    Mount {
+        container_path: String = (string, tag = "1"),
+        host_path: String = (string, tag = "2"),
+        readonly: bool = (bool, tag = "3"),
+    }
+    /// `SecurityProfile`: 0 is the engine's default.
+    Profile {
+        kind: i32 = (int32, tag = "1"),
+    }
+    ContainerSecurity {
+        namespaces: Option<Namespaces> = (message, optional, tag = "3"),
+        seccomp: Option<Profile> = (message, optional, tag = "15"),
+    }
+    LinuxContainer {
+        security: Option<ContainerSecurity> = (message, optional, tag = "2"),
+    }
+    ContainerConfig {
+        metadata: Option<ContainerMetadata> = (message, optional, tag = "1"),
+        image: Option<Image> = (message, optional, tag = "2"),
+        command: Vec<String> = (string, repeated, tag = "3"),
+        env: Vec<Variable> = (message, repeated, tag = "6"),
+        mounts: Vec<Mount> = (message, repeated, tag = "7"),
+        log_path: String = (string, tag = "11"),
+        linux: Option<LinuxContainer> = (message, optional, tag = "15"),
+        cdi: Vec<Id> = (message, repeated, tag = "17"),
+    }
+    CreateContainer {
+        sandbox: String = (string, tag = "1"),
+        config: Option<ContainerConfig> = (message, optional, tag = "2"),
+        sandbox_config: Option<SandboxConfig> = (message, optional, tag = "3"),
+    }
+    Status {
+        state: i32 = (int32, tag = "3"),
+        exit_code: i32 = (int32, tag = "7"),
+    }
+    ContainerStatus {
+        status: Option<Status> = (message, optional, tag = "1"),
+    }
+    Nothing {}
 }
-
-#[derive(Clone, PartialEq, Message)]
-struct Namespaces {
-    #[prost(int32, tag = "1")]
-    network: i32,
-    #[prost(int32, tag = "2")]
-    pid: i32,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct SandboxSecurity {
-    #[prost(message, optional, tag = "1")]
-    namespaces: Option<Namespaces>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct LinuxSandbox {
-    #[prost(string, tag = "1")]
-    cgroup_parent: String,
-    #[prost(message, optional, tag = "2")]
-    security: Option<SandboxSecurity>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct SandboxConfig {
-    #[prost(message, optional, tag = "1")]
-    metadata: Option<Metadata>,
-    #[prost(string, tag = "3")]
-    log_directory: String,
-    #[prost(message, optional, tag = "8")]
-    linux: Option<LinuxSandbox>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct RunSandbox {
-    #[prost(message, optional, tag = "1")]
-    config: Option<SandboxConfig>,
-    #[prost(string, tag = "2")]
-    runtime_handler: String,
-}
-
-/// A request that names one object, or an answer that does.
-#[derive(Clone, PartialEq, Message)]
-struct Id {
-    #[prost(string, tag = "1")]
-    id: String,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct Image {
-    #[prost(string, tag = "1")]
-    image: String,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct Variable {
-    #[prost(string, tag = "1")]
-    key: String,
-    #[prost(string, tag = "2")]
-    value: String,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct Mount {
-    #[prost(string, tag = "1")]
-    container_path: String,
-    #[prost(string, tag = "2")]
-    host_path: String,
-    #[prost(bool, tag = "3")]
-    readonly: bool,
-}
-
-/// `SecurityProfile`: 0 is the engine's default.
-#[derive(Clone, PartialEq, Message)]
-struct Profile {
-    #[prost(int32, tag = "1")]
-    kind: i32,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct ContainerSecurity {
-    #[prost(message, optional, tag = "3")]
-    namespaces: Option<Namespaces>,
-    #[prost(message, optional, tag = "15")]
-    seccomp: Option<Profile>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct LinuxContainer {
-    #[prost(message, optional, tag = "2")]
-    security: Option<ContainerSecurity>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct ContainerConfig {
-    #[prost(message, optional, tag = "1")]
-    metadata: Option<ContainerMetadata>,
-    #[prost(message, optional, tag = "2")]
-    image: Option<Image>,
-    #[prost(string, repeated, tag = "3")]
-    command: Vec<String>,
-    #[prost(message, repeated, tag = "6")]
-    env: Vec<Variable>,
-    #[prost(message, repeated, tag = "7")]
-    mounts: Vec<Mount>,
-    #[prost(string, tag = "11")]
-    log_path: String,
-    #[prost(message, optional, tag = "15")]
-    linux: Option<LinuxContainer>,
-    #[prost(message, repeated, tag = "17")]
-    cdi: Vec<Id>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct CreateContainer {
-    #[prost(string, tag = "1")]
-    sandbox: String,
-    #[prost(message, optional, tag = "2")]
-    config: Option<ContainerConfig>,
-    #[prost(message, optional, tag = "3")]
-    sandbox_config: Option<SandboxConfig>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct Status {
-    #[prost(int32, tag = "3")]
-    state: i32,
-    #[prost(int32, tag = "7")]
-    exit_code: i32,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct ContainerStatus {
-    #[prost(message, optional, tag = "1")]
-    status: Option<Status>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct Nothing {}
 
 /// What a pod's only container is to be.
 #[derive(Clone, Default)]

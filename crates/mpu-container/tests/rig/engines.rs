@@ -64,8 +64,7 @@ fn podman_by_device_and_by_runtime() {
     host.ok("podman import --quiet /tmp/image.tar glibc");
     let podman = |low: &str, more: &str| {
         let options = format!("--rm --network=none --cgroup-parent=/rig-{}-podman --runtime {low} {more}", host.init());
-        let done = host.sh(&format!("podman run {options} glibc sh -c \"{LOOK}\""));
-        String::from_utf8_lossy(&done.stdout).into_owned() + &String::from_utf8_lossy(&done.stderr)
+        host.said(&format!("podman run {options} glibc sh -c \"{LOOK}\""))
     };
     for low in ["/usr/bin/rig-runc", "/usr/bin/rig-crun"] {
         sees_nothing(&podman(low, "--env NVIDIA_VISIBLE_DEVICES=all"), low);

@@ -66,18 +66,8 @@ impl Host {
             }
         };
         let mut keeper = Command::new("unshare")
-            .args([
-                "--mount",
-                "--pid",
-                "--net",
-                "--ipc",
-                "--uts",
-                "--fork",
-                "--kill-child",
-                "sh",
-                "-c",
-                include_str!("host.sh"),
-            ])
+            .args("--mount --pid --net --ipc --uts --fork --kill-child sh -c".split(' '))
+            .arg(include_str!("host.sh"))
             .env("TREES", trees)
             .env("HOST", tree)
             .env("WORK", work.path())
@@ -131,17 +121,8 @@ impl Host {
     /// Runs a shell's script in the host. Background programs must not keep its output.
     pub fn sh(&self, script: &str) -> Output {
         let mut command = Command::new("nsenter");
-        command.args([
-            "--target",
-            &self.init.to_string(),
-            "--mount",
-            "--pid",
-            "--net",
-            "--ipc",
-            "--uts",
-            "--root",
-            "--wd",
-        ]);
+        command.args(["--target", &self.init.to_string()]);
+        command.args("--mount --pid --net --ipc --uts --root --wd".split(' '));
         // Nothing here takes a second; what hangs is a failure like another.
         command
             .args(["timeout", "--kill-after=5", "60", "/bin/sh", "-c", script])
@@ -149,6 +130,12 @@ impl Host {
             .env("PATH", "/usr/sbin:/usr/bin")
             .env("HOME", "/root");
         command.stdin(Stdio::null()).output().expect("nsenter runs")
+    }
+
+    /// What a script writes, however it ends.
+    pub fn said(&self, script: &str) -> String {
+        let done = self.sh(script);
+        String::from_utf8_lossy(&[done.stdout, done.stderr].concat()).into_owned()
     }
 
     /// The output of a script that must succeed.

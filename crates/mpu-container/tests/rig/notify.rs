@@ -51,8 +51,7 @@ fn docker_with_its_own_profile_is_heard() {
     let run = |more: &str| {
         let options = format!("--rm --network none --runtime nvidia --volume {CALLER}:{CALLER} {more}");
         // A container that ends at once can end before its output is copied.
-        let done = host.sh(&format!("docker run {options} glibc sh -c '{CALLER} {CALLS}; sleep 0.3'"));
-        String::from_utf8_lossy(&[done.stdout, done.stderr].concat()).into_owned()
+        host.said(&format!("docker run {options} glibc sh -c '{CALLER} {CALLS}; sleep 0.3'"))
     };
     for mode in ["jit-cdi", "legacy"] {
         configure(&host, mode, "/usr/bin/rig-runc");

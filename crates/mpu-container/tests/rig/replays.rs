@@ -16,24 +16,12 @@ use crate::wrapper::{configure, MODES, WRAPPER};
 
 /// Looks for the host's file by name and length, everywhere but where the kernel's own trees are. An image's link may well give its name to
 /// a mount point of the container's own.
-const SEARCH: [&str; 16] = [
-    "/usr/bin/busybox",
-    "find",
-    "/",
-    "-path",
-    "/proc",
-    "-prune",
-    "-o",
-    "-path",
-    "/sys",
-    "-prune",
-    "-o",
-    "-name",
-    "only-the-host",
-    "-size",
-    "7c",
-    "-print",
-];
+const SEARCH: &str =
+    "/usr/bin/busybox find / -path /proc -prune -o -path /sys -prune -o -name only-the-host -size 7c -print";
+
+fn search() -> Vec<&'static str> {
+    SEARCH.split(' ').collect()
+}
 
 /// What images do, as a script in their root, and what it would change if it were believed.
 const TRAPS: [(&str, &str); 12] = [
@@ -88,7 +76,7 @@ fn links_of_an_image_stay_within_it() {
                 host.ok(&format!(
                     "echo '[nvidia-container-runtime.modes.legacy]\ncuda-compat-mode = \"{compat}\"' >> {file}"
                 ));
-                let container = Container::new(&host, "glibc", &SEARCH)
+                let container = Container::new(&host, "glibc", &search())
                     .env(&["NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=all"]);
                 host.ok(&format!("cd {}/rootfs && {{ {script}; }}", container.folder()));
                 let what = format!("{trap}, {mode}, {compat}");
@@ -109,7 +97,7 @@ fn swapping_a_folder_for_a_link_gains_nothing() {
         configure(&host, mode, "runc");
         let mut started = 0;
         for _ in 0..6 {
-            let container = Container::new(&host, "glibc", &SEARCH).env(&["NVIDIA_VISIBLE_DEVICES=all"]);
+            let container = Container::new(&host, "glibc", &search()).env(&["NVIDIA_VISIBLE_DEVICES=all"]);
             let root = format!("{}/rootfs", container.folder());
             // Two swappers for as long as the container is made: where libraries are mounted, and where the linker's files are written.
             // Copies first: an overlay exchanges no folder that it shares with the image.

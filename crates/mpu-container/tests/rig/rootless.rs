@@ -61,9 +61,7 @@ fn podman_with_users_of_the_container_s_own() {
     let podman = |low: &str, more: &str| {
         let own = format!("--network=none --cgroup-parent=/rig-{}-podman", host.init());
         let users = "--uidmap 0:100000:65536 --gidmap 0:100000:65536";
-        let done =
-            host.sh(&format!("podman run --rm {own} {users} --runtime /usr/bin/{low} {more} glibc sh -c \"{LOOK}\""));
-        String::from_utf8_lossy(&[done.stdout, done.stderr].concat()).into_owned()
+        host.said(&format!("podman run --rm {own} {users} --runtime /usr/bin/{low} {more} glibc sh -c \"{LOOK}\""))
     };
     if podman("rig-runc", "").contains("operation not permitted") {
         return println!("skipped: no user namespaces here");
