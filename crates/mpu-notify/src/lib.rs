@@ -6,23 +6,27 @@
 
 #![allow(missing_docs)]
 
+mod budget;
+mod bytes;
 mod caller;
 pub mod client;
+mod counters;
 mod driver;
 pub mod error;
 #[cfg(any(test, feature = "fake"))]
 pub mod fake;
+mod filter;
 pub mod guest;
 mod id;
+mod kernel;
 mod listener;
 mod log;
 pub mod raise;
 pub mod run;
-mod supervisor;
+mod setting;
+pub mod supervisor;
 mod sys;
 pub mod systemd;
-
-pub use supervisor::{daemon, keeper as hold};
 
 /// Where an OCI runtime hands over the listener of a new container. That it takes a connection means: an engine is up.
 pub const LISTENER_SOCKET: &str = "/run/mpu/notify/listener.sock";

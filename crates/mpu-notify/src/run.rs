@@ -6,10 +6,10 @@
 use super::error::NotifyError;
 use super::{LISTENER_SOCKET, RETIRED};
 use crate::caller::numbers::Lookup;
-use crate::listener::filter;
+use crate::filter;
 use crate::listener::message;
+use crate::setting::Setting;
 use crate::supervisor::registry::Registry;
-use crate::supervisor::setting::Setting;
 use command_fds::{CommandFdExt, FdMapping};
 use mpu_host::config::{rules, Config};
 use mpu_host::host::{Host, CAP_SYS_ADMIN};

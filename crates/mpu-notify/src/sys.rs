@@ -6,8 +6,8 @@
 //! Outside truth: Linux `include/uapi/linux/seccomp.h` and `nsfs.h`; seccomp_unotify(2), ioctl_ns(2).
 #![allow(unsafe_code)]
 
-use crate::caller::memory::Mapping;
-use crate::caller::proc_folder::Tid;
+use crate::kernel::Mapping;
+use crate::kernel::Tid;
 use mpu_core::{HostPid, ViewPid};
 use std::collections::BTreeSet;
 use std::fs::File;

@@ -18,7 +18,7 @@ use mpu::processes;
 use mpu_engine as engine;
 use mpu_engine::module::load::Running;
 use mpu_host::progress::{say, Progress};
-use mpu_notify::{self as notify, error::NotifyError, hold};
+use mpu_notify::{self as notify, error::NotifyError, supervisor};
 
 use mpu::report::{self, Report, Style};
 use mpu::Error;
@@ -46,7 +46,7 @@ fn main() -> ExitCode {
 
 /// `mpu run`, whose exit code is its command's.
 fn supervised(cli: &Cli, command: &[OsString]) -> u8 {
-    let program = hold::this_program().context("cannot find this executable");
+    let program = supervisor::keeper::this_program().context("cannot find this executable");
     let ended = program.and_then(|program| {
         let ended = notify::run::run(&Host::this(), &program, &["notify", "init", "--"], command);
         ended.map_err(Error::from).context("the command did not run")
@@ -60,10 +60,10 @@ fn supervised(cli: &Cli, command: &[OsString]) -> u8 {
 /// A part of the notify engine, whose exit code is for whoever started it.
 fn part(cli: &Cli, what: &NotifyVerb) -> u8 {
     let ended = match what {
-        NotifyVerb::Serve => notify::daemon::serve(&Host::this()).map(|end| end.code()),
-        NotifyVerb::Hold => hold::this_program()
+        NotifyVerb::Serve => supervisor::daemon::serve(&Host::this()).map(|end| end.code()),
+        NotifyVerb::Hold => supervisor::keeper::this_program()
             .map_err(|source| NotifyError::Start { what: "the keeper".to_string(), source })
-            .and_then(|program| hold::hold(&program, &["notify", "serve"]).map(|()| Exit::Ok.code())),
+            .and_then(|program| supervisor::keeper::hold(&program, &["notify", "serve"]).map(|()| Exit::Ok.code())),
         NotifyVerb::Join { command } => Err(notify::run::join(&Host::this(), command)),
         NotifyVerb::Init { command } => Ok(notify::run::init(command)),
     };

@@ -1,8 +1,8 @@
 //! Each hook over a made-up root, with the arguments that NVIDIA's CDI files have.
 
-use std::io;
 use super::*;
 use std::fs;
+use std::io;
 use std::os::unix::fs::{symlink, MetadataExt};
 use tempfile::TempDir;
 

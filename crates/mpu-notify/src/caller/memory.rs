@@ -6,6 +6,7 @@
 //! Outside truth: proc_pid_mem(5), proc_pid_maps(5); `PROCMAP_QUERY` is Linux 6.11. Documentation/arch/arm64/tagged-address-abi.rst.
 
 use crate::caller::proc_folder::Folder;
+use crate::kernel::Mapping;
 use crate::sys;
 use rustix::fd::AsFd;
 use rustix::fs::OFlags;
@@ -136,34 +137,6 @@ fn untagged(address: u64) -> u64 {
     }
 }
 
-/// A stretch of memory and what may be done with it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Mapping {
-    pub(crate) start: u64,
-    pub(crate) end: u64,
-    pub(crate) readable: bool,
-    pub(crate) writable: bool,
-}
-
-impl Mapping {
-    pub(crate) fn covers(&self, address: u64) -> bool {
-        (self.start..self.end).contains(&address)
-    }
-
-    /// `7f5c1000-7f5c2000 rw-p …`
-    pub(crate) fn parse(line: &str) -> Option<Mapping> {
-        let mut words = line.split(' ');
-        let (start, end) = words.next()?.split_once('-')?;
-        let rights = words.next()?;
-        Some(Mapping {
-            start: u64::from_str_radix(start, 16).ok()?,
-            end: u64::from_str_radix(end, 16).ok()?,
-            readable: rights.starts_with('r'),
-            writable: rights.get(1..2) == Some("w"),
-        })
-    }
-}
-
 /// The memory of a caller that waits. One that was interrupted is not written to any more: it may have other things there by now.
 pub(crate) struct CallerMemory<'a> {
     pub(crate) memory: Memory,
@@ -187,7 +160,7 @@ impl CallerMemory<'_> {
 mod tests {
     use super::*;
     use crate::caller::proc_folder::of_thread;
-    use crate::caller::proc_folder::Tid;
+    use crate::kernel::Tid;
 
     #[test]
     fn a_tag_is_no_part_of_an_address_where_programs_may_keep_one() {
@@ -251,16 +224,5 @@ mod tests {
             let rights = |mapping: &Mapping| (mapping.readable, mapping.writable);
             assert_eq!(memory.mapping(address).expect("asked").as_ref().map(rights), listed.map(rights));
         }
-    }
-
-    #[test]
-    fn a_line_of_the_maps_is_read() {
-        let line = "7f5c8c000000-7f5c8c021000 rw-p 00000000 00:00 0                          [stack]";
-        let mapping = Mapping::parse(line).expect("a line");
-        assert!(mapping.readable && mapping.writable && mapping.covers(0x7f5c_8c02_0fff));
-        assert!(!mapping.covers(mapping.end));
-        let sealed = Mapping::parse("00400000-00401000 ---p 00000000 08:01 12").expect("a line");
-        assert!(!sealed.readable && !sealed.writable);
-        assert_eq!(Mapping::parse("nonsense"), None);
     }
 }

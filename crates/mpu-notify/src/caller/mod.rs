@@ -1,5 +1,6 @@
 //! The thread that waits for an answer: its rights, memory, descriptors, and PIDs in its namespace.
 
+pub(crate) mod accounts;
 pub(crate) mod memory;
 pub(crate) mod namespace;
 pub(crate) mod numbers;
@@ -7,5 +8,7 @@ pub(crate) mod proc_folder;
 pub(crate) mod process;
 pub(crate) mod process_cache;
 pub(crate) mod rights;
+pub(crate) mod rules;
 pub(crate) mod thread;
+pub(crate) mod threads;
 pub(crate) mod view;

@@ -2,6 +2,7 @@
 //!
 //! Reading them is [`mpu_host::folder`]'s. A thread's number is one of the host's PID namespace, in which a supervisor is.
 
+use crate::kernel::Tid;
 use mpu_core::HostPid;
 pub(crate) use mpu_host::folder::{device, is_drivers, Folder};
 use std::io;
@@ -28,23 +29,4 @@ pub(crate) fn is_tuners(device: Option<(u32, u32)>) -> bool {
 /// The value of a field of a `status` file.
 pub(crate) fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
     status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
-}
-
-/// A thread, as the host's PID namespace numbers it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Tid(u32);
-
-impl Tid {
-    /// The one that a notification is about: a supervisor gets numbers of its own namespace.
-    pub(crate) fn of(taken: &libc::seccomp_notif) -> Tid {
-        Tid(taken.pid)
-    }
-
-    pub(crate) fn of_this_thread() -> Tid {
-        Tid(rustix::thread::gettid().as_raw_nonzero().get() as u32)
-    }
-
-    pub(crate) fn get(self) -> u32 {
-        self.0
-    }
 }

@@ -6,11 +6,11 @@
 
 use crate::caller::memory::Memory;
 use crate::caller::namespace::Namespace;
-use crate::caller::proc_folder::Tid;
 use crate::caller::proc_folder::{device, field, of_thread, Folder};
 use crate::caller::process::lives;
 use crate::caller::rights::Rights;
 use crate::caller::rights::{root_of, Status};
+use crate::kernel::Tid;
 use crate::sys::{self, Info};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, OFlags};

@@ -2,14 +2,14 @@
 //!
 //! Owns how a rule of the policy becomes a view. The rules' meaning is mpu-core's, numbers are `numbers`' business.
 
+use crate::caller::accounts;
 use crate::caller::numbers::Numbers;
 use crate::caller::proc_folder::{of_process, Folder};
 use crate::caller::process::Look;
 use crate::caller::process::Process;
 use crate::caller::process_cache::ProcessCache;
-use crate::driver::accounts;
-use crate::driver::threads::InCall;
-use crate::supervisor::setting::Rules;
+use crate::caller::rules::Rules;
+use crate::caller::threads::InCall;
 use mpu_core::policy::Sees;
 use mpu_core::{HostPid, PidMap, ViewPid};
 
@@ -128,7 +128,7 @@ impl<M: OfHeld> PidMap for Resolved<'_, M> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::driver::threads::Threads;
+    use crate::caller::threads::Threads;
 
     struct Same;
 

@@ -1,17 +1,17 @@
 //! Issues one RM control on the caller's behalf and copies the translated result back. mpu-core translates, in copies that no
 //! caller can change.
 
+use crate::bytes::{put, put_wide, wide, word};
+use crate::caller::accounts;
 use crate::caller::memory::CallerMemory;
 use crate::caller::process::Look;
 use crate::caller::process_cache::ProcessCache;
 use crate::caller::view::{Resolved, View};
-use crate::driver::accounts;
-use crate::driver::bytes::{put, put_wide, wide, word};
 use crate::driver::file::Driver;
+use crate::driver::request::{Disposition, Request};
 use crate::driver::table::Table;
 use crate::driver::thread_sums::{add_up, Entries};
-use crate::listener::request::{Disposition, Request};
-use crate::supervisor::setting::Setting;
+use crate::setting::Setting;
 use crate::sys::{Answer, Fenced, FENCED};
 use mpu_abi::ioctl::{nvos54, RM_CONTROL_SIZE};
 use mpu_abi::{history, Control, History, Layout, Row, RowId, ROWS};

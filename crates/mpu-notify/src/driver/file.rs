@@ -4,10 +4,10 @@
 //! (osValidateClientTokens of os.c, 580.95.05). We are never that process; so where the caller's user is refused, it may be because it
 //! was another when it made the client, and is asked again as those that it can have been.
 
+use crate::bytes::word;
 use crate::caller::rights::{Own, Rights};
 use crate::caller::thread::Caller;
-use crate::driver::bytes::word;
-use crate::listener::request::Disposition;
+use crate::driver::request::Disposition;
 use crate::sys::{self, Fenced};
 use mpu_abi::ioctl::{nvos54, RM_CONTROL_SIZE, RM_EVENT_SIZE};
 use mpu_core::Reason;

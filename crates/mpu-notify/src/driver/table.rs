@@ -5,7 +5,7 @@
 //! Outside truth: embedded_param_copy.c of 580.95.05 (the driver copies as many entries out as the caller asked for, used or not); 535.261.03
 //! copies none where there is no session.
 
-use crate::driver::bytes::{put_wide, wide, word};
+use crate::bytes::{put_wide, wide, word};
 use crate::sys::{Fenced, FENCED};
 use mpu_abi::ioctl::gpumon;
 use mpu_abi::{Inner, Layout, Row};
@@ -89,7 +89,7 @@ impl Table {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::driver::bytes::put;
+    use crate::bytes::put;
     use mpu_abi::Control;
 
     fn row(control: Control) -> &'static Row {

@@ -3,8 +3,8 @@
 //!
 //! Knows no layout: where the figures stand is the row's. Which drivers are such is `threads`' business; numbers here are the host's.
 
-use crate::driver::bytes::{put, wide, word};
-use crate::driver::threads::others;
+use crate::bytes::{put, wide, word};
+use crate::caller::threads::others;
 use mpu_abi::{Entry, Rows};
 use mpu_core::HostPid;
 

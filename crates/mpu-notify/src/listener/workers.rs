@@ -4,13 +4,13 @@
 //! ours: while one of them waits for the driver, the other passes on what carries no PID. A caller that stops us at its own
 //! memory (a page that it serves itself) stops its own container's threads only.
 
+use crate::budget::{Account, Worker};
 use crate::caller::memory::brought;
 use crate::caller::process_cache::ProcessCache as Processes;
+use crate::driver::request::{Asked, Disposition};
 use crate::listener::notification::Asker;
-use crate::listener::request::{Asked, Disposition};
 use crate::listener::take_lock::Turn;
-use crate::supervisor::budget::{Account, Worker};
-use crate::supervisor::setting::Setting;
+use crate::setting::Setting;
 use crate::sys::{self, Answer, Journal, ProcessCache};
 use mpu_core::Reason;
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
@@ -211,9 +211,9 @@ fn answer(listener: &Listener, place: &mut ProcessCache, answer: Answer) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::budget::own_time;
     use crate::caller::numbers::Lookup;
-    use crate::listener::filter;
-    use crate::supervisor::budget::own_time;
+    use crate::filter;
     use rustix::fs::{ftruncate, memfd_create, MemfdFlags};
     use std::process::{Command, Stdio};
     use std::sync::mpsc::channel;

@@ -5,13 +5,13 @@
 
 use crate::caller::numbers::Lookup;
 use crate::client::State;
+use crate::counters::{Counters, COUNTERS};
 use crate::error::NotifyError;
 use crate::listener::message;
 use crate::log::say;
-use crate::supervisor::counters::{Counters, COUNTERS};
+use crate::setting::Setting;
 use crate::supervisor::fd_store;
 use crate::supervisor::registry::{Registry, JOURNAL};
-use crate::supervisor::setting::Setting;
 use crate::{CONTROL_SOCKET, LISTENER_SOCKET, RETIRED};
 use mpu_host::config::{rules, Config};
 use mpu_host::host::{Host, CAP_SYS_ADMIN};

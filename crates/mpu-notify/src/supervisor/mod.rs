@@ -1,9 +1,6 @@
 //! The process that answers all listeners of a host, what it keeps, and what keeps it alive.
 
-pub(crate) mod budget;
-pub(crate) mod counters;
 pub mod daemon;
 pub(crate) mod fd_store;
 pub mod keeper;
 pub(crate) mod registry;
-pub(crate) mod setting;

@@ -3,14 +3,14 @@
 //! Owns which there are, their places in the journal, and that copies of them and of the journal are kept elsewhere before
 //! anything relies on them. Knows nothing of sockets.
 
+use crate::budget::Account;
 use crate::caller::process_cache::ProcessCache;
 use crate::client::Cost;
 use crate::id::kept_id;
 use crate::listener::workers::{attend, Listener, THREADS};
 use crate::log::say;
-use crate::supervisor::budget::Account;
+use crate::setting::Setting;
 use crate::supervisor::fd_store;
-use crate::supervisor::setting::Setting;
 use crate::sys::{Journal, Place};
 use rustix::event::{eventfd, EventfdFlags};
 use rustix::fd::{AsFd, OwnedFd};

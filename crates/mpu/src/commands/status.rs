@@ -15,7 +15,7 @@ use mpu_host::driver::Driver;
 use mpu_host::exit::Exit;
 use mpu_host::host::Host;
 use mpu_host::time;
-use mpu_notify::{client, hold};
+use mpu_notify::{client, supervisor::keeper};
 use schemars::JsonSchema;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -102,7 +102,7 @@ pub fn status(host: &Host, ask: Ask) -> Result<Status, Error> {
         notify_state: supervisor
             .as_ref()
             .map(NotifyView::from)
-            .or_else(|| hold::lives(host).then(NotifyView::restarting)),
+            .or_else(|| keeper::lives(host).then(NotifyView::restarting)),
         nri: presence::plugins(host),
         driver: Driver::loaded(host).as_ref().map(DriverView::from),
         module_file: None,

@@ -15,8 +15,8 @@ use mpu_host::exit::Exit;
 use mpu_host::explain::Explain;
 use mpu_host::host::{Host, INIT_PID_NAMESPACE};
 use mpu_notify::client;
-use mpu_notify::hold;
 use mpu_notify::raise::{is_stale, systemd_has_unit, unfit, LOG, UNIT};
+use mpu_notify::supervisor::keeper;
 use mpu_notify::MOST_COUNTED;
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -161,7 +161,7 @@ fn restarts(host: &Host) -> Seen {
     }
     // More are not told apart.
     let at_least = if recent >= MOST_COUNTED { " or more" } else { "" };
-    let fix = match hold::lives(host) {
+    let fix = match keeper::lives(host) {
         true => format!("sudo tail -n 50 {LOG}   # says how each ended, with its last messages; report it"),
         false => format!("sudo journalctl -u {UNIT} -n 50   # says how each ended, with its last messages; report it"),
     };

@@ -7,13 +7,14 @@ use crate::caller::numbers::Lookup;
 use crate::caller::proc_folder::field;
 use crate::caller::process::Everybody;
 use crate::caller::rights::Own;
+use crate::caller::rules::Rules;
 use crate::caller::thread::own_user_namespace;
-use crate::driver::threads::Threads;
-use crate::listener::filter::NATIVE;
+use crate::caller::threads::Threads;
+use crate::counters::Counters;
+use crate::filter::NATIVE;
 use crate::log::say;
-use crate::supervisor::counters::Counters;
 use crate::sys::{self, seccomp_data};
-use mpu_core::policy::{BadRule, Sees, Table};
+use mpu_core::policy::BadRule;
 use mpu_core::HostPid;
 use rustix::fd::OwnedFd;
 use std::io;
@@ -38,36 +39,12 @@ pub struct Setting {
     pub(crate) counters: Counters,
 }
 
-/// Rules of the policy: their text, looked at once for all calls.
-pub(crate) struct Rules {
-    text: Box<str>,
-    table: Table,
-}
-
-impl Rules {
-    fn read(text: &str) -> Result<Rules, BadRule> {
-        let mut table = Table::EMPTY;
-        table.read(text.as_bytes())?;
-        Ok(Rules { text: text.into(), table })
-    }
-
-    pub(crate) fn text(&self) -> &str {
-        &self.text
-    }
-
-    /// What a caller with this cgroup sees. Most hosts have no rule, and it is then nobody's business.
-    pub(crate) fn of(&self, cgroup: impl FnOnce() -> Option<Vec<u8>>) -> Option<(Sees, Vec<u8>)> {
-        let cgroup = if self.text.is_empty() { None } else { cgroup() }?;
-        Some((self.table.of(self.text.as_bytes(), &cgroup), cgroup))
-    }
-}
-
 impl Setting {
     /// That of this host and of this process, which must be root in the host's PID namespace.
     pub fn new(lookup: Lookup, rules: &str, budget: u32) -> io::Result<Setting> {
         let rules = Rules::read(rules).unwrap_or_else(|bad| {
             say!("line {} of the policy is no rule: everybody sees its own processes only", bad.line);
-            Rules { text: "".into(), table: Table::EMPTY }
+            Rules::none()
         });
         Ok(Setting {
             lookup,
@@ -125,6 +102,7 @@ fn takes_x32() -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use mpu_core::policy::Sees;
 
     #[test]
     fn rules_with_a_bad_one_leave_those_that_were() {

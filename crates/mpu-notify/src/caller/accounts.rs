@@ -6,8 +6,8 @@
 //! Outside truth: NV0000_CTRL_GPUACCT_GET_PROC_ACCOUNTING_INFO_PARAMS and …_GET_ACCOUNTING_PIDS_PARAMS of ctrl0000gpuacct.h (times in
 //! microseconds since 1970, by the host's clock); proc_pid_stat(5).
 
+use crate::bytes::{put, wide, word};
 use crate::caller::proc_folder::of_process;
-use crate::driver::bytes::{put, wide, word};
 use mpu_abi::{ControlCmd, Rows};
 use mpu_core::HostPid;
 use rustix::time::{clock_gettime, ClockId, Timespec};
@@ -88,7 +88,7 @@ mod tests {
 
     fn record(start: u64) -> [u8; INFO_BYTES] {
         let mut record = [0; INFO_BYTES];
-        crate::driver::bytes::put_wide(&mut record, START, start);
+        crate::bytes::put_wide(&mut record, START, start);
         record
     }
 

@@ -11,7 +11,7 @@
 //! Outside truth: getrusage(2) (`RUSAGE_THREAD`: faults count for the thread that touches, whoever's memory it is); clock_gettime(2), and for
 //! the clock of a thread include/linux/posix-timers_types.h (`CPUCLOCK_PERTHREAD_MASK`).
 
-use crate::caller::proc_folder::Tid;
+use crate::kernel::Tid;
 use crate::sys;
 use rustix::time::{clock_gettime, ClockId, Timespec};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};

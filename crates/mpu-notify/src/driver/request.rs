@@ -3,12 +3,12 @@
 //! docs/notify.md lists them, and what each can show: a thread of the caller's may put
 //! another descriptor or another argument in its place before the kernel reads them again.
 
-use crate::caller::proc_folder::Tid;
+use crate::bytes::{put, put_wide, wide, word};
 use crate::caller::proc_folder::{is_drivers, is_tuners};
 use crate::caller::thread::Caller;
-use crate::driver::bytes::{put, put_wide, wide, word};
-use crate::listener::filter::{CONTROL, EVENT, LOOKED_AT, WRAPPED};
-use crate::supervisor::counters::Counters;
+use crate::counters::Counters;
+use crate::filter::{CONTROL, EVENT, LOOKED_AT, WRAPPED};
+use crate::kernel::Tid;
 use crate::sys::{self, seccomp_notif, Answer};
 use mpu_abi::ioctl::{nvos41, nvos54, xfer, RM_CONTROL_SIZE, RM_EVENT_SIZE, XFER_SIZE};
 use mpu_abi::{Control, ControlCmd};
