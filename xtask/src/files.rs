@@ -9,7 +9,6 @@ use anyhow::{Context, Result};
 use sha2::{Digest, Sha256};
 use walkdir::WalkDir;
 
-/// A file's text.
 pub fn read(path: &Path) -> Result<String> {
     Ok(fs_err::read_to_string(path)?)
 }

@@ -64,7 +64,6 @@ pub const HOST: &[Need] = &[
 
 pub const OBJECTS: &[Need] = &[need("objdump", "binutils", "to look into the kernel object")];
 
-/// For packing releases.
 pub const PACKAGES: &[Need] = &[
     need("dpkg-deb", "dpkg", "the Debian package"),
     need("gzip", "gzip", "manual pages in packages"),
@@ -94,7 +93,6 @@ pub const NODE: &[Need] = &[
 const BACKPORTED: [&str; 5] =
     ["qemu-system-x86", "qemu-system-arm", "qemu-user-static", "python3-virt-firmware", "pkcs11-provider"];
 
-/// For booting guests.
 pub const GUESTS: &[Need] = &[
     need("qemu-system-x86_64", "qemu-system-x86", "guests"),
     need("/usr/share/seabios/bios-256k.bin", "seabios", "guests: firmware"),

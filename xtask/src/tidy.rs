@@ -47,7 +47,6 @@ fn packages() -> Vec<serde_json::Value> {
     ["Cargo.toml", "fuzz/Cargo.toml"].into_iter().flat_map(of).collect()
 }
 
-/// Words in backticks.
 fn quoted(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').skip(1).step_by(2)
 }

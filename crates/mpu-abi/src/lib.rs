@@ -7,6 +7,7 @@
 //! Outside truth: the open kernel modules, release tags 515.43.04 to 610.43.03 (`src/common/sdk/nvidia/inc/ctrl/`), and for
 //! older releases the control tables inside the closed kernel objects of 390.157 to 555.58.02.
 #![no_std]
+#![deny(missing_docs)]
 #![forbid(unsafe_code)]
 
 mod by_release;

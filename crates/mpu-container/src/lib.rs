@@ -8,8 +8,6 @@
 //! system are a stranger's: a path in them is only ever resolved beneath the container's root, and none of them names a
 //! path of the host. No code of the driver is loaded or run on the host's side.
 
-#![allow(missing_docs)]
-
 pub mod beneath;
 pub mod capability;
 pub mod cdi;

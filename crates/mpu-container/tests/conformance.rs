@@ -90,7 +90,6 @@ fn conform(runtime: &str) {
     assert!(failures.is_empty(), "{} of {} cases:\n{}", failures.len(), count, failures.join("\n"));
 }
 
-/// What all cases share.
 struct World<'a> {
     dir: &'a Path,
     busybox: &'a Path,

@@ -5,6 +5,7 @@
 //! PIDs and store bytes. Never allocates, never panics, never writes outside the slice.
 //! Outside truth: docs/contract.md for the behaviour, `mpu-abi` for the layouts.
 #![no_std]
+#![deny(missing_docs)]
 #![forbid(unsafe_code)]
 
 #[cfg(test)]

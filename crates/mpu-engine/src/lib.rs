@@ -2,8 +2,6 @@
 //!
 //! An engine is a module below this one; another one adds a variant to [`Engine`], a line to [`up::preflight`] and its own module.
 
-#![allow(missing_docs)]
-
 pub mod apply;
 pub mod down;
 pub mod error;

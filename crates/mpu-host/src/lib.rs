@@ -4,8 +4,6 @@
 //! Owns what stands below every engine. Knows none of them, asks the driver nothing, and changes nothing of the host
 //! ([`own`] changes the calling process).
 
-#![allow(missing_docs)]
-
 pub mod config;
 pub mod containers;
 pub mod driver;

@@ -33,7 +33,6 @@ impl Phase {
     pub const SAID: [Phase; 6] =
         [Phase::Armed, Phase::Placed, Phase::Waiting, Phase::Refused, Phase::Retired, Phase::Stuck];
 
-    /// The word for it.
     pub fn word(&self) -> &str {
         match self {
             Phase::Armed => "armed",

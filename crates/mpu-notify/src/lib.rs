@@ -4,8 +4,6 @@
 //! controls and events to it; it asks the driver itself and gives the caller a translated answer (docs/notify.md). Knows nothing of how
 //! the filter gets into a container: that is `mpu-container`'s, `mpu nri`'s or `mpu run`'s.
 
-#![allow(missing_docs)]
-
 mod budget;
 mod bytes;
 mod caller;

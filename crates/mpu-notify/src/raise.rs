@@ -32,7 +32,6 @@ pub const LOG: &str = "/run/mpu/notify/log";
 const PATIENCE: Duration = Duration::from_secs(30);
 /// How long one without containers may take to end.
 const END_PATIENCE: Duration = Duration::from_secs(5);
-/// Between two looks.
 const PAUSE: Duration = Duration::from_millis(20);
 /// The first kernel with all that is needed: 5.5 has `SECCOMP_USER_NOTIF_FLAG_CONTINUE`, 5.6 `pidfd_getfd(2)`; and
 /// from 5.9 on a listener tells when its last caller has gone.

@@ -13,7 +13,6 @@ use tempfile::{NamedTempFile, PersistError};
 pub enum Mode {
     /// Those of the file that is replaced; its owner's alone (0600) where there is none.
     Kept,
-    /// These.
     Of(u32),
 }
 
@@ -36,9 +35,7 @@ pub fn create_file_atomically(path: &Path, contents: &[u8]) -> io::Result<File> 
 /// Whether a link that has the file's name is followed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Links {
-    /// It is followed.
     Followed,
-    /// It is an error.
     Refused,
 }
 

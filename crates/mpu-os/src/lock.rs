@@ -31,11 +31,9 @@ pub enum LockError {
 #[derive(Debug, thiserror::Error)]
 #[error("{} is held by {by}; waited {} s", path.display(), waited.as_secs())]
 pub struct Held {
-    /// The file.
     pub path: PathBuf,
     /// Who has it, in words.
     pub by: String,
-    /// How long was waited.
     pub waited: Duration,
 }
 

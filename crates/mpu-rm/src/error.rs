@@ -14,9 +14,5 @@ pub enum RmError {
     Ioctl { what: &'static str, source: io::Error },
     /// The resource manager answered with a status other than 0.
     #[error("the driver answered {what} with status {status:#x}")]
-    Status {
-        what: &'static str,
-        /// RM's status.
-        status: u32,
-    },
+    Status { what: &'static str, status: u32 },
 }

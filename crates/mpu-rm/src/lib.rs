@@ -3,8 +3,6 @@
 //! Owns the raw ioctls, which are nobody else's, and asks typed questions with them. Every object that it makes and every control
 //! that it asks has parameters without a pointer, so the driver writes into our buffers and nowhere else. Draws no conclusions.
 
-#![allow(missing_docs)]
-
 mod client;
 mod error;
 mod gpu;

@@ -9,8 +9,6 @@
 //! Outside truth: OCI runtime specification 1.2, `linux.seccomp.listenerPath`; what runtimes make of it is in
 //! docs/container/notify.md.
 
-#![allow(missing_docs)]
-
 mod policy;
 mod profile;
 mod rules;

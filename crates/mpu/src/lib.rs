@@ -5,8 +5,6 @@
 //!
 //! Entry points: [`commands`], one function per command, each giving a report that prints as text or as JSON.
 
-#![allow(missing_docs)]
-
 // The tests' modules that both sides share name the crate.
 #[cfg(test)]
 extern crate self as mpu;

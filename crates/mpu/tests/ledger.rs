@@ -11,7 +11,6 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 const GIB: u64 = 1 << 30;
-/// What no process has.
 const RESIDUE: u64 = 20 << 20;
 
 /// A process of a made-up history.

@@ -375,7 +375,6 @@ impl Server {
         self.ask(&format!("GET {path} HTTP/1.1\r\nHost: here\r\n\r\n"))
     }
 
-    /// Resident memory in KiB.
     fn resident(&self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();

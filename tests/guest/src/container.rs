@@ -15,7 +15,6 @@ use crate::processes;
 use crate::supervisor;
 use crate::wait::until;
 
-/// A running container.
 pub struct Container {
     bundle: Bundle,
     client: String,

@@ -9,7 +9,6 @@ use anyhow::{bail, Result};
 pub enum Engine {
     /// Nothing: the driver's own answers.
     None,
-    /// The kernel module.
     Module,
     /// The supervisor in user space.
     Notify,

@@ -10,7 +10,6 @@ use anyhow::{ensure, Context, Result};
 
 use crate::command::{must, run};
 
-/// The made-up GPU's node.
 const GPU: &str = "/dev/nvidia0";
 const NODES: [(&str, &str); 2] = [("/dev/nvidiactl", "255"), (GPU, "0")];
 
@@ -18,7 +17,6 @@ const NODES: [(&str, &str); 2] = [("/dev/nvidiactl", "255"), (GPU, "0")];
 /// there are no engines.
 const CLOSED_NODES: [(&str, &str); 2] = [("/dev/nvidiactl", "255"), (GPU, "77")];
 
-/// There is no interrupt.
 const PARAMETER: &str = "NVreg_EnableMSI=0";
 /// The chip is none for workstations.
 const OPEN_PARAMETER: &str = "NVreg_OpenRmEnableUnsupportedGpus=1";
@@ -105,7 +103,6 @@ pub fn keep_busy(samples: &[(u32, u32)]) -> Result<()> {
 /// Whether a story is played on NVIDIA's own driver, on a made-up GPU; else what keeps it from there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Real {
-    /// On an open driver.
     Played,
     /// On a closed driver, too: it needs no GPU.
     WithoutGpu,

@@ -8,7 +8,6 @@ use anyhow::{bail, Result};
 /// No machine that plays stories at all is slower.
 pub const PATIENCE: Duration = Duration::from_secs(90);
 
-/// Between two looks.
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// Waits until it holds; else an error with these words.

@@ -18,7 +18,6 @@ pub struct Row {
     pub era: String,
     /// The release of nvidia-smi and NVML.
     pub client: String,
-    /// Engines, in order.
     pub engines: Vec<String>,
     /// Stories by name; all if empty.
     pub stories: Vec<String>,
@@ -54,18 +53,13 @@ impl FromStr for Row {
     }
 }
 
-/// Three ways to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Ending {
-    /// As it should be.
     Pass,
-    /// Not so.
     Fail,
-    /// Not run.
     Skip,
 }
 
-/// Their words.
 const ENDINGS: [(&str, Ending); 3] = [("pass", Ending::Pass), ("fail", Ending::Fail), ("skip", Ending::Skip)];
 
 /// How a verdict's line begins.
@@ -76,17 +70,12 @@ const STORY: &str = "STORY ";
 /// `STORY name engine=module era=1 client=550.163.01 verdict=skip why it was not played`
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
-    /// The story's name.
     pub story: String,
-    /// What was at work.
     pub engine: String,
     /// The driver's era, as the plan has it.
     pub era: String,
-    /// The client's release.
     pub client: String,
-    /// How it ended.
     pub result: Ending,
-    /// Why, on one line.
     pub reason: String,
 }
 
@@ -125,7 +114,6 @@ pub const OOPS_OVER: &str = "OOPS-OVER";
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Last(pub i32);
 
-/// How it begins.
 const LAST: &str = "GUEST-RC=";
 
 impl fmt::Display for Last {

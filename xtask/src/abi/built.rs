@@ -39,7 +39,6 @@ kernel has no CONFIG_DEBUG_INFO_BTF_MODULES. Its nvidia.ko or its sources tell m
 /// What every driver is known to have. A built driver in which little of that is found is a piece of one, or one that this
 /// reader does not understand: of such a source nobody can say that nothing is new.
 pub struct Expected<'a> {
-    /// Controls that programs call.
     pub rows: &'a [Row],
     /// Controls' numbers by their structures: of the rows, and of what is known without a row.
     pub numbers: BTreeMap<String, u32>,

@@ -76,7 +76,6 @@ impl Member {
     }
 }
 
-/// Bytes and alignment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Layout {
     pub size: usize,
@@ -88,11 +87,8 @@ pub struct Layout {
 pub struct Field {
     /// Names from the outermost structure inwards, with dots.
     pub path: String,
-    /// The innermost name.
     pub name: String,
-    /// Its type as written.
     pub kind: String,
-    /// Bytes of one.
     pub size: usize,
     /// Byte offset of the first one.
     pub offset: usize,
@@ -154,7 +150,6 @@ impl Headers {
         self.names.entry(name.to_owned()).or_insert(kind);
     }
 
-    /// Names of types.
     pub fn names(&self) -> impl Iterator<Item = &String> {
         self.names.keys()
     }

@@ -27,7 +27,6 @@ pub enum Verdict {
     Gone,
 }
 
-/// One thing.
 #[derive(Clone, Debug, Serialize)]
 pub struct Finding {
     pub verdict: Verdict,
@@ -42,7 +41,6 @@ pub struct Finding {
     pub reach: Option<Reach>,
     /// `field@offset`, with how often it is there.
     pub fields: Vec<String>,
-    /// Why, in words.
     pub why: String,
     /// Of what is known: whether it is no PID at all.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -23,9 +23,7 @@ use methods::methods;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Reach {
-    /// Any process.
     Anybody,
-    /// A privileged process.
     Root,
     /// The driver itself only.
     Kernel,
@@ -33,7 +31,6 @@ pub enum Reach {
     Declared,
 }
 
-/// A control.
 #[derive(Clone, Debug)]
 pub struct Control {
     pub cmd: u32,
@@ -85,12 +82,10 @@ impl Carrier {
 pub struct Use {
     /// The notifier, or the function.
     pub name: String,
-    /// The file.
     pub place: String,
     pub pid: String,
 }
 
-/// What was read.
 #[derive(Default)]
 pub struct Tree {
     pub release: Option<String>,

@@ -3,7 +3,6 @@
 
 use super::guest::{Run, ROWS};
 
-/// Those who ask.
 pub const CALLERS: [&str; 2] = ["host", "container"];
 
 /// Rows that one look-up takes; for more it is called again.

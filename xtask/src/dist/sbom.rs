@@ -10,7 +10,6 @@ use serde_json::{json, Value};
 use crate::run::output;
 use crate::{files, lint, paths};
 
-/// Name and version.
 type Crate = (String, String);
 
 /// The list for one of our programs, by its package's name, and a machine, as text.

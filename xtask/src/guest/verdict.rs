@@ -80,7 +80,6 @@ pub struct Tally {
     verdicts: Vec<(String, Verdict)>,
     passed: usize,
     problems: Vec<String>,
-    /// The reason of each.
     skips: Vec<String>,
     /// How long a kernel's guest ran, and what it used.
     took: Vec<(String, [Duration; 2])>,

@@ -40,7 +40,6 @@ impl<'a> Lane<'a> {
         Self { clock, now: None, tally: Tally::default() }
     }
 
-    /// The next stage begins.
     pub fn enter(&mut self, what: &'static str) {
         self.leave();
         say(format!("{what}, after {} s", self.clock.began.elapsed().as_secs()));

@@ -19,7 +19,6 @@ pub struct Matrix {
     reloads: u32,
     /// What a row with every story takes, where nobody has looked.
     pub row_seconds: u32,
-    /// What a play takes.
     pub plays: BTreeMap<String, u32>,
     pair: Vec<Pair>,
     quick: Vec<Cell>,
@@ -38,7 +37,6 @@ struct Real {
     kernel: String,
     /// Which stories the quick run plays.
     quick: Vec<String>,
-    /// What it takes then.
     #[serde(default)]
     seconds: u32,
 }
@@ -66,7 +64,6 @@ struct Cell {
     /// Eras whose rows are played with the engine in user space, too.
     #[serde(default)]
     notify: Vec<String>,
-    /// As a pair's.
     #[serde(default)]
     last: bool,
     /// How the module redirects, where it is not left to it.
@@ -77,7 +74,6 @@ struct Cell {
     /// Stories that the quick run is content with; all unless named.
     #[serde(default)]
     stories: Vec<String>,
-    /// What it takes.
     #[serde(default)]
     seconds: u32,
 }
@@ -100,7 +96,6 @@ const NOTIFY: &str = "notify";
 const MODULE: &str = "module";
 /// Reloads of the module under load, where they are not counted in hundreds.
 const FEW_RELOADS: u32 = 2;
-/// No engine.
 const BARE: &str = "none";
 
 impl Matrix {

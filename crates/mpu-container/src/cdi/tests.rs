@@ -113,7 +113,6 @@ fn a_node_is_described_in_full() {
     assert_eq!(card.and_then(|card| card.file_mode), Some(0o660), "no driver opens it to everybody");
 }
 
-/// Device nodes, as root.
 #[test]
 fn a_node_that_is_there_speaks_for_itself() {
     use rustix::fs::{chmodat, chownat, makedev, mknodat, AtFlags, FileType, Gid, CWD};

@@ -19,7 +19,6 @@ const MODULES: [&str; 3] = ["nvidia", "nvidia-uvm", "nvidia-modeset"];
 /// The nodes that belong to no GPU.
 const CONTROL: [&str; 4] = ["/dev/nvidiactl", "/dev/nvidia-modeset", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"];
 
-/// The minor of nvidia-modeset.
 const MODESET: u32 = 254;
 
 #[derive(Debug, thiserror::Error)]

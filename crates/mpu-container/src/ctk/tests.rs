@@ -241,7 +241,6 @@ fn podmans_first_file_is_judged_with_those_that_come_after_it() {
     assert!(fs::read_to_string(file("containers.conf")).expect("written").contains("runtime = \"nvidia\""));
 }
 
-/// Device nodes, as root.
 #[test]
 fn control_nodes_are_made_and_linked() {
     let host = host();

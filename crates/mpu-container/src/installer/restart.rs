@@ -32,7 +32,6 @@ const STEP: Duration = Duration::from_millis(200);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
     None,
-    /// SIGHUP.
     Signal,
     /// `systemctl restart`.
     Systemd,

@@ -47,7 +47,6 @@ pub fn base() -> Value {
     })
 }
 
-/// A program on PATH.
 pub fn found(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     std::env::split_paths(&path).map(|dir| dir.join(program)).find(|path| path.is_file())

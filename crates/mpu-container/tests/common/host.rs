@@ -49,7 +49,6 @@ const FILES: &[&str] = &[
     "usr/share/nvidia/nvoptix.bin",
 ];
 
-/// Where the GPUs are.
 const BUSES: [&str; 4] = ["0000:1b:00.0", "0000:43:00.0", "0000:9b:00.0", "0001:c3:00.0"];
 
 /// A device node below `/dev`: name, major, minor.

@@ -26,7 +26,6 @@ pub fn libraries() -> String {
     format!("usr/lib/{}-linux-gnu", std::env::consts::ARCH)
 }
 
-/// What is set up.
 pub struct Stage {
     folder: tempfile::TempDir,
 }

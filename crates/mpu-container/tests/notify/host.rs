@@ -27,7 +27,6 @@ pub struct Ran {
     pub ok: bool,
     /// Its specification as the runtime had it.
     pub spec: Value,
-    /// The wrapper's log.
     pub log: String,
 }
 
@@ -82,7 +81,6 @@ impl Host {
         fs::write(self.at("config.toml"), text).unwrap();
     }
 
-    /// What the GPU is.
     pub fn describe(&self, node: Value) {
         let file = json!({"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu",
             "devices": [{"name": "0", "containerEdits": {"deviceNodes": [node]}}]});

@@ -30,7 +30,6 @@ pub fn build_caller(at: &Path) {
     assert!(built.success(), "cc cannot build {source}");
 }
 
-/// What has been seen.
 #[derive(Default)]
 struct Seen {
     containers: Vec<Value>,
@@ -46,7 +45,6 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// Listens.
     pub fn at(path: &Path) -> Engine {
         let _ = fs::remove_file(path);
         fs::create_dir_all(path.parent().expect("a folder")).expect("made");

@@ -38,7 +38,6 @@ pub fn take(listener: impl AsFd) -> io::Result<Waiting> {
     }
 }
 
-/// Answers it.
 pub fn answer(listener: impl AsFd, call: &Waiting, answer: Answer) -> io::Result<()> {
     let (error, flags) = match answer {
         Answer::PassOn => (0, libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE as u32),

@@ -12,10 +12,8 @@ use crate::cases::{self, list};
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Case {
-    /// Its name.
     pub name: String,
 
-    /// The program's name.
     pub run: String,
     /// Its arguments. `run` alone has the program and its arguments.
     pub args: Vec<String>,
@@ -73,7 +71,6 @@ pub struct Case {
     pub differs: Option<String>,
 }
 
-/// One text, or several.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(from = "Value")]
 pub struct Texts(pub Vec<String>);

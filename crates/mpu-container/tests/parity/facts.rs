@@ -7,7 +7,6 @@
 
 use serde_json::Value;
 
-/// Of an OCI specification.
 pub fn of_spec(spec: &Value) -> Vec<String> {
     let mut facts = Vec::new();
     let linux = &spec["linux"];
@@ -42,7 +41,6 @@ pub fn of_spec(spec: &Value) -> Vec<String> {
     facts
 }
 
-/// Of a CDI file.
 pub fn of_cdi(spec: &Value) -> Vec<String> {
     let mut facts = vec![format!("kind {}", text(&spec["kind"])), format!("version {}", text(&spec["cdiVersion"]))];
     edits(&spec["containerEdits"], &mut facts);

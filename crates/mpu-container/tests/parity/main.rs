@@ -28,7 +28,6 @@ const PROMISED: usize = 600;
 
 macro_rules! areas {
     ($($test:ident: $file:literal,)*) => {
-        /// The files, by name.
         const AREAS: &[(&str, &str)] = &[$(($file, include_str!(concat!($file, ".toml")))),*];
         $(#[test] fn $test() { area($file); })*
     };

@@ -45,7 +45,6 @@ pub struct Outcome {
     pub same: bool,
     /// What else is in the bundle than before.
     pub litter: Vec<String>,
-    /// The folder.
     pub world: World,
 }
 
@@ -68,7 +67,6 @@ impl World {
         text.replace("$D", "$W/driver").replace("$W", folder).replace("$L", &host::libraries())
     }
 
-    /// The way back.
     fn shorten(&self, text: &str) -> String {
         let folder = self.0.path().to_str().expect("UTF-8");
         text.replace(folder, "$W").replace("$W/driver", "$D").replace(&host::libraries(), "$L")

@@ -6,7 +6,6 @@ use crate::listener::Engine;
 use crate::notify::SOCKET;
 use crate::wrapper::{configure, WRAPPER};
 
-/// Starts of each kind.
 const STARTS: u32 = 100;
 
 /// The kind with an engine that listens; containers have no profile of their own then.

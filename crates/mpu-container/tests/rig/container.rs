@@ -19,7 +19,6 @@ pub struct Container<'a> {
 pub struct Ran {
     /// Whether it was created and started, and its program ended well.
     pub ok: bool,
-    /// What its program wrote.
     pub out: String,
     /// What its program and the runtime wrote to standard error.
     pub err: String,
@@ -40,7 +39,6 @@ impl<'a> Container<'a> {
         Container { host, name, config }
     }
 
-    /// Adds to its environment.
     pub fn env(mut self, variables: &[&str]) -> Container<'a> {
         let env = self.config["process"]["env"].as_array_mut().expect("a list");
         env.extend(variables.iter().map(|variable| json!(variable)));

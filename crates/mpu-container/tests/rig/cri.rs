@@ -125,13 +125,11 @@ pub struct Pod<'a> {
     pub runtime_class: &'a str,
     /// The devices that a device plugin hands out.
     pub cdi: &'a [&'a str],
-    /// Its environment.
     pub env: &'a [(&'a str, &'a str)],
     /// `shareProcessNamespace: true`.
     pub shares_pids: bool,
     /// `seccompProfile: {type: RuntimeDefault}`.
     pub confined: bool,
-    /// What it runs.
     pub command: &'a [&'a str],
     /// Files of the node, at their own places.
     pub mounts: &'a [&'a str],
@@ -144,7 +142,6 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// At this socket.
     pub fn at(socket: PathBuf, cgroup: String) -> Engine {
         Engine { socket, cgroup }
     }

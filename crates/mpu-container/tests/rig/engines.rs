@@ -52,7 +52,6 @@ pub fn docker_up(host: &Host, options: &str) {
     host.ok("docker import /tmp/image.tar glibc || { cat /tmp/dockerd.log >&2; exit 1; }");
 }
 
-/// And its end.
 pub fn docker_down(host: &Host) {
     host.ok("kill $(cat /run/docker.pid); while [ -e /run/docker.pid ]; do sleep 0.1; done");
 }

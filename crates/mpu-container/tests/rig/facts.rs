@@ -9,7 +9,6 @@ use std::path::Path;
 /// Characters of the devices' majors besides NVIDIA's own 195.
 pub const UVM_MAJOR: u32 = 235;
 
-/// A made-up GPU's UUID.
 pub fn uuid(gpu: u32) -> String {
     format!("GPU-6d70752d-7269-6700-0000-00000000000{gpu}")
 }

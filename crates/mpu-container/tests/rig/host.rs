@@ -13,7 +13,6 @@ use crate::facts;
 /// What the host has of a driver.
 #[derive(Clone, Copy)]
 pub enum Driver {
-    /// Nothing.
     None,
     /// This release's files, facts and nodes of so many GPUs.
     Release(&'static str, u32),
@@ -27,13 +26,11 @@ pub enum Driver {
 
 /// The newer of the releases in `xtask/rig.toml`.
 pub const R550: &str = "550.163.01";
-/// The older, with firmware.
 pub const R535: &str = "535.261.03";
 
 /// Where driver containers show their root to the host.
 pub const ELSEWHERE: &str = "/run/nvidia/driver";
 
-/// A host that runs.
 pub struct Host {
     keeper: Child,
     init: u32,

@@ -155,7 +155,6 @@ impl Request<RM_CONTROL_SIZE> {
         ControlCmd(word(&self.block, nvos54::CMD))
     }
 
-    /// Bytes of parameters.
     pub(crate) fn size(&self) -> u32 {
         word(&self.block, nvos54::PARAMS_SIZE)
     }

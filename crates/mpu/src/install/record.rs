@@ -7,7 +7,6 @@ use std::path::PathBuf;
 /// Where an installation lists what it consists of.
 pub const RECORD: &str = "/var/lib/mpu/install.json";
 
-/// What was installed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
     pub version: String,

@@ -17,7 +17,6 @@ const LONGEST: u64 = 16 << 20;
 /// The latest lines are kept.
 const MOST: usize = 200;
 
-/// They, oldest first.
 pub fn ours(host: &Host, with_names: bool) -> String {
     let dmesg = |tool| child::run(Command::new(tool).stdin(Stdio::null()), super::LONGEST_WAIT, LONGEST);
     let Some(Ok(dmesg)) = host.tool("dmesg").map(dmesg) else { return "dmesg cannot be read\n".to_string() };

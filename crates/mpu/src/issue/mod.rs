@@ -28,7 +28,6 @@ use std::time::Duration;
 const LONGEST: usize = 48 << 10;
 /// No program is waited for longer.
 const LONGEST_WAIT: Duration = Duration::from_secs(10);
-/// Our units.
 const UNITS: [&str; 4] = ["mpu.service", "mpu-notify.service", "mpu-metrics.service", "mpu-nri.service"];
 /// What is asked of a unit: words of systemd's and numbers.
 const PROPERTIES: &str = "LoadState,ActiveState,SubState,UnitFileState,Result,NRestarts";

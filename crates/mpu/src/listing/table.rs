@@ -3,7 +3,6 @@
 use super::columns::{Align, Column};
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-/// Between two columns.
 const GAP: usize = 2;
 
 /// The width of the terminal that this program writes to.

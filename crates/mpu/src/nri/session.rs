@@ -28,7 +28,6 @@ const RUNTIME_SERVICE: &str = "nri.pkg.api.v1alpha1.Runtime";
 const EVENTS: i32 = 1 << (4 - 1);
 /// The first call of a client, and our only one.
 const REGISTRATION: u32 = 1;
-/// Codes of gRPC.
 const INVALID_ARGUMENT: i32 = 3;
 const UNIMPLEMENTED: i32 = 12;
 /// How long an engine may take until the plugin is registered and configured. Engines themselves give up after 5 seconds, and after 2.

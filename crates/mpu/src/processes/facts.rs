@@ -15,7 +15,6 @@ pub struct Facts {
     /// Its number in the innermost PID namespace, if that is not the host's.
     pub container_pid: Option<ViewPid>,
     pub container: Option<Container>,
-    /// Its real user's number.
     pub uid: Option<u32>,
     /// Its user's name on the host.
     pub user: Option<String>,

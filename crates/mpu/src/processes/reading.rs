@@ -37,7 +37,6 @@ pub struct GpuReading {
 pub struct ProcessRow {
     pub pid: HostPid,
     pub kind: Kind,
-    /// Bytes.
     pub memory: Option<u64>,
     pub mig: Option<Mig>,
 }
@@ -63,7 +62,6 @@ const WINDOW: Duration = Duration::from_secs(1);
 /// The longest: what lies further back is another question's answer.
 const LONGEST: Duration = Duration::from_secs(15);
 
-/// NVML, loaded.
 pub struct Nvml {
     library: nvml_wrapper::Nvml,
     last: Option<SystemTime>,

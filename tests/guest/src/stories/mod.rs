@@ -34,12 +34,10 @@ mod ways;
 
 use crate::story::Story;
 
-/// All but the last.
 pub fn usual() -> impl Iterator<Item = &'static Story> {
     USUAL.iter().copied().flatten()
 }
 
-/// All of them.
 pub fn all() -> impl Iterator<Item = &'static Story> {
     usual().chain(LAST)
 }

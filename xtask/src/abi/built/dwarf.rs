@@ -26,7 +26,6 @@ type Entry<'a> = DebuggingInformationEntry<Bytes<'a>>;
 /// A declaration: its unit, and where in it.
 type At = (usize, UnitOffset);
 
-/// Declarations by name.
 pub struct Dwarf<'a> {
     dwarf: gimli::Dwarf<Bytes<'a>>,
     units: Vec<Unit<Bytes<'a>>>,

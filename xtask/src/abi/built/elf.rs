@@ -10,7 +10,6 @@ use object::{CompressionFormat, ObjectKind, RelocationKind, RelocationTarget, Se
 /// A byte of a section.
 pub type Place = (SectionIndex, u64);
 
-/// A file, parsed.
 pub struct Elf<'a> {
     file: object::File<'a>,
     functions: HashMap<Place, String>,
@@ -87,7 +86,6 @@ impl<'a> Elf<'a> {
         out
     }
 
-    /// Bytes of a section.
     pub fn data(&self, place: Place, size: usize) -> Result<&'a [u8]> {
         let data = self.file.section_by_index(place.0)?.data().context("a section is cut short")?;
         let start = usize::try_from(place.1)?;

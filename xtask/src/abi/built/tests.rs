@@ -60,7 +60,6 @@ struct Test;
 NV_STATUS rm_ioctl(nvidia_stack_t *a, nv_state_t *b, nv_file_private_t *c, NvU32 d, void *e, NvU32 f) { return 0; }
 ";
 
-/// What the interface has.
 const INTERFACE: &str = r"
 struct file;
 NV_STATUS os_memcpy_to_user(void *to, const void *from, NvU32 bytes) { return 0; }
