@@ -422,7 +422,7 @@ static __always_inline long mpu_call(struct file *file, unsigned int cmd, unsign
 		result = original(file, cmd, arg);
 		goto out;
 	}
-	context->request = _IOC_NR(cmd);
+	WRITE_ONCE(context->request, _IOC_NR(cmd));
 	/* Behind the context, in this order on every processor: mpu_context_enter() ends with a full barrier. */
 	while (unlikely((door = smp_load_acquire(&mpu_door)) != MPU_LEADS_IN)) {
 		if (door == MPU_LEADS_ELSEWHERE) {
