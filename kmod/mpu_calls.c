@@ -383,7 +383,7 @@ static noinline void mpu_believe(struct mpu_context *context, unsigned int cmd, 
 		mpu_count_reason(MPU_REASON_UNREADABLE);
 }
 
-/* The driver answered without passing its copy functions: the caller has the driver's own answer. */
+/* The driver answered without passing its copy functions: the caller has the answer that the host would get. */
 static noinline void mpu_note_uncopied(unsigned int cmd, unsigned long arg)
 {
 	unsigned long where;

@@ -97,7 +97,16 @@ pub fn mark_if(error: anyhow::Error, says_unreachable: impl Fn(&str) -> bool) ->
 /// reach a cache in root's home. Archived suites and slow mirrors let Valid-Until pass: signatures count, age does not, as nothing from
 /// here is installed on the machine.
 const PRIVATE: &str = r#"
+Dir::Etc::sourcelist "sources.list";
+Dir::Etc::sourceparts "sources.list.d";
+Dir::Etc::preferencesparts "/dev/null";
+Dir::Etc::netrc "/etc/apt/auth.conf";
+Dir::Etc::netrcparts "/etc/apt/auth.conf.d";
+Dir::State "var/lib/apt/";
+Dir::State::lists "lists/";
 Dir::State::status "/dev/null";
+Dir::Cache "var/cache/apt/";
+Dir::Cache::archives "archives/";
 APT::Default-Release "";
 APT::Sandbox::User "root";
 Acquire::Languages "none";

@@ -97,7 +97,10 @@ pub fn made(
     }
     let partial = beside(&place, &format!("partial-{}", std::process::id()));
     emptied(&partial)?;
-    make(&partial)?;
+    if let Err(error) = make(&partial) {
+        let _ = remove(&partial);
+        return Err(error);
+    }
     remove(&place)?;
     fs_err::rename(&partial, &place)?;
     Ok(place)

@@ -74,6 +74,7 @@ pub const PACKAGES: &[Need] = &[
     need("/usr/lib/python3/dist-packages/rpm/__init__.py", "python3-rpm", "a transaction of several of them"),
     need("rpmlint", "rpmlint", "Red Hat's checks of a package"),
     need("openssl", "openssl", "to sign checksums, and to verify them"),
+    need("/usr/lib/python3/dist-packages/pip/__init__.py", "python3-pip", "the tools that render the chart"),
 ];
 
 /// For starting programs of arm64 machines here.

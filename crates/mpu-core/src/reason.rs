@@ -71,7 +71,7 @@ impl Reason {
                  caller got the driver's own answer, and MPU judges later calls by the caller's copy of the argument"
             }
             Reason::CopyNotSeen => {
-                "the driver answered without passing its copy functions; the caller got the driver's own answer"
+                "the driver answered without passing its copy functions; the caller got the answer that the host would get"
             }
             Reason::Exempt => "a rule of the policy shows this caller the host's view; it got what a caller on the host gets",
             Reason::OutOfReach => {

@@ -118,13 +118,13 @@ pub enum Real {
     Probes,
 }
 
-/// Why a story is not played on a real driver; none if it is.
-pub fn lack(real: Real, is_closed: bool, has_client: bool) -> Option<&'static str> {
+/// Why a story is not played on a real driver; none if it is. `has_client` starts nvidia-smi, which a closed driver must not meet.
+pub fn lack(real: Real, is_closed: bool, has_client: impl FnOnce() -> bool) -> Option<&'static str> {
     Some(match real {
         Real::WithoutGpu => return None,
         _ if is_closed => "a closed driver: it cannot be overridden, so that no GPU starts and no process is in any list",
         Real::Played => return None,
-        Real::Client if has_client => return None,
+        Real::Client if has_client() => return None,
         Real::Client => {
             "the real driver: no nvidia-smi at hand asks as its release does, starts on it, and shows processes of a made-up GPU"
         }

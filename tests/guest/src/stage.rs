@@ -116,7 +116,7 @@ impl Stage {
     /// Why a story cannot be played on the stage's driver; none if it can.
     pub fn lack(&self, story: Real) -> Option<String> {
         let is_closed = real::is_closed(self.release()?);
-        real::lack(story, is_closed, self.has_client()).map(str::to_owned)
+        real::lack(story, is_closed, || self.has_client()).map(str::to_owned)
     }
 
     /// What the kernel has against the story that ended.

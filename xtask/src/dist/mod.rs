@@ -124,6 +124,8 @@ pub struct Release {
 impl Release {
     pub fn make(&self, out: &Path) -> Result<()> {
         let sources = Sources::now()?;
+        // Before minutes of building.
+        chart::tools().context("no tools that render the chart")?;
         files::emptied(out)?;
         let tree = match self.version {
             None => paths::repo().to_owned(),

@@ -9,6 +9,7 @@ use anyhow::{ensure, Context, Result};
 
 use super::job::Job;
 use super::real;
+use crate::apt::is_unreachable;
 use crate::arch::Arch;
 use crate::cpio::Archive;
 use crate::run::{output, run, say, Once};
@@ -48,6 +49,9 @@ fn manifests(archive: &mut Archive, job: &Job) -> Result<()> {
     }
     let folder = tempfile::tempdir()?;
     if let Err(error) = chart::render(folder.path()) {
+        if !is_unreachable(&error) {
+            return Err(error);
+        }
         say(format!("no manifests in the guest: {error:#}"));
         return Ok(());
     }

@@ -91,27 +91,38 @@ pub fn generate(root: &DriverRoot, request: &Request) -> Result<Spec, GenerateEr
     finish(devices, container_edits, request)
 }
 
-/// Takes out the nodes that are not on the host, for a caller who has said where they are. The paths come back.
+/// Takes out the nodes that are not on the host, for a caller who has said where they are, and devices without any node left. The paths come
+/// back. An error if no device is left: a spec must have one.
 pub fn leave_out_missing_nodes(spec: &mut Spec) -> Result<BTreeSet<String>, GenerateError> {
-    let is_there = |path: &str| fs::metadata(path).is_ok_and(|node| node.file_type().is_char_device());
     let mut missing = BTreeSet::new();
-    let common = [(None, &mut spec.container_edits)];
-    let devices = spec.devices.iter_mut().map(|device| (Some(&device.name), &mut device.container_edits));
-    for (device, edits) in common.into_iter().chain(devices) {
-        let mut gone = None;
-        edits.device_nodes.retain(|node| {
-            let path = node.host_path.as_ref().unwrap_or(&node.path);
-            is_there(path) || {
-                gone = Some(path.clone());
-                missing.insert(path.clone());
-                false
-            }
-        });
-        if let (Some(device), Some(path), true) = (device, gone, edits.device_nodes.is_empty()) {
-            return Err(GenerateError::NoNode(device.clone(), path));
+    take_missing_nodes(&mut spec.container_edits, &mut missing);
+    let mut empty = None;
+    spec.devices.retain_mut(|device| match take_missing_nodes(&mut device.container_edits, &mut missing) {
+        Some(path) if device.container_edits.device_nodes.is_empty() => {
+            empty.get_or_insert((device.name.clone(), path));
+            false
         }
+        _ => true,
+    });
+    match empty {
+        Some((device, path)) if spec.devices.is_empty() => Err(GenerateError::NoNode(device, path)),
+        _ => Ok(missing),
     }
-    Ok(missing)
+}
+
+/// The last of the paths that were taken out.
+fn take_missing_nodes(edits: &mut ContainerEdits, missing: &mut BTreeSet<String>) -> Option<String> {
+    let is_there = |path: &str| fs::metadata(path).is_ok_and(|node| node.file_type().is_char_device());
+    let mut gone = None;
+    edits.device_nodes.retain(|node| {
+        let path = node.host_path.as_ref().unwrap_or(&node.path);
+        is_there(path) || {
+            gone = Some(path.clone());
+            missing.insert(path.clone());
+            false
+        }
+    });
+    gone
 }
 
 pub fn generate_for(driver: &Driver, request: &Request) -> Result<Spec, GenerateError> {

@@ -1,13 +1,14 @@
 //! Specs of made-up hosts.
 
 use super::extra::Mode;
-use super::generate::{generate_for, Naming};
+use super::generate::{self, generate_for, Naming};
 use super::*;
 use crate::capability::Capabilities;
 use crate::driver::made_up::{self, Host};
 use crate::driver::{Driver, DriverRoot, Mig};
 use crate::edits::{ContainerEdits, Device, Spec};
 use rustix::fs::{FileType, CWD};
+use serde_json::json;
 use std::os::unix::fs::symlink;
 
 const VERSION: &str = "580.159.04";
@@ -384,4 +385,35 @@ fn users_words_change_what_comes_along() {
     let named: Vec<_> = HookName::ALL.into_iter().filter(|hook| options.hooks.has(*hook)).collect();
     assert_eq!(named, [HookName::Chmod]);
     assert!(!options.sockets && !options.groups);
+}
+
+#[test]
+fn device_without_nodes_is_left_out() {
+    let spec = |paths: &[&[&str]]| -> Spec {
+        let nodes = |paths: &&[&str]| paths.iter().map(|path| json!({"path": "/dev/gpu", "hostPath": path})).collect();
+        let devices = paths.iter().enumerate().map(|(index, paths)| {
+            let nodes: Vec<_> = nodes(paths);
+            json!({"name": index.to_string(), "containerEdits": {"deviceNodes": nodes}})
+        });
+        let devices: Vec<_> = devices.collect();
+        serde_json::from_value(json!({"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": devices})).unwrap()
+    };
+    let (here, gone) = ("/dev/null", "/no/such/node");
+    for (paths, left) in [
+        (&[&[here][..], &[here]][..], Some(vec!["0", "1"])),
+        (&[&[here], &[gone]], Some(vec!["0"])),
+        (&[&[here, gone], &[gone, gone]], Some(vec!["0"])),
+        (&[&[here], &[]], Some(vec!["0", "1"])),
+        (&[&[gone], &[gone]], None),
+    ] {
+        let mut spec = spec(paths);
+        let taken = generate::leave_out_missing_nodes(&mut spec);
+        let names: Vec<_> = spec.devices.iter().map(|device| &*device.name).collect();
+        assert_eq!(taken.is_ok().then_some(names), left, "{paths:?}");
+        assert!(spec.devices.iter().all(|device| device
+            .container_edits
+            .device_nodes
+            .iter()
+            .all(|node| node.host_path.as_deref() == Some(here))));
+    }
 }

@@ -11,7 +11,7 @@ use serde_json::Value;
 /// Fields whose objects, or lists of objects, have fields that we read or write.
 #[rustfmt::skip]
 const WITH_FIELDS: &[&str] = &[
-    "capabilities", "createContainer", "createRuntime", "devices", "hooks", "linux", "mounts", "namespaces",
+    "args", "capabilities", "createContainer", "createRuntime", "devices", "hooks", "linux", "mounts", "namespaces",
     "poststart", "poststop", "prestart", "process", "resources", "root", "seccomp", "startContainer", "syscalls",
     "user",
 ];
@@ -19,9 +19,10 @@ const WITH_FIELDS: &[&str] = &[
 /// The other fields that we read or write. The keys of a map, as of annotations, are no fields.
 #[rustfmt::skip]
 const FIELDS: &[&str] = &[
-    "access", "action", "additionalGids", "allow", "annotations", "args", "bounding", "defaultAction", "destination",
-    "env", "fileMode", "flags", "gid", "intelRdt", "listenerMetadata", "listenerPath", "major", "minor", "names",
-    "netDevices", "options", "path", "source", "timeout", "type", "uid",
+    "access", "action", "additionalGids", "allow", "annotations", "architectures", "bounding", "defaultAction", "destination",
+    "env", "fileMode", "flags", "gid", "index", "intelRdt", "listenerMetadata", "listenerPath", "major", "minor",
+    "names", "netDevices", "ociVersion", "op", "options", "path", "source", "timeout", "type", "uid", "value",
+    "valueTwo",
 ];
 
 /// Gives known fields the specification's own names, wherever they stand.

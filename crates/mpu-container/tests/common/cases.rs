@@ -19,7 +19,11 @@ pub fn read(file: &str, text: &str) -> BTreeMap<String, Map<String, Value>> {
     for mut table in document.remove("rows").into_iter().flat_map(list) {
         let rows = table.as_object_mut().and_then(|table| table.remove("cases")).unwrap_or_default();
         for row in list(rows).into_iter().map(list) {
-            add(row[0].as_str().expect("a name"), &fill(&table, &row));
+            let (name, case) = (row[0].as_str().expect("a name"), fill(&table, &row));
+            let text = case.to_string();
+            let is_place = |pair: &[u8]| pair[0] == b'$' && pair[1].is_ascii_digit();
+            assert!(!text.as_bytes().windows(2).any(is_place), "{file}: {name} is a row with too few values: {text}");
+            add(name, &case);
         }
     }
     document.iter().for_each(|(name, table)| add(name, table));

@@ -103,6 +103,8 @@ pub fn read(area: &str, text: &str) -> Vec<Case> {
 fn one(area: &str, name: String, mut table: Map<String, Value>) -> Case {
     for (key, exit, untouched) in FAILURES {
         if let Some(says) = table.remove(key) {
+            let other = ["exit", "untouched", "says"].into_iter().find(|other| table.contains_key(*other));
+            assert_eq!(other, None, "{area}: {name}: {key} states that already");
             table.extend([("exit".into(), exit.into()), ("untouched".into(), untouched.into()), ("says".into(), says)]);
         }
     }

@@ -265,10 +265,15 @@ fn restore(host: &Host, step: &Undo) -> Result<(), String> {
         }
         Undo::File { path, mode, backup } => {
             let restored = missing(path).iter().try_for_each(|folder| make_folder(folder)).and_then(|()| {
-                // A copy gets the label of the folder that it is made in. A rename needs no room on a full disk.
+                // A copy gets the label of the folder that it is made in. A link needs no room on a full disk.
                 replace_file_atomically(path, &fs::read(backup)?, Mode::Of(*mode)).map(drop).or_else(|error| {
-                    let renamed = fs::set_permissions(backup, Permissions::from_mode(*mode));
-                    renamed.and_then(|()| fs::rename(backup, path)).map_err(|_| error)
+                    let beside = path.with_file_name(format!(".mpu-undo-{}", std::process::id()));
+                    let linked = fs::set_permissions(backup, Permissions::from_mode(*mode))
+                        .and_then(|()| fs::hard_link(backup, &beside))
+                        .and_then(|()| fs::rename(&beside, path));
+                    // It stays, too, where both are one file already (rename(2)).
+                    let _ = fs::remove_file(&beside);
+                    linked.map_err(|_| error)
                 })
             });
             return restored.map_err(|e| format!("{}: {e}; what it was is in {}", path.display(), backup.display()));
@@ -277,11 +282,11 @@ fn restore(host: &Host, step: &Undo) -> Result<(), String> {
     restored.map_err(|e| format!("{}: {e}", path.display()))
 }
 
-/// Removes what is there: a folder only if it is empty.
+/// Removes what is there: a folder only if it is empty and the kernel lets it go.
 fn remove(path: &Path) -> io::Result<()> {
     let is_folder = fs::symlink_metadata(path).is_ok_and(|found| found.is_dir());
     match if is_folder { fs::remove_dir(path) } else { fs::remove_file(path) } {
-        Err(e) if matches!(e.kind(), io::ErrorKind::DirectoryNotEmpty | io::ErrorKind::NotFound) => Ok(()),
+        Err(error) if is_folder || error.kind() == io::ErrorKind::NotFound => Ok(()),
         removed => removed,
     }
 }

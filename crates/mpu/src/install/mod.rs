@@ -122,8 +122,10 @@ pub fn install(
         Action::Run(command) => command.first().is_some_and(|program| program == "dkms"),
         _ => false,
     };
-    let is_up = state::read(host)?.is_some_and(|state| state.version == VERSION)
-        || client::state(host)?.is_some_and(|state| state.version == VERSION && state.state == Phase::Armed);
+    // A dry run is for everybody, and the state of an engine is root's to read.
+    let is_up = !options.dry_run
+        && (state::read(host)?.is_some_and(|state| state.version == VERSION)
+            || client::state(host)?.is_some_and(|state| state.version == VERSION && state.state == Phase::Armed));
     let result = match before.as_deref() {
         _ if options.dry_run => Became::Planned,
         Some(VERSION) if (is_up || options.no_start) && !steps.iter().any(changes) => Became::Unchanged,
@@ -214,7 +216,13 @@ fn carry_out(
     last: impl FnOnce(),
 ) -> Result<(), InstallError> {
     for step in steps {
-        let undo = step.undo.as_ref().map_or(Ok(()), |undo| journal.will_undo(undo));
+        // Others may have brought an engine up or down since the plan was made.
+        let is_undone = match &step.action {
+            Action::Raise => !plan::engine_is_up(host),
+            Action::Lower => plan::engine_is_up(host),
+            _ => true,
+        };
+        let undo = step.undo.as_ref().filter(|_| is_undone).map_or(Ok(()), |undo| journal.will_undo(undo));
         if let Err(error) = undo.and_then(|()| act(host, kernel, &step.action, source, &mut journal)) {
             let what = step.view().map_or(String::new(), |view| view.what);
             let (reason, fix) = (chain(&error), error.fix());

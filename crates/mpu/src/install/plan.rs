@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// One step, and the command that undoes it. Files are put back by themselves.
+/// One step, and the command that undoes it, of an engine only if it was down or up before. Files are put back by themselves.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Step {
     pub action: Action,
@@ -124,7 +124,7 @@ fn reload(means: Means) -> Vec<Step> {
 }
 
 /// Whether an engine is up. What cannot be known is a later step's to say.
-fn engine_is_up(host: &Host) -> bool {
+pub(super) fn engine_is_up(host: &Host) -> bool {
     state::is_loaded(host) || client::state(host).is_ok_and(|state| state.is_some())
 }
 
@@ -220,8 +220,7 @@ pub fn install(host: &Host, items: Vec<Item>, dkms: bool, old: Option<&Record>, 
     }
     if is_started {
         let own = std::env::current_exe().map_or("mpu".to_string(), |path| path.display().to_string());
-        let undo = (!engine_is_up(host)).then(|| vec![own, "down".to_string()]);
-        steps.push(Step { action: Action::Raise, undo });
+        steps.push(Step { action: Action::Raise, undo: Some(vec![own, "down".to_string()]) });
         if means.systemd {
             // The engine is up; with this systemd knows it, and takes it down at the right time.
             let undo = (!runs(host, "mpu.service")).then_some("systemctl stop mpu.service");
@@ -251,8 +250,8 @@ pub fn uninstall(host: &Host, record: &Record, purge: bool) -> Vec<Step> {
     if record.service && means.systemd {
         steps.extend(UNITS.iter().filter_map(|unit| forget(host, unit)));
     }
-    let undo = engine_is_up(host).then(|| vec![Layout::Local.executable().display().to_string(), "up".to_string()]);
-    steps.push(Step { action: Action::Lower, undo });
+    let up = vec![Layout::Local.executable().display().to_string(), "up".to_string()];
+    steps.push(Step { action: Action::Lower, undo: Some(up) });
     if record.dkms && means.dkms {
         steps.push(dkms_remove(&record.version));
     }
@@ -261,7 +260,9 @@ pub fn uninstall(host: &Host, record: &Record, purge: bool) -> Vec<Step> {
         let is_kept = is_config(&file.path) && is_changed && !purge;
         steps.push(step(if is_kept { Action::Keep } else { Action::Remove }(file.path.clone())));
     }
-    let folders = record.directories.iter().rev().cloned();
+    // A link in a folder's place is the administrator's.
+    let is_folder = |path: &&PathBuf| fs::symlink_metadata(host.at(path)).is_ok_and(|found| found.is_dir());
+    let folders = record.directories.iter().rev().filter(is_folder).cloned();
     steps.extend(folders.chain([RECORD.into()]).map(Action::Remove).map(step));
     steps.extend(reload(means));
     steps

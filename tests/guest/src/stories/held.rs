@@ -113,10 +113,10 @@ fn starved_hand_over_keeps_no_caller_waiting(_: &Stage, scene: &Scene) -> Result
     let own = words(&scene.own());
     let starver = format!("nvctl starve {IDLE} {BUSY} 300 >/tmp/starving & echo $! >/tmp/starver");
     scene.b.script(&format!("{starver}; until grep -q starving /tmp/starving; do usleep 50000; done"))?;
-    let callers = Callers::start(&scene.a, 4, &format!("nvctl spin 2 {own}"))?;
+    let callers = Callers::start(&scene.a, 4, &format!("nvctl spin 2 {own}"));
     let ((taken, longest), took) = timed(|| taking_over(longest_block));
     scene.b.script("kill -9 $(cat /tmp/starver)")?;
-    let text = callers.stop()?;
+    let text = callers?.stop()?;
     let taken = taken?;
     right!(taken.status == 0, "the other instance does not take over: {}", taken.err);
     back_to_mpu()?;
