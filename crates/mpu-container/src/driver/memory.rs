@@ -272,7 +272,7 @@ mod tests {
     struct Host(tempfile::TempDir);
 
     #[test]
-    fn a_start_that_hangs_holds_up_nobody_for_ever() {
+    fn hung_start_delays_others_for_limited_time() {
         let records = tempfile::tempdir().unwrap();
         let held = lock(records.path(), Duration::ZERO).unwrap();
         let said = lock(records.path(), Duration::from_millis(20)).unwrap_err().to_string();
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_administrator_keeps_stays() {
+    fn administrators_limit_is_kept() {
         let host = Host::with(&["top", "top/pods", "top/pods/a"]);
         for keeps in ["3", "100", "max"] {
             host.keep("top/pods", keeps);
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_shows_as_max_is_held() {
+    fn limit_shown_as_max_is_held() {
         // `NVIDIA_GPU_MEMORY_LIMIT=2147483647`, and the sum of two such.
         for written in [((1u64 << 31) - 1) << 20, 1 << 52] {
             assert!(holds(Some(MemoryLimits::NONE), written));
@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_container_says_of_itself_counts_no_more_than_the_gpu_has() {
+    fn container_request_counts_at_most_gpu_memory() {
         let host = Host::with(&["top", "top/pods", "top/pods/a", "top/pods/b"]);
         fs::write(host.path("dmem.capacity"), format!("{REGION} 100\n")).unwrap();
         for claims in ["max", "1000"] {
@@ -418,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn above_what_may_not_be_written_is_the_end() {
+    fn unwritable_cgroup_ends_the_walk() {
         // The kernel lets nobody write here, not even root.
         let host = Host::with(&["pods", "pods/a"]);
         let file = host.path("pods/dmem.min");
@@ -429,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn containers_that_start_at_once_do_not_refuse_each_other() {
+    fn simultaneous_starts_all_succeed() {
         let names: Vec<String> = (0..8).map(|number| format!("pods/{number}")).collect();
         let mut all: Vec<&str> = names.iter().map(String::as_str).collect();
         all.push("pods");
