@@ -128,7 +128,7 @@ fn starved_hand_over_keeps_no_caller_waiting(_: &Stage, scene: &Scene) -> Result
 }
 
 /// Threads that hardly run, and threads that keep them from it.
-const IDLE: u32 = 200;
+const IDLE: u32 = 400;
 const BUSY: u32 = 8;
 /// The module's own limit is 1.5 s.
 const LONGEST_WAIT: Duration = Duration::from_secs(2);
