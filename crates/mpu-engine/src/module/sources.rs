@@ -207,7 +207,7 @@ mod tests {
     use mpu_host::explain::Explain;
 
     #[test]
-    fn a_directory_gives_its_sources_and_nothing_built() {
+    fn source_directory_excludes_build_products() {
         let dir = fake::directory();
         for name in ["mpu.ko", "mpu.mod.c", ".mpu.o.cmd", "mpu_probes.h", "notes.txt"] {
             fs::write(dir.path().join(name), "x").expect("a file");

@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn dkms_is_asked_for_the_key_that_it_was_given() {
+    fn signing_key_comes_from_dkms_configuration() {
         let fake = FakeHost::in_order();
         put(&fake, PLACES[1], &DER);
         put(&fake, ("/root/k", "/root/c"), &DER);
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pin_is_told_from_names_that_are_like_it() {
+    fn pin_value_attribute_is_recognized() {
         for name in ["/keys/pin-value.pem", "pkcs11:token=t?pin-source=file:/root/pin", "pkcs11:object=100%25%zz%", ""]
         {
             assert!(!has_pin(name), "{name}");

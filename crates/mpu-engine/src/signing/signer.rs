@@ -287,7 +287,7 @@ mod tests {
 
     /// Whether the kernel believes it is the kernel's to say: neither keys nor tools are asked.
     #[test]
-    fn what_ends_in_the_mark_is_signed_whoever_signed_it() {
+    fn module_with_trailing_signature_mark_is_signed() {
         let fake = FakeHost::in_order();
         let with = |end: &[u8]| {
             let path = module(&fake);
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tool_that_signs_nothing_has_failed() {
+    fn tool_leaving_module_unsigned_fails() {
         let fake = locked();
         fake.tool("kmodsign", SIGNS);
         let path = module(&fake);
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernels_tool_makes_signatures_that_hold() {
+    fn sign_file_signature_verifies_with_openssl() {
         let Some(tool) = real_tool() else {
             return eprintln!("skipped: no kernel headers with sign-file, no MPU_SIGN_FILE");
         };
@@ -453,13 +453,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shorter_than_a_signature_is_not_signed() {
+    fn file_shorter_than_signature_is_unsigned() {
         let fake = FakeHost::in_order();
         assert!(!is_signed(&module(&fake)) && !is_signed(Path::new("/nowhere")));
     }
 
     #[test]
-    fn secure_boot_is_what_the_firmware_and_shim_say() {
+    fn secure_boot_follows_firmware_and_shim_variables() {
         let fake = FakeHost::in_order();
         let check = |variables: &[(&str, &str)], expect| {
             for (path, value) in variables {

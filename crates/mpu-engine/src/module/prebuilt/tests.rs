@@ -138,7 +138,7 @@ fn packed_ones_are_unpacked_and_a_lack_of_the_tool_is_said() {
 }
 
 #[test]
-fn what_is_larger_than_any_module_is_not_read_whole() {
+fn oversized_module_is_passed_over() {
     let (fake, path) = in_order();
     File::options().write(true).open(&path).and_then(|file| file.set_len(1 << 40)).expect("a large file");
     let over = find(&fake.host(), RELEASE, all).passed_over;
@@ -147,7 +147,7 @@ fn what_is_larger_than_any_module_is_not_read_whole() {
 
 /// Where the folder is a link, whoever may change the link decides which module is loaded.
 #[test]
-fn the_folder_may_be_a_link_that_only_root_can_change() {
+fn module_folder_link_must_be_root_only() {
     let (fake, path) = in_order();
     let at = |path: &str| fake.host().at(path);
     fs::rename(at("/usr/lib/mpu/modules"), at("/usr/lib/kept")).expect("moved");
@@ -168,7 +168,7 @@ fn the_folder_may_be_a_link_that_only_root_can_change() {
 }
 
 #[test]
-fn what_the_caller_wants_passes_over_too() {
+fn caller_predicate_can_pass_over_module() {
     let (fake, path) = in_order();
     let found = find(&fake.host(), RELEASE, |built| match built.signed {
         true => Ok(()),
