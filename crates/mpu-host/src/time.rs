@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_time_is_what_a_calendar_says() {
+    fn stamp_matches_calendar() {
         for (seconds, text) in [
             (0, "1970-01-01T00:00:00Z"),
             (951_782_399, "2000-02-28T23:59:59Z"),

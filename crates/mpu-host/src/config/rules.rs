@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn globs_that_cannot_be_meant_are_named() {
+    fn invalid_selectors_have_a_fault() {
         for whom in [
             Selector::Container(String::new()),
             Selector::Container("a/b".into()),
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_that_fits_no_cgroup_is_called_futile() {
+    fn rule_matching_no_cgroup_is_futile() {
         let deep = |names: usize| "/a".repeat(names);
         for (glob, path, is_futile) in [
             (deep(MOST_NAMES), deep(MOST_NAMES), false),
@@ -214,7 +214,7 @@ mod tests {
 
     /// The case for which it is said: with a wider rule behind it, a futile one leaves the wider one's word.
     #[test]
-    fn beyond_the_names_that_are_looked_at_the_wider_rule_decides() {
+    fn wider_rule_decides_beyond_name_limit() {
         let of = |names: usize| {
             let own = Rule { sees: Visibility::Own, whom: Selector::Cgroup("/a".repeat(names)) };
             let wide = Rule { sees: Visibility::Host, whom: Selector::Cgroup("/a/**".into()) };

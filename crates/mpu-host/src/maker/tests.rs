@@ -164,7 +164,7 @@ fn one_process_alone_has_a_bound_of_its_own() {
 }
 
 #[test]
-fn who_is_not_there_has_nothing() {
+fn missing_process_has_no_driver() {
     assert_eq!(has_the_driver(Path::new("/nowhere"), HostPid::new(1).expect("a PID"), &Look::new()), Has::No);
     let socket = std::os::unix::net::UnixDatagram::unbound().expect("a socket");
     let own = Folder::at("/proc/self").expect("ours");
