@@ -118,7 +118,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_else_of_a_request_counts(request: u64) {
+        fn request_bits_outside_mask_are_ignored(request: u64) {
             let (told, rest) = (told(), rest());
             let bare = request & u64::from(MASK);
             prop_assert_eq!(matches(&told, request), matches(&told, bare));
