@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn lock_that_is_removed_and_made_again_has_one_holder() {
+    fn recreated_lock_file_has_one_holder() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("lock");
         let (holders, taken) = (AtomicU32::new(0), AtomicU32::new(0));
