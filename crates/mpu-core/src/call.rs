@@ -228,7 +228,7 @@ impl Call {
             Layout::QueryOne { pid, .. } => {
                 let pid = usize::from(pid);
                 let Some(number) = get_u32(bytes, pid) else { return };
-                let Some(place) = asked.first_mut() else { return ask_about_nobody(pid, bytes) };
+                let Some(place) = asked.first_mut() else { return ask_about_no_process(pid, bytes) };
                 *place = number;
                 let number = host_number(number, map);
                 self.inner_address = number.into();
@@ -406,7 +406,7 @@ fn no_record(control: Control, bytes: &mut [u8]) -> Answer {
     Answer { outcome: Some((control, outcome)), copied: Copied::NoSuchProcess }
 }
 
-fn ask_about_nobody(pid: usize, bytes: &mut [u8]) {
+fn ask_about_no_process(pid: usize, bytes: &mut [u8]) {
     if let Some(number) = get_u32(bytes, pid) {
         put_u32(bytes, pid, host_number(number, &Nobody));
     }

@@ -77,7 +77,7 @@ proptest! {
     /// After a list has been rewritten it holds the visible PIDs in the driver's order, with every other field of a kept
     /// entry as it was, and zeroes where the others stood.
     #[test]
-    fn lists_hold_own_rows_in_order_and_nothing_else(
+    fn list_holds_only_own_rows_in_order(
         row in 0..ROWS.len(), pids in proptest::collection::vec(100u32..140, 0..250), map in namespace(),
     ) {
         let row = &ROWS[row];

@@ -116,7 +116,7 @@ fn figure(bytes: &[u8], pid: u32, engine: usize) -> f64 {
 }
 
 #[test]
-fn figures_agree_with_what_real_nvml_said() {
+fn figures_agree_with_real_nvml() {
     // nvmlDeviceGetProcessUtilization of 580.159.04 on these very bytes: (424, sm 10, mem 1), (423, sm 7, mem 0). With 424's
     // records given to 423 at no utilisation it said (423, sm 7, mem 0) again; with the idle PID in them, (423, sm 16, mem 2).
     // NVML averages in whole percents as it goes, so its figures are not exact; utilisation is in hundredths of a percent.
