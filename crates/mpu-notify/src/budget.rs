@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_beyond_the_budget_is_waited_for() {
+    fn charge_beyond_budget_returns_a_wait() {
         let (mut level, began) = (Level::default(), Instant::now());
         let mut charge = |millis: u64, at: u64, percent| {
             level.charge_at(Duration::from_millis(millis), began + Duration::from_millis(at), percent).as_millis()
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_that_callers_point_at_are_paid_for_and_our_own_are_not() {
+    fn only_callers_page_faults_are_charged() {
         let mut worker = Worker::of_this_thread(Arc::default());
         worker.before_translating();
         worker.pages = 0;

@@ -105,7 +105,7 @@ mod tests {
     use mpu_core::policy::Sees;
 
     #[test]
-    fn rules_with_a_bad_one_leave_those_that_were() {
+    fn malformed_rules_keep_previous_rules() {
         let Ok(setting) = Setting::new(Lookup::of_this_kernel(), "host /a", 0) else {
             println!("skipped: only root can answer for others");
             return;
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_that_is_no_policy_lets_nobody_see_more() {
+    fn malformed_policy_becomes_no_rules() {
         if let Ok(setting) = Setting::new(Lookup::of_this_kernel(), "everybody", 0) {
             assert_eq!(setting.rules().text(), "");
         }

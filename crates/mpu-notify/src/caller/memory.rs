@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_that_were_never_touched_are_counted_once() {
+    fn first_page_touch_is_counted_once() {
         let file = File::from(rustix::fs::memfd_create("mpu-test", rustix::fs::MemfdFlags::CLOEXEC).expect("memory"));
         rustix::fs::ftruncate(&file, 64 << 12).expect("64 pages");
         let numbers = sys::shared_numbers(&file, 64 << 9).expect("mapped");

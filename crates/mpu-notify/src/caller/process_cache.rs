@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_known_counts_while_the_process_lives() {
+    fn cached_pid_is_valid_until_process_ends() {
         let own = Namespace::own().expect("ours").id();
         let (mut child, pid) = sleep();
         let (held, same) = (ProcessCache::default(), ViewPid::new(pid.get()).expect("a PID"));
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_that_was_given_away_is_not_the_old_ones() {
+    fn reused_pid_is_not_the_cached_process() {
         let own = Namespace::own().expect("ours").id();
         let (mut child, pid) = sleep();
         let (mut other, others) = sleep();
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_container_found_out_another_knows() {
+    fn driver_use_is_shared_between_containers() {
         let all = Everybody::default();
         let (one, other) = (ProcessCache::among(&all), ProcessCache::among(&all));
         let own = Namespace::own().expect("ours").id();
@@ -221,7 +221,7 @@ mod tests {
         assert_eq!(all.count(), 0);
     }
 
-    fn nobody(all: &Everybody) -> Arc<Process> {
+    fn dead_process(all: &Everybody) -> Arc<Process> {
         Arc::new(Process::new(std::fs::File::open("/dev/null").expect("/dev/null").into(), Numbers::new(), all))
     }
 
@@ -235,15 +235,15 @@ mod tests {
         let pid = |number| HostPid::new(number).expect("not 0");
         let most = MOST.min(most() / PART) as u32;
         for number in 1..=most {
-            known.keep(pid(number), nobody(&all), &all);
+            known.keep(pid(number), dead_process(&all), &all);
         }
         assert_eq!((known.processes.len(), all.count()), (most as usize, most as usize));
-        known.keep(pid(most + 1), nobody(&all), &all);
+        known.keep(pid(most + 1), dead_process(&all), &all);
         assert_eq!((known.processes.len(), all.count()), (1, 1));
     }
 
     #[test]
-    fn one_container_lets_go_its_own_and_nobody_elses() {
+    fn cache_evicts_only_own_processes() {
         let all = Everybody::default();
         let (quiet, busy) = (ProcessCache::among(&all), ProcessCache::among(&all));
         let own = Namespace::own().expect("ours").id();
@@ -251,12 +251,12 @@ mod tests {
         let (mut child, held) = sleep();
         quiet.view_of(own, held).expect("it lives");
         for number in 1..=MOST as u32 + 1 {
-            busy.lock().keep(pid(number), nobody(&all), &all);
+            busy.lock().keep(pid(number), dead_process(&all), &all);
         }
         assert!(quiet.living(held).is_some(), "the neighbour's is still known");
         // As if others had all descriptors that there are.
         all.as_if_more(most());
-        quiet.lock().keep(pid(7), nobody(&all), &all);
+        quiet.lock().keep(pid(7), dead_process(&all), &all);
         assert_eq!(quiet.lock().processes.len(), 0, "there is no room");
         assert_eq!(quiet.view_of(own, held), ViewPid::new(held.get()), "what is not kept is right all the same");
         all.as_if_fewer(most());

@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_waits_for_one_who_looks_what_the_driver_is() {
+    fn slow_driver_lookup_blocks_no_other_thread() {
         let threads = Threads::default();
         let (look_on, slow) = std::sync::mpsc::channel::<()>();
         let (told, is_looking) = std::sync::mpsc::channel();

@@ -145,7 +145,7 @@ mod tests {
     impl OfHeld for Same {}
 
     #[test]
-    fn a_number_of_a_process_that_never_had_the_driver_is_nobodys() {
+    fn pid_without_driver_use_is_not_translated() {
         let (held, threads) = (ProcessCache::default(), Threads::default());
         let own = HostPid::new(std::process::id()).expect("a PID");
         let view = ViewPid::new(own.get()).expect("a PID");

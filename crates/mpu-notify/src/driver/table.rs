@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn the_driver_is_asked_for_what_the_caller_asks_and_refuses_by_itself_what_it_would() {
+    fn table_request_keeps_callers_count() {
         let row = row(Control::NvencSessions);
         let ours = Fenced::new().expect("memory");
         for count in [0, 512, 32768, 32769, u32::MAX] {
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn every_row_fits_into_the_memory_that_the_driver_is_given() {
+    fn every_row_fits_in_fenced_memory() {
         for row in mpu_abi::ROWS {
             assert!(row.params_size as usize <= FENCED, "{row:?}");
             let inner = match row.layout {

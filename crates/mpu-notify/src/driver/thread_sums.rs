@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_has_what_its_threads_have() {
+    fn process_amount_is_sum_of_its_threads() {
         let (tell, told) = std::sync::mpsc::channel();
         let (done, wait) = std::sync::mpsc::channel::<()>();
         let thread = std::thread::spawn(move || {
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_does_not_come_changes_nothing() {
+    fn missing_driver_answer_keeps_params() {
         let mut params = vec![0; FIRST + MOST * 72];
         put(&mut params, 0, u32::MAX);
         put(&mut params, FIRST + PID, std::process::id());

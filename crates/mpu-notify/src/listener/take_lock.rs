@@ -81,7 +81,7 @@ mod tests {
     use std::time::{Duration, Instant};
 
     #[test]
-    fn the_other_thread_is_woken_by_a_caller_and_by_nothing_else() {
+    fn waiting_thread_is_woken_only_by_caller() {
         let listener = eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd");
         let call = |count: u64| rustix::io::write(&listener, &count.to_ne_bytes()).expect("a word");
         let turn = Turn::at(listener.as_fd());

@@ -220,7 +220,7 @@ mod tests {
     use std::time::{Duration, Instant};
 
     #[test]
-    fn calls_that_were_gone_before_they_were_taken_are_paid_for() {
+    fn calls_killed_before_receipt_are_charged() {
         if !rustix::process::geteuid().is_root() {
             println!("skipped: only root can answer for others");
             return;

@@ -220,7 +220,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     #[test]
-    fn there_is_one_keeper_and_whoever_looks_does_not_keep_it_out() {
+    fn keeper_is_unique_despite_brief_lock_probe() {
         let fake = mpu_host::host::fake::FakeHost::in_order();
         let path = fake.host().at(LOCK);
         assert!(!lives(&fake.host()) && !path.exists(), "looking makes nothing");
@@ -246,7 +246,7 @@ mod tests {
 
     /// What a thread in an uninterruptible wait leaves of its process, a thread leaves that lives on when the first one has ended.
     #[test]
-    fn a_process_whose_first_thread_has_ended_has_died_before_it_has_a_status() {
+    fn process_with_dead_leader_has_died() {
         let program = "import ctypes, sys, threading\n\
             threading.Thread(target=sys.stdin.read).start()\n\
             print('up', flush=True)\n\
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_sent_before_the_other_side_hung_up_is_kept_if_it_is_wanted() {
+    fn unpolled_descriptor_is_kept_after_hangup() {
         let (ours, theirs) = UnixDatagram::pair().expect("a pair of sockets");
         let mut kept = Vec::new();
         for words in ["FDSTORE=1\nFDNAME=polled", "FDSTORE=1\nFDNAME=unread\nFDPOLL=0"] {
