@@ -48,7 +48,7 @@ fn answers(script: &str) -> Option<Vec<Value>> {
 }
 
 #[test]
-fn up_and_down_twice_each_leave_what_they_say() {
+fn repeated_up_and_down_report_their_results() {
     let Some(all) = answers(
         "$mpu up --engine notify --any-driver --json\n\
          $mpu up --engine notify --any-driver --json\n\
@@ -71,7 +71,7 @@ fn up_and_down_twice_each_leave_what_they_say() {
 }
 
 #[test]
-fn a_container_that_goes_on_keeps_the_supervisor_until_it_ends() {
+fn running_container_keeps_retired_supervisor() {
     let Some(all) = answers(
         "$mpu up --engine notify --any-driver --json\n\
          mkfifo /run/go; $mpu run -- cat /run/go >/dev/null & run=$!\n\
@@ -95,7 +95,7 @@ fn a_container_that_goes_on_keeps_the_supervisor_until_it_ends() {
 }
 
 #[test]
-fn a_supervisor_that_is_killed_is_there_again_with_its_containers() {
+fn killed_supervisor_restarts_with_its_containers() {
     let Some(all) = answers(
         "$mpu up --engine notify --any-driver --json >/run/up\n\
          mkfifo /run/go; $mpu run -- cat /run/go >/dev/null & run=$!\n\

@@ -105,7 +105,7 @@ fn where_no_module_can_be_had_the_next_command_is_the_same() {
 }
 
 #[test]
-fn whoever_is_not_root_is_told_first() {
+fn doctor_without_root_suggests_sudo_first() {
     let fake = bare();
     fake.write("/proc/self/status", "Name:\tmpu\nCapEff:\t0000000000000000\n");
     is_next(&fake, "not root", "sudo mpu doctor");

@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn what_flaps_or_changes_its_words_is_said_once_a_minute_at_most() {
+    fn flapping_state_reports_once_per_minute() {
         let heard = Heard::default();
         let mut telling = Telling::new(&heard, &|_| ());
         for now in 0..600 {
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn that_a_node_is_served_is_said_after_trouble_and_once_by_each_agent() {
+    fn served_event_is_sent_once_after_trouble() {
         let heard = Heard::default();
         let mut telling = Telling::new(&heard, &|_| ());
         for now in 0..1000 {
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn a_driver_that_comes_late_is_no_event() {
+    fn driver_wait_under_a_minute_sends_no_event() {
         let heard = Heard::default();
         let mut telling = Telling::new(&heard, &|_| ());
         for now in 0..60 {
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn an_api_server_that_is_away_is_left_alone_and_told_afterwards() {
+    fn unreachable_api_server_is_retried_rarely() {
         let heard = Heard::default();
         heard.is_down.set(true);
         let log = RefCell::new(Vec::new());
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn events_that_are_denied_are_tried_rarely_though_nodes_can_be_read() {
+    fn denied_events_are_retried_rarely() {
         let heard = Heard::default();
         heard.denies_events.set(true);
         let log = RefCell::new(Vec::new());

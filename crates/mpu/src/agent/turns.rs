@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_that_leave_at_once_one_is_the_last() {
+    fn simultaneous_leavers_have_one_last() {
         let fake = FakeHost::in_order();
         for _ in 0..20 {
             let turns = [turn(&fake, "a"), turn(&fake, "b")];
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_killed_agent_is_nobody_and_has_its_place_again_when_it_comes_back() {
+    fn killed_agent_regains_its_turn() {
         let fake = FakeHost::in_order();
         let (old, new) = (turn(&fake, "old"), turn(&fake, "new"));
         drop(old); // as the kernel does with the files of a killed process
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gate_that_is_not_let_go_is_not_waited_for_without_end() {
+    fn held_gate_times_out() {
         let fake = FakeHost::in_order();
         let turn = turn(&fake, "a");
         // What another test starts at this moment has the descriptor of the turn's own look until it runs its program.
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_but_root_can_hold_what_agents_hold() {
+    fn turn_files_are_root_only() {
         let fake = FakeHost::in_order();
         // As an older agent made them.
         for name in ["gate", "a.turn"] {

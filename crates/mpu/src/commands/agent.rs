@@ -170,7 +170,7 @@ mod tests {
     use mpu_host::host::fake::FakeHost;
 
     #[test]
-    fn a_driver_that_hangs_is_said_to_and_asked_no_second_time() {
+    fn hanging_driver_is_measured_only_once() {
         use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
         static ASKED: AtomicUsize = AtomicUsize::new(0);
         static IS_BACK: AtomicBool = AtomicBool::new(false);

@@ -139,7 +139,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn needed_is_what_the_module_redirects() {
+    fn needed_symbols_match_module_hooks() {
         let table = include_str!("../../../../kmod/mpu_hooks.c");
         let rows = table.lines().filter(|line| line.starts_with("\t[MPU_"));
         let symbols: BTreeSet<&str> = rows.flat_map(|row| row.split('"').skip(1).step_by(2)).collect();

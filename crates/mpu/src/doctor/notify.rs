@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn a_containers_name_does_nothing_to_a_terminal() {
+    fn container_name_has_no_control_characters() {
         let of = |name: Option<&str>, id: &str| {
             let (id, name) = (id.to_string(), name.map(str::to_string));
             shown(&Container { id, runtime: Runtime::Docker, user: None, name, pod: None, outer: None })

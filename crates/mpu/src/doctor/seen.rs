@@ -88,7 +88,7 @@ mod tests {
     use super::typeable;
 
     #[test]
-    fn what_a_person_types_is_a_command_or_a_comment() {
+    fn fix_becomes_command_or_comment() {
         for (fix, typed) in [
             ("apt-get install make gcc-12", "sudo apt-get install make gcc-12"),
             ("`dmesg | tail` shows the kernel's messages", "# `dmesg | tail` shows the kernel's messages"),

@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn every_address_is_both_kinds_or_the_one_that_there_is() {
+    fn wildcard_address_binds_available_ip_families() {
         let asked = |at: &str, errno: i32| {
             let tried = std::cell::RefCell::new(Vec::new());
             let bound = tcp(at.parse().expect("an address"), |at| {

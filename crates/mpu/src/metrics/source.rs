@@ -150,7 +150,7 @@ mod tests {
     use mpu_host::host::fake::FakeHost;
 
     #[test]
-    fn without_a_driver_nobody_asks_nvml() {
+    fn usage_without_driver_skips_nvml() {
         let fake = FakeHost::in_order();
         fake.remove("/sys/module/nvidia");
         assert_eq!(usage(&fake.host()), Err(Trouble::Failed("no NVIDIA driver is loaded".to_string())));
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_child_tells_is_what_it_read() {
+    fn usage_json_from_child_round_trips() {
         let known = Known { id: "a", name: "b", pod: "c", namespace: "d", runtime: "e" };
         let row = Use {
             gpu: 1,

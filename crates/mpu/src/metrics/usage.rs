@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_differ_only_where_they_are_cut_are_one_row() {
+    fn equally_truncated_names_share_one_row() {
         let long = "x".repeat(text::LONGEST_VALUE);
         let uses = vec![row(0, &format!("{long}a"), 1, Some(1)), row(0, &format!("{long}b"), 2, Some(1))];
         assert_eq!(Usage { gpus: vec![], uses }.sums(&[]).len(), 1);

@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_engine_is_believed_from_the_release_that_can() {
+    fn engine_capabilities_follow_its_release() {
         for (name, version, sets, tells) in [
             ("containerd", "v2.3.1", true, true),
             ("containerd", "2.10.0~rc.1", true, false),

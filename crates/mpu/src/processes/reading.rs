@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_that_fails_leaves_no_complete_answer() {
+    fn failed_process_list_marks_answer_incomplete() {
         let both = |other| Lists::default().with(Kind::Compute, listed(2), None).with(Kind::Graphics, Err(other), None);
         for lacking in [NvmlError::NotSupported, NvmlError::FunctionNotFound] {
             let lists = both(lacking);
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_that_fails_leaves_no_complete_answer() {
+    fn failed_mig_part_marks_answer_incomplete() {
         let part = |list| Lists::default().with(Kind::Compute, list, None);
         let lists = part(listed(1)).and(part(Err(NvmlError::NoPermission))).and(part(listed(1)));
         assert!(matches!(lists.trouble, Some(NvmlError::NoPermission)) && lists.rows.len() == 2, "{lists:?}");

@@ -136,7 +136,7 @@ fn a_containers_own_profile_is_kept_and_the_listener_added() {
 }
 
 #[test]
-fn who_gets_the_listener_and_why_others_do_not() {
+fn only_eligible_containers_get_the_listener() {
     let gpu = Made::with_gpu;
     let any = |access: &str| message(&[number(1, 1), bytes(5, access)]);
     let fuse =
@@ -269,7 +269,7 @@ fn without_a_notify_engine_containers_start_as_without_mpu() {
 }
 
 #[test]
-fn an_engine_that_comes_late_or_restarts_is_found_again() {
+fn plugin_reconnects_to_late_or_restarted_engine() {
     let place = Place::new();
     let mut plugin = Plugin::start(&place, &[]);
     plugin.says("waiting for a container engine at ", 1);
@@ -297,7 +297,7 @@ fn an_engine_that_comes_late_or_restarts_is_found_again() {
 
 /// Each of these ends the connection with a reason, and the next one is as good as any.
 #[test]
-fn an_engine_that_sends_no_messages_is_left_and_tried_again() {
+fn plugin_reconnects_after_malformed_engine_messages() {
     type Bad = (&'static str, fn(&mut Connection), &'static str);
     let bad: [Bad; 8] = [
         ("a frame of 4 GiB", |it| it.raw(&[0, 0, 0, 1, 0xff, 0xff, 0xff, 0xff]), "announced 4294967295 bytes"),
@@ -349,7 +349,7 @@ fn an_engine_that_sends_no_messages_is_left_and_tried_again() {
 }
 
 #[test]
-fn an_engine_that_refuses_or_hangs_is_asked_again_later() {
+fn plugin_retries_refusing_or_silent_engine() {
     let place = Place::new();
     let engine = Engine::at(&place.socket());
     let mut plugin = Plugin::start(&place, &[]);

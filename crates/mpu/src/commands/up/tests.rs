@@ -40,7 +40,7 @@ fn supervised(s: &Setup, containers: &[&str]) -> FakeSupervisor {
 }
 
 #[test]
-fn up_builds_loads_and_reports_and_again_changes_nothing() {
+fn repeated_up_is_already_up() {
     let s = Setup::new();
     let done = up(&s, &s.kernel()).expect("up");
     assert_eq!((done.result, done.engine), (How::Loaded, Engine::Module));
@@ -62,7 +62,7 @@ fn asked(s: &Setup, kernel: &FakeKernel<'_>, ask: Ask) -> Result<Done, Error> {
 }
 
 #[test]
-fn armed_is_said_of_what_was_seen_and_placed_of_what_was_not() {
+fn up_reports_armed_only_after_translation() {
     let s = Setup::new();
     let done = asked(&s, &FakeKernel::taking(&s.fake, state::PLACED), translates).expect("up");
     assert_eq!((done.result, done.exit()), (How::Loaded, Exit::Ok));
@@ -82,7 +82,7 @@ fn armed_is_said_of_what_was_seen_and_placed_of_what_was_not() {
 }
 
 #[test]
-fn module_that_gets_no_calls_does_not_stay_and_one_that_does_not_translate_does() {
+fn up_unloads_only_module_without_calls() {
     let s = Setup::new();
     let kernel = FakeKernel::taking(&s.fake, state::PLACED);
     let options = UpOptions { module: s.options(), ask: Some(misses), ..UpOptions::default() };
@@ -126,7 +126,7 @@ fn without_a_driver_it_waits() {
 }
 
 #[test]
-fn refused_redirect_leaves_nothing_loaded_and_no_record() {
+fn refused_redirect_leaves_no_module_or_record() {
     let s = Setup::new();
     let kernel = FakeKernel::taking(&s.fake, "version=0.1.0\nstate=refused\nrefused=nvidia_unlocked_ioctl:16\n");
     fails(&s, &kernel, by(Asked::Auto, &s), ("redirect_refused", Exit::Refused, (1, 1)));
@@ -153,7 +153,7 @@ fn building_alone_needs_no_rights_and_a_given_module_no_tools() {
 }
 
 #[test]
-fn policy_goes_in_with_the_module_and_a_bad_one_loads_nothing() {
+fn module_loads_only_with_valid_policy() {
     let s = Setup::new();
     s.fake.write(FILE, "[[rule]]\nsees = \"host\"\ncgroup = \"/monitors\"\n");
     up(&s, &s.kernel()).expect("up");
