@@ -379,7 +379,7 @@ E: Some index files failed to download. They have been ignored, or old ones used
 E: Failed to fetch some archives.";
 
     #[test]
-    fn only_what_nobody_could_be_reached_for_is_unreachable() {
+    fn only_connection_failures_are_unreachable() {
         assert!(says_unreachable(NOBODY));
         for said in [
             WRONG,

@@ -17,7 +17,7 @@ mod tests {
     use anyhow::anyhow;
 
     #[test]
-    fn only_what_nobody_can_be_asked_for_is_skipped() {
+    fn only_unreachable_tools_are_skipped() {
         let out_of_reach = apt::mark_if(anyhow!("E: Could not connect"), |_| true).context("cannot fetch the index");
         for (error, outcome) in [(out_of_reach, Outcome::Passed), (anyhow!("a wrong hash"), Outcome::Failed)] {
             let mut tally = Tally::default();

@@ -338,7 +338,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_ran_is_reported_beside_what_could_not_be_made() {
+    fn completed_jobs_are_reported_beside_failed_ones() {
         let play = |job: u32| match job {
             2 => Err(anyhow!("no room left").context("cannot make its image")),
             3 => panic!("as a bug would"),

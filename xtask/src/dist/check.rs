@@ -468,7 +468,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_difference_that_nobody_named_is_found() {
+    fn undeclared_package_difference_is_found() {
         let map = |rows: &[(&str, &str)]| {
             rows.iter().map(|(path, what)| (path.to_string(), what.to_string())).collect::<BTreeMap<_, _>>()
         };

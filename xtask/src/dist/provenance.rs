@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_whole_verifies_and_says_whether_anybody_vouches_for_it() {
+    fn intact_release_verifies_and_reports_signature() {
         let keys_folder = tempfile::tempdir().unwrap();
         let (private, public) = keys(keys_folder.path(), "ours").unwrap();
         let signed = release(Some(&private));
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn the_statement_names_every_file_the_commit_and_what_was_told() {
+    fn statement_names_files_commit_and_parameters() {
         let folder = release(None);
         let text = std::fs::read_to_string(folder.path().join(STATEMENT)).unwrap();
         let statement: Value = serde_json::from_str(&text).unwrap();

@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn scripts_are_sound_shell_and_call_what_they_define() {
+    fn rpm_scripts_pass_shell_checks() {
         for variant in VARIANTS {
             let package = Package {
                 name: variant.program,

@@ -240,7 +240,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_build_has_left_in_the_sources_is_not_shipped() {
+    fn source_files_exclude_ignored_build_products() {
         let folder = tempfile::tempdir().unwrap();
         output(Command::new("git").args(["init", "--quiet"]).current_dir(folder.path())).unwrap();
         for name in [".gitignore", "mpu_main.c", "mpu_main.o", "mpu_new.c"] {

@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_story_that_every_row_skips_is_named() {
+    fn always_skipped_story_is_unplayed() {
         let mut tally = Tally::default();
         tally.add(&report(
             &[

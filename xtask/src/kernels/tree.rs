@@ -95,7 +95,7 @@ mod tests {
     use super::{adopt, named_compiler, LEFT_BY};
 
     #[test]
-    fn a_tree_that_was_not_built_is_named_with_what_it_lacks() {
+    fn unbuilt_tree_names_its_missing_files() {
         let tree = tempfile::tempdir().unwrap();
         for (file, target) in LEFT_BY {
             let error = format!("{:#}", adopt(tree.path()).unwrap_err());
