@@ -13,7 +13,7 @@ use mpu_os::lock::Held;
 use std::io;
 use std::path::PathBuf;
 
-/// Why the module is not up, not down, or not told what it was to be told.
+/// Why the module is not up, not down, or not configured.
 #[derive(Debug, thiserror::Error)]
 pub enum ModuleError {
     /// This host cannot, or must not, run the engine.

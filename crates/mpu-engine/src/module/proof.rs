@@ -10,7 +10,7 @@ use std::time::Duration;
 pub enum Proof {
     /// The module has translated since its redirects were placed.
     Seen,
-    /// Nobody could ask the driver, so nothing is known.
+    /// No process could ask the driver, so nothing is known.
     NotAsked {
         why: String,
     },

@@ -1,4 +1,4 @@
-//! What the module is made from, carried in this executable or in a directory; and modules that somebody built already.
+//! What the module is made from, carried in this executable or in a directory; and modules that were built already.
 
 use super::elf::Elf;
 use crate::signing;

@@ -82,7 +82,7 @@ fn cannot_hand_over(old: &State, error: &ModuleError) -> bool {
     match error {
         ModuleError::Load(LoadError::Insert { source, .. }) => source.raw_os_error() == Some(libc::EPROTO),
         // One of format 1 knows of no other instance, so the new one finds the functions taken that it has redirected. Whatever else is
-        // taken, somebody else holds, and would hold it from then on, too.
+        // taken, another module holds, and would hold it from then on, too.
         ModuleError::Load(LoadError::Redirect { errno: libc::EBUSY, symbol }) => {
             old.abi == "1" && (symbol == TOGETHER || old.hooks.contains(symbol))
         }

@@ -1,4 +1,4 @@
-//! The machine owner's key: where the field keeps it, and whether the firmware has been told of it. Reads no private key.
+//! The machine owner's key: where the field keeps it, and whether the firmware has it. Reads no private key.
 
 use mpu_host::host::Host;
 use percent_encoding::percent_decode;
@@ -30,7 +30,7 @@ pub const DKMS: (&str, &str) = ("/var/lib/dkms/mok.key", "/var/lib/dkms/mok.pub"
 const PLACES: [(&str, &str); 3] =
     [OWN, DKMS, ("/var/lib/shim-signed/mok/MOK.priv", "/var/lib/shim-signed/mok/MOK.der")];
 
-/// Where DKMS is told of another key, before its folder of such files.
+/// DKMS's setting for another key, before its folder of such files.
 const DKMS_CONFIG: &str = "/etc/dkms/framework.conf";
 
 /// The machine owner's list as shim hands it on, in a table and in a variable, and the firmware's own list. Each holds

@@ -81,7 +81,7 @@ impl SignError {
 
 explain_by_facts!(SignError);
 
-/// What the tool, and the token's library, may be told by the environment: which token, and its password.
+/// Environment variables for the tool and the token's library: which token, and its password.
 const TOLD: [&str; 5] =
     ["KBUILD_SIGN_PIN", "OPENSSL_CONF", "PKCS11_MODULE_PATH", "PKCS11_PROVIDER_MODULE", "SOFTHSM2_CONF"];
 
@@ -103,7 +103,7 @@ pub struct Signer {
     told: Vec<(&'static str, OsString)>,
 }
 
-/// What this process was told of tokens and passwords.
+/// This process's environment variables for tokens and passwords.
 fn told() -> Vec<(&'static str, OsString)> {
     TOLD.iter().filter_map(|name| Some((*name, std::env::var_os(name)?))).collect()
 }
@@ -185,7 +185,7 @@ impl Signer {
     }
 }
 
-/// Whether a module carries a signature, whoever's.
+/// Whether a module carries a signature, of any key.
 pub fn is_signed(module: &Path) -> bool {
     let mut end = Vec::new();
     let read = File::open(module).and_then(|mut file| {
@@ -366,7 +366,7 @@ mod tests {
         };
         assert!(holds(content) && !holds(b"another"));
 
-        // A key with a password that nobody gave neither waits for one nor signs.
+        // A key whose password is missing neither waits for one nor signs.
         assert!(openssl(&keys, &format!("{pair} -passout pass:secret")));
         let path = module(&fake);
         let error = Signer::find(&fake.host(), RELEASE).expect("a signer").sign(&path).expect_err("no password");

@@ -122,7 +122,7 @@ fn refused_redirect_mode_restores_previous_mode() {
     s.fake.remove(OLD_FILE);
     s.fake.write("/etc/mpu/config.toml", "redirect = \"ipmodify\"\n");
     let kernel = s.kernel();
-    // The instance that is up redirects by direct calls, and the new one was told not to.
+    // The instance that is up redirects by direct calls, and the new one is configured not to.
     kernel.inserts.borrow_mut().push(libc::EPROTO);
     kernel.states.borrow_mut().push("version=0.2.0\nabi=2\nstate=refused\nrefused=functions:-16\n".to_string());
     let error = replace(&s, &kernel, s.options()).expect_err("refused");

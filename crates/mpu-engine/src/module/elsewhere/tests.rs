@@ -241,9 +241,9 @@ fn a_failed_build_names_its_log_and_the_next_one_works() {
 fn existing_output_is_kept() {
     let rig = Rig::new();
     let path = rig.at("out").join(RELEASE).join("mpu.ko");
-    rig.write(&format!("out/{RELEASE}/mpu.ko"), "somebody's");
+    rig.write(&format!("out/{RELEASE}/mpu.ko"), "another's");
     let error = rig.build(&rig.options()).expect_err("there is one");
-    assert_eq!((error.code(), fs::read_to_string(path).expect("readable").as_str()), ("output_exists", "somebody's"));
+    assert_eq!((error.code(), fs::read_to_string(path).expect("readable").as_str()), ("output_exists", "another's"));
     fs::create_dir_all(rig.at("file")).expect("a folder");
     let out = rig.at("headers/Makefile");
     let error = rig.build(&BuildOptions { out, ..rig.options() }).expect_err("a file in the way");

@@ -1,4 +1,4 @@
-//! Kernels that take, refuse and hold a module, and what a person is told.
+//! Kernels that take, refuse and hold a module, and the messages for each.
 
 use super::fake::FakeKernel;
 use super::*;

@@ -76,7 +76,7 @@ fn failed_unpack_keeps_previous_module() {
         .contains("cannot be unpacked: there is no zstd on this host"));
 }
 
-/// Whoever reads the store while others unpack finds both files, whole, at every moment.
+/// A process that reads the store while others unpack finds both files, whole, at every moment.
 #[test]
 fn unpackers_do_not_disturb_each_other_or_a_reader() {
     let fake = in_order();

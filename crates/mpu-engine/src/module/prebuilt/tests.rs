@@ -31,7 +31,7 @@ fn one_of_this_version_and_kernel_is_taken_and_the_hosts_own_folder_comes_first(
     assert_eq!(find(&fake.host(), "../6.1.0", all), Found::default(), "a release is one name");
 }
 
-/// What is done to the file, and what is said of it.
+/// Each change to the file, and the reason it is passed over for.
 #[test]
 fn each_reason_passes_one_over_and_the_next_is_taken() {
     let mode = |bits| move |_: &FakeHost, path: &Path| chmod(path, bits);
@@ -145,7 +145,7 @@ fn oversized_module_is_passed_over() {
     assert!(over[0].why.contains("is larger than 64 MiB"), "{over:?}");
 }
 
-/// Where the folder is a link, whoever may change the link decides which module is loaded.
+/// Where the folder is a link, a user who may change the link decides which module is loaded.
 #[test]
 fn module_folder_link_must_be_root_only() {
     let (fake, path) = in_order();

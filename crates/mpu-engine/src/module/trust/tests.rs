@@ -25,7 +25,7 @@ fn link(fake: &FakeHost, target: impl AsRef<Path>, path: &str) {
     symlink(target, fake.host().at(path)).expect("a link");
 }
 
-/// What is said of a file in a folder.
+/// The verdict on a file in a folder.
 fn said(fake: &FakeHost, folder: &str, path: &str) -> Result<PathBuf, String> {
     real(&fake.host(), &fake.host().at(folder), &fake.host().at(path))
 }
