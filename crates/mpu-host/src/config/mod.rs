@@ -372,7 +372,7 @@ mod tests {
         std::os::unix::fs::symlink("/nowhere/config.toml", &path).expect("a link");
         assert!(said().contains("a link to /nowhere/config.toml, which is not there"), "{}", said());
         std::fs::remove_file(&path).expect("removed");
-        // Nobody writes into it: reading it would wait for ever.
+        // No process writes into it: reading it would wait for ever.
         rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, 0o600.into(), 0).expect("a pipe");
         assert!(said().contains("not a file"), "{}", said());
         std::fs::remove_file(&path).expect("removed");

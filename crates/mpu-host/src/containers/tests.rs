@@ -361,7 +361,7 @@ fn unusable_config_files_yield_no_name() {
     fake.remove(&at);
     let status = std::process::Command::new("mkfifo").arg(fake.host().at(&at)).status().expect("mkfifo");
     assert!(status.success());
-    assert_eq!(name(&fake), None, "a pipe that nobody writes to");
+    assert_eq!(name(&fake), None, "a pipe without a writer");
 }
 
 proptest::proptest! {

@@ -124,7 +124,7 @@ fn a_node_is_known_by_its_device_whatever_it_is_called() {
     let node = folder.path().join("x");
     let made = Command::new("mknod").arg(&node).args(["c", "195", "255"]).stderr(Stdio::null()).status();
     if made.is_ok_and(|status| status.success()) {
-        // Without a driver nobody can open it but like this.
+        // Without a driver no process can open it but like this.
         let flags = rustix::fs::OFlags::PATH | rustix::fs::OFlags::CLOEXEC;
         let _held = rustix::fs::open(&node, flags, rustix::fs::Mode::empty()).expect("a node");
         let own = HostPid::new(std::process::id()).expect("a PID");
