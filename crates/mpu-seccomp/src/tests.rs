@@ -74,7 +74,7 @@ fn edited_profile_keeps_other_actions() {
             assert_eq!(after[kept], before[kept]);
         }
         assert_eq!((&after["listenerPath"], &after["listenerMetadata"]), (&json!(SOCKET), &json!("mpu")));
-        // Once is enough; and the same words with another engine's socket are somebody else's.
+        // Once is enough; and the same words with another engine's socket are another engine's.
         assert!(matches!(profile::edited(&after, SOCKET), Err(Without::Already)));
         assert!(matches!(profile::edited(&after, "/run/y.sock"), Err(Without::Listener)));
     }
@@ -153,7 +153,7 @@ impl Case {
         }
     }
 
-    /// What is said; a container that gets no listener is not changed.
+    /// The outcome in words; a container that gets no listener is not changed.
     fn says(&self) -> String {
         let mut tree = self.spec.clone();
         match listen(&mut tree, &self.config) {
@@ -216,7 +216,7 @@ fn only_containers_with_a_device_and_pids_of_their_own_listen() {
     assert_eq!(case.says(), if own { "it has no PID namespace of its own" } else { "listens" });
 }
 
-/// Whoever put them there, and whatever else is called nvidia.
+/// Whether hooks or the administrator put them there, and whatever else is called nvidia.
 #[test]
 fn the_drivers_nodes_are_known_in_a_specification() {
     let node = |path: &str, major: i64| json!({"devices": [{"path": path, "type": "c", "major": major, "minor": 1}]});
@@ -289,13 +289,13 @@ fn missing_engine_leaves_container_unchanged() {
     assert!(case.says().ends_with("takes no new container"), "{}", case.says());
     std::fs::remove_file(case.dir.path().join("retired")).unwrap();
     assert_eq!(case.says(), "listens");
-    // A queue that nobody empties: the call comes back soon and the container starts.
+    // A queue that no process empties: the call comes back soon and the container starts.
     rustix::net::listen(case.listener.as_ref().unwrap(), 0).unwrap();
     let began = std::time::Instant::now();
     assert!(case.says().starts_with("no engine listens at /"), "{}", case.says());
     assert!(began.elapsed() < Duration::from_secs(10));
     case.listener = None;
-    assert!(case.says().starts_with("no engine listens at /"), "the socket's file is there, nobody behind it");
+    assert!(case.says().starts_with("no engine listens at /"), "the socket's file is there, no process behind it");
     std::fs::remove_file(&case.config.socket).unwrap();
     assert!(case.says().starts_with("no engine listens at /"));
     std::fs::write(&case.config.socket, "").unwrap();
