@@ -203,7 +203,7 @@ mod tests {
         fs::rename(&other, &path).expect("renamed");
         assert!(!is_at(&file, &path), "another has it");
         fs::remove_file(&path).expect("removed");
-        assert!(!is_at(&file, &path), "nobody has it");
+        assert!(!is_at(&file, &path), "no file has the name");
     }
 
     #[test]

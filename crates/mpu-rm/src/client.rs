@@ -72,7 +72,7 @@ impl Client {
     }
 
     /// Makes the device object of the first GPU that answers: instances have gaps where a GPU fell off or belongs to
-    /// somebody else.
+    /// another user.
     fn make_first_device(&self) -> Result<(), RmError> {
         let make = |instance| self.make(Object::Device { instance });
         let first = make(0);
