@@ -143,7 +143,7 @@ fn rule(line: &[u8]) -> Option<(u8, &[u8])> {
 pub const MOST_NAMES: usize = 16;
 const MOST_BYTES: usize = 1024;
 
-/// The path's first names. Whoever is deeper is where these lead to: a rule fits what is beneath its cgroup, too.
+/// The path's first names. A deeper cgroup counts as the one these lead to: a rule fits what is beneath its cgroup, too.
 fn beginning(path: &[u8]) -> &[u8] {
     let ends = path.iter().enumerate().skip(1).filter(|(_, &byte)| byte == b'/').map(|(at, _)| at);
     let end = ends.chain([path.len()]).take(MOST_NAMES).take_while(|&end| end <= MOST_BYTES).last();

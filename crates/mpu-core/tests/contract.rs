@@ -172,7 +172,7 @@ fn record(cmd: u32, size: usize, pid: u32, driver: Words<'_>) -> Option<(u32, u3
     }
 }
 
-/// Of whom it is told, a caller can change where an answer is put right late: another than it asked about is nobody.
+/// Where an answer is put right late, the caller can change the PID in it: any other than it asked about becomes no process.
 #[test]
 fn accounting_record_of_another_than_was_asked_about_is_none() {
     for (named, is_own) in [(1002, true), (1033, false), (415, false), (4000, false)] {
@@ -295,7 +295,7 @@ fn samples_without_an_own_process_are_idle() {
     assert_eq!(graphics_after(&ring), [(0xffff_ffff, 0); 8]);
 }
 
-/// What NVML from 535 on makes of graphics samples: a process's sum over the slots that name somebody.
+/// What NVML from 535 on makes of graphics samples: a process's sum over the slots that name a process.
 fn figure(ring: &[(u32, u32)], pid: u32) -> f64 {
     let busy = ring.iter().filter(|(pid, _)| *pid != 0xffff_ffff).count();
     ring.iter().filter(|(of, _)| *of == pid).map(|(_, util)| f64::from(*util)).sum::<f64>() / busy as f64

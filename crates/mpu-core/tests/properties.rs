@@ -5,7 +5,7 @@ use mpu_core::{Argument, Call, HostPid, Native, PidMap, ViewPid};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
-/// A namespace made of pairs; everything else is somebody else's.
+/// A namespace made of pairs; everything else is another namespace's.
 #[derive(Debug, Clone)]
 struct Namespace(BTreeMap<u32, u32>);
 
@@ -111,7 +111,7 @@ proptest! {
         prop_assert_eq!(bytes, expected);
     }
 
-    /// In and out again is the identity, and in between the driver sees host PIDs or nobody's.
+    /// In and out again is the identity, and in between the driver sees host PIDs or no process's.
     #[test]
     fn questions_come_back_as_they_went(
         row in 0..ROWS.len(),
