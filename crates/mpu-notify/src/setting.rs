@@ -88,7 +88,7 @@ impl Setting {
     }
 }
 
-/// Whether the kernel takes system calls of the x32 kind, as far as that can be known: the unit's `SystemCallArchitectures=` kills whoever tries.
+/// Whether the kernel takes system calls of the x32 kind, as far as that can be known: the unit's `SystemCallArchitectures=` kills their callers.
 /// Where it cannot, a call of that kind is taken for one.
 fn takes_x32() -> bool {
     let is_filtered = |status: &str| field(status, "Seccomp") != Some("0");
@@ -117,7 +117,7 @@ mod tests {
         setting.set_rules("group /b").expect("a rule");
         assert_eq!((sees("/a/b"), sees("/b")), (Some(Sees::Own), Some(Sees::Group { depth: 1 })));
         setting.set_rules("").expect("no rule");
-        assert!(setting.rules().of(|| unreachable!("nobody needs its cgroup")).is_none());
+        assert!(setting.rules().of(|| unreachable!("no rule needs its cgroup")).is_none());
     }
 
     #[test]

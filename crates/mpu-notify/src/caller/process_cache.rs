@@ -1,6 +1,6 @@
 //! Cache of processes, one for each container.
 //!
-//! What was read once counts while the process lives and not a moment longer: a number that went to somebody else is never
+//! What was read once counts while the process lives and not a moment longer: a number that went to another process is never
 //! taken for the old one's, and a list that is asked for again costs one poll a row. Also owns how many are held. Knows nothing of
 //! who may see which number.
 
@@ -17,7 +17,7 @@ const MOST: usize = 4096;
 /// One container has at most this part of the descriptors that all may have.
 const PART: usize = 4;
 
-/// All that are held for one container. Each has its own: what one asks about makes nobody be let go who is held for another.
+/// The processes cached for one container. Each container has its own cache: its requests evict no process of another.
 #[derive(Debug, Default)]
 pub(crate) struct ProcessCache {
     known: Mutex<Known>,
@@ -36,7 +36,7 @@ impl ProcessCache {
         ProcessCache { known: Mutex::default(), all: all.clone() }
     }
 
-    /// A process that is held already, and lives: what is known of it counts, and its number is nobody else's.
+    /// A process that is held already, and lives: what is known of it counts, and its number is no other process's.
     pub(crate) fn living(&self, pid: HostPid) -> Option<Arc<Process>> {
         let known = self.lock().processes.get(&pid).cloned();
         known.filter(|process| process.lives())
@@ -57,7 +57,7 @@ impl ProcessCache {
     }
 
     /// Whether a process can have made a client of the driver's: it has a descriptor of it, or had one when it was looked at before. A
-    /// number that a client's maker left behind, and that a process without got, means nobody.
+    /// number that a client's maker left behind, and that a process without one got, means no process.
     pub(crate) fn uses_the_driver(&self, pid: HostPid, look: &Look) -> bool {
         let known = self.living(pid).or_else(|| {
             self.look_up(pid);
@@ -170,7 +170,7 @@ mod tests {
         child.kill().expect("ours");
         let ended = Instant::now();
         while process.lives() && ended.elapsed().as_secs() < 5 {}
-        assert!(held.uses_the_driver(pid, &Look::new()), "nobody can look at a zombie's descriptors");
+        assert!(held.uses_the_driver(pid, &Look::new()), "a zombie's descriptors cannot be read");
         child.wait().expect("ours");
         assert!(!held.uses_the_driver(pid, &Look::new()), "it is gone");
     }
@@ -211,7 +211,7 @@ mod tests {
         one.view_of(own, pid).expect("it lives");
         // As if it had been seen with a descriptor of the driver's, and had closed it.
         *one.living(pid).expect("held").uses.lock().expect("ours") = Uses::Yes;
-        assert!(other.living(pid).is_none(), "nobody has asked");
+        assert!(other.living(pid).is_none(), "no caller has asked");
         assert!(other.uses_the_driver(pid, &Look::new()), "seen once is seen");
         assert_eq!(all.count(), 1, "one descriptor for both");
         child.kill().expect("ours");

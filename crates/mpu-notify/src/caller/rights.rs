@@ -47,7 +47,7 @@ impl Own {
     /// When the rights cannot be taken on; nothing was done then.
     ///
     /// # Panics
-    /// Ends the process when our own rights do not come back: it must not go on with somebody else's.
+    /// Ends the process when our own rights do not come back: it must not go on with the caller's.
     pub(crate) fn act_as<T>(&self, rights: &Rights, act: impl FnOnce() -> T) -> io::Result<T> {
         let taken = self.take(rights);
         let acted = taken.map(|()| act());
@@ -139,7 +139,7 @@ mod tests {
     #[test]
     fn act_as_takes_caller_rights_and_restores_own() {
         if !geteuid().is_root() {
-            println!("skipped: only root can act as somebody else");
+            println!("skipped: only root can act as another user");
             return;
         }
         let own = Own::of_now().expect("our own");
@@ -163,7 +163,7 @@ mod tests {
     #[test]
     fn act_as_root_without_capabilities_has_none() {
         if !geteuid().is_root() {
-            println!("skipped: only root can act as somebody else");
+            println!("skipped: only root can act as another user");
             return;
         }
         let own = Own::of_now().expect("our own");

@@ -51,7 +51,7 @@ impl PidMap for View<'_> {
         match self {
             View::Own(numbers) => numbers.view_of(pid),
             View::Group(numbers, group) => numbers.view_of(pid).or_else(|| {
-                // One of the group without a number here goes by its host's, unless that is somebody else's number here.
+                // One of the group without a number here goes by its host's, unless that is another process's number here.
                 let same = ViewPid::new(pid.get())?;
                 (numbers.host_of(same).is_none() && is_beneath(pid, group)).then_some(same)
             }),

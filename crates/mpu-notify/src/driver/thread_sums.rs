@@ -105,7 +105,7 @@ mod tests {
         for (release, stride) in [(418, 40), (470, 48), (570, 72)] {
             let mut params = vec![0; FIRST + MOST * stride];
             put(&mut params, 0, 3);
-            // The second is refused, the third is nobody's.
+            // The second is refused, the third is no process's.
             for (place, (pid, result)) in
                 [(std::process::id(), 0), (std::process::id(), 31), (u32::MAX, 0)].into_iter().enumerate()
             {

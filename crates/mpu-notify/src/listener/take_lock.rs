@@ -37,7 +37,7 @@ impl Turn {
                 Err(TryLockError::Poisoned(poisoned)) => return PoisonError::into_inner(poisoned),
                 Err(TryLockError::WouldBlock) => {}
             }
-            // A bell that rings for nothing is heard once: it is set again by who has the turn.
+            // A bell that rings for nothing wakes once: the thread that has the turn sets it again.
             let mut told = [MaybeUninit::<epoll::Event>::uninit(); 1];
             let _ = epoll::wait(bell.as_fd(), &mut told, None);
         }
@@ -101,7 +101,7 @@ mod tests {
             let _ = rustix::io::read(&listener, &mut [0u8; 8]);
             turn.leave(listener.as_fd(), first);
             pause();
-            assert!(!woken.load(SeqCst), "nobody calls");
+            assert!(!woken.load(SeqCst), "no caller calls");
             turn.come_back(listener.as_fd());
             let first = turn.wait();
             turn.leave(listener.as_fd(), first);

@@ -31,7 +31,7 @@ const SOCKET: &str = "/run/mpu/notify/keeper.sock";
 const PAUSE: Duration = Duration::from_millis(200);
 /// Its owner holds this file locked for as long as it lives: there is one keeper.
 const LOCK: &str = "/run/mpu/notify/keeper.lock";
-/// Somebody who only looks whether there is a keeper has the lock so long at most.
+/// A process that only looks whether there is a keeper has the lock so long at most.
 const LOOK: Duration = Duration::from_millis(500);
 /// So often is looked whether a supervisor has died of which a thread is left.
 const STUCK: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
@@ -49,7 +49,7 @@ struct Kept {
 /// Keeps a supervisor alive until it ends by itself.
 pub fn hold(program: &Path, arguments: &[&str]) -> Result<(), NotifyError> {
     let failed = |source| NotifyError::Start { what: "the keeper".to_string(), source };
-    // Whoever started us goes away, with its terminal.
+    // The process that started this one goes away, with its terminal.
     let _ = rustix::process::setsid();
     let (wake, woken) = std::os::unix::net::UnixStream::pair().map_err(failed)?;
     signal_hook::low_level::pipe::register(SIGCHLD, wake).map_err(failed)?;
@@ -73,7 +73,7 @@ pub fn hold(program: &Path, arguments: &[&str]) -> Result<(), NotifyError> {
         let mut child = match start(program, arguments, &kept) {
             Ok(child) => child,
             Err(source) if kept.is_empty() => return Err(failed(source)),
-            // Whoever waits for it waits on: all that is kept would go with us.
+            // Callers go on waiting: all that is kept would go with this process.
             Err(error) => {
                 say!("the supervisor cannot be started again now: {error}");
                 std::thread::sleep(LONG_PAUSE);
@@ -225,7 +225,7 @@ mod tests {
         let path = fake.host().at(LOCK);
         assert!(!lives(&fake.host()) && !path.exists(), "looking makes nothing");
         std::fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
-        let look = lock::take(&path, Duration::ZERO).expect("nobody has it");
+        let look = lock::take(&path, Duration::ZERO).expect("no process has it");
         let later = std::thread::spawn({
             let path = path.clone();
             move || take_lock(&path)

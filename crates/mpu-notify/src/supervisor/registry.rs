@@ -48,7 +48,7 @@ impl Registry {
         Registry::make(setting, journal, true)
     }
 
-    /// That ends with this process, and with it whoever it answers.
+    /// That ends with this process, and with it the callers that it answers.
     pub(crate) fn of_this_process(setting: Arc<Setting>) -> io::Result<Arc<Registry>> {
         Registry::make(setting, None, false)
     }
@@ -160,7 +160,7 @@ impl Registry {
         }
     }
 
-    /// Wakes whoever waits for a change.
+    /// Wakes the thread that waits for a change.
     pub(crate) fn tell(&self) {
         let _ = rustix::io::write(&self.changed, &1u64.to_ne_bytes());
     }

@@ -19,7 +19,7 @@ fn caller_rights_match_the_kernels_status() {
     );
 }
 
-/// A thread that does what it is told.
+/// A thread that runs closures sent to it.
 struct Told {
     tid: Tid,
     order: std::sync::mpsc::Sender<fn()>,
@@ -50,7 +50,7 @@ impl Told {
 fn dropped_rights_are_seen_on_next_call() {
     use rustix::thread::{set_capabilities, set_thread_groups, set_thread_res_gid, set_thread_res_uid};
     if !rustix::process::geteuid().is_root() {
-        println!("skipped: only root can become somebody else");
+        println!("skipped: only root can become another user");
         return;
     }
     let told = Told::start();
