@@ -21,7 +21,7 @@ struct Row {
     name: &'static str,
     /// Any of these is there: a socket, or a program by its bare name.
     here: &'static [&'static str],
-    /// Files, and folders of files, in which it is told of the wrapper.
+    /// Files, and folders of files, in which it can name the wrapper.
     told: &'static [&'static str],
     /// Its command for a container with a GPU, through the wrapper.
     run: &'static str,

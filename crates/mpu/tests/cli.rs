@@ -445,7 +445,7 @@ fn every_command_answers_as_its_schema_says() {
         &["config", "check", bad.to_str().unwrap()],
         &["build", "--for", "6.1.0", "--headers", "/nonexistent"],
         &["metrics", "--once", "--textfile", "/nonexistent/mpu.prom"],
-        &["agent", "ready", "--id", "nobody"],
+        &["agent", "ready", "--id", "absent"],
         &["agent", "alive", "--id", "../x"],
         &["nri", "--socket", &no_path],
         &["ps"],

@@ -241,7 +241,7 @@ fn doctor_checks_build_tools_and_modules() {
     });
     finds("dkms", "attention", "dkms install", &[], |h| h.write("var/lib/dkms/mpu/kernel", ""));
     let without_zstd = |h: &Host| h.write(&format!("lib/modules/{RELEASE}/updates/dkms/mpu.ko.zst"), "packed");
-    finds("module_file", "attention", "mend what is said of the file", &[], without_zstd);
+    finds("module_file", "attention", "mend the file as described", &[], without_zstd);
     finds("dkms", "attention", "dkms install", &["module_file"], |h| {
         h.write("var/lib/dkms/mpu/kernel", "");
         without_zstd(h);
@@ -497,7 +497,7 @@ fn the_notify_engine() {
         h.write("lib/modules/6.1.0-30-amd64/modules.order", "");
         h.write("sys/kernel/livepatch/fix/nvidia/os_memcpy_to_user,1/x", "");
     };
-    assert_eq!(supervised("armed", without_module), [], "what the module lacks is nobody's trouble");
+    assert_eq!(supervised("armed", without_module), [], "what the module lacks does not matter");
     finds("engine", "broken", "sudo mpu up", "retired", &|_| ());
     finds("notify_wrapper", "attention", "mpu-container_*.deb", "armed", &|h| {
         h.remove("usr/bin/nvidia-container-runtime")
@@ -536,7 +536,7 @@ fn the_notify_engine() {
 }
 
 impl Host {
-    /// A process that has the GPU open, in a PID namespace of its own unless it is said otherwise.
+    /// A process that has the GPU open, in the given PID namespace.
     fn uses_gpu(&self, pid: u32, namespace: &str, cgroup: &str, filtered: bool) {
         let of = |name: &str| format!("proc/{pid}/{name}");
         self.write(&format!("proc/{pid}/status"), if filtered { "Seccomp:\t2\n" } else { "Seccomp:\t0\n" });
@@ -578,7 +578,7 @@ fn doctor_finds_dead_notify_socket() {
 #[test]
 fn unprivileged_doctor_skips_root_only_checks() {
     if !rustix::process::geteuid().is_root() {
-        return println!("skipped: only root can be somebody else");
+        return println!("skipped: only root can become another user");
     }
     let host = Host::in_order();
     host.down();

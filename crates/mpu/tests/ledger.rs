@@ -218,14 +218,14 @@ fn lingering_memory_stays_with_its_container() {
     let page = rig.scrape(60, at(60, &lives));
     assert_eq!((one(&page, ENDED, "a"), sum(&page, ENDED)), (Some(1.0), 1.0));
     assert_eq!((one(&page, THEIRS, "a"), sum(&page, THEIRS)), (Some(60.0 * GIB as f64), 60.0 * GIB as f64));
-    // Nobody knows whose one is that was never seen alive: it is nobody's, not the host's.
+    // The owner of a process that was never seen alive is unknown: it is not the host's.
     let never = gone(75, &[life("b", 2, GIB, 70, 80)]);
     for page in [rig.scrape(75, never.clone()), Rig::new(false).scrape(75, never)] {
         exact(&page);
         assert_eq!(sum(&page, "mpu_gpu_memory_residue_bytes"), (RESIDUE + GIB) as f64);
         assert_eq!(of(&page, "mpu_gpu_processes").count(), 0);
     }
-    assert_eq!(sum(&rig.scrape(90, at(90, &lives)), ENDED), 1.0, "nobody's end is not told");
+    assert_eq!(sum(&rig.scrape(90, at(90, &lives)), ENDED), 1.0, "an unowned end is not counted");
 }
 
 #[test]

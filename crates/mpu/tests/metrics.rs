@@ -452,7 +452,7 @@ fn silent_slow_and_large_clients_block_no_scrape() {
     }
     let began = Instant::now();
     assert!(server.get("/metrics").starts_with("HTTP/1.1 200"));
-    // Those who are silent are given five seconds: nobody waited for that.
+    // Silent clients have five seconds: this one did not wait for that.
     assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
     for (request, status) in [
         (format!("GET /metrics HTTP/1.1\r\nX: {}\r\n\r\n", "x".repeat(1 << 20)), "431"),

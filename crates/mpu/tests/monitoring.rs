@@ -139,7 +139,7 @@ fn dashboard_queries_name_existing_metrics_and_labels() {
         }
     }
     assert!(named.len() >= 14, "{named:?}");
-    // Who had how much for how long, who ended, and what is nobody's: an operator looks for it here first.
+    // Who had how much for how long, who ended, and what has no owner: an operator looks for it here first.
     for family in [&families::BYTE_SECONDS, &families::DEVICE_BYTE_SECONDS, &families::ENDED, &families::RESIDUE] {
         assert!(named.contains(family.name), "no panel has {}", family.name);
     }

@@ -19,7 +19,7 @@ fn lacking() -> Option<&'static str> {
     reasons.into_iter().find_map(|(is_met, reason)| (!is_met).then_some(reason))
 }
 
-/// What a script ends with: nobody of its mount namespace is left, whether it went well or not.
+/// What a script ends with: no process of its mount namespace is left, whether it went well or not.
 const END: &str = "end() { here=$(readlink /proc/self/ns/mnt)\n\
     for p in /proc/[0-9]*; do [ \"$(readlink $p/ns/mnt)\" != \"$here\" ] || [ $p = /proc/$$ ] || kill -9 ${p#/proc/} 2>/dev/null || true; done; }\n\
     trap end EXIT\n";

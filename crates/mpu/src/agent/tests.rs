@@ -13,7 +13,7 @@ use std::cell::{Cell, RefCell};
 const BUILDS_BOTH: &str =
     r#"for a; do case $a in M=*) for m in mpu mpu_next; do echo m >"${a#M=}/$m.ko"; done;; esac; done"#;
 
-/// What is measured, how often it was, and what was said.
+/// What is measured, how often it was, and the log.
 struct Stage {
     setup: Setup,
     right: Cell<Option<bool>>,

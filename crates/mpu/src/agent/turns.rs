@@ -41,7 +41,7 @@ pub enum TurnError {
     /// The node is to have an engine of its own, and has none.
     #[error("this node is to have the notify engine of MPU's package, and none is up here")]
     NoNotifyEngine,
-    /// Somebody does not let the gate go.
+    /// Another process does not let the gate go.
     #[error(transparent)]
     Held(Held),
     /// The meeting place cannot be used.
@@ -107,7 +107,7 @@ pub struct Turn {
 
 #[derive(Debug, PartialEq, Eq)]
 pub enum Left<T> {
-    /// Nobody else is there; this is what the last one did.
+    /// No other agent is there; this is what the last one did.
     Last(T),
     To(String),
 }
@@ -118,7 +118,7 @@ impl Turn {
         check_id(id)?;
         let dir = host.at(MEETING);
         fs::create_dir_all(&dir).map_err(at(&dir))?;
-        // Whoever can open a file can lock it, and would be taken for an agent.
+        // A process that can open a file can lock it, and would be taken for an agent.
         fs::set_permissions(&dir, fs::Permissions::from_mode(0o700)).map_err(at(&dir))?;
         let _gate = gate(&dir, PATIENCE)?;
         let others = living(&dir, None)?;
@@ -144,7 +144,7 @@ impl Turn {
         Ok(youngest.filter(|(order, id)| (*order, id.as_str()) > (self.order, self.id.as_str())).map(|(_, id)| id))
     }
 
-    /// Gives the place up. If nobody else is there, `last` is done before anybody can come.
+    /// Gives the place up. If no other agent is there, `last` is done before one can come.
     pub fn leave<T>(self, last: impl FnOnce() -> T) -> Result<Left<T>, TurnError> {
         let _gate = gate(&self.dir, PATIENCE)?;
         let others = living(&self.dir, Some(&self.id))?;

@@ -62,7 +62,7 @@ fn livepatch(host: &Host) -> Seen {
             return Seen::broken(
                 format!("the live patch {patch} changes the NVIDIA driver's {function}, which MPU redirects"),
                 format!(
-                    "cat {PATCHES}/{patch}/enabled   # once whoever put the patch in agrees: echo 0 | sudo tee \
+                    "cat {PATCHES}/{patch}/enabled   # once the patch's owner agrees: echo 0 | sudo tee \
                     {PATCHES}/{patch}/enabled"
                 ),
             );

@@ -13,7 +13,7 @@ pub enum Level {
     Ok,
     /// Not looked at; the finding says why.
     Skipped,
-    /// Works, or would; somebody should see to it.
+    /// Works, or would; an administrator should see to it.
     Attention,
     /// MPU does not work, or containers are seen wrong, until this is mended.
     Broken,

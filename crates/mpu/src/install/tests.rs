@@ -337,7 +337,7 @@ fn concurrent_installation_is_refused() {
     assert_eq!(node.state(), before);
 }
 
-/// What is not undone, a removal does while nobody else can begin: it would take another's files.
+/// A removal finishes what it cannot undo while no other change can begin: it would take another's files.
 #[test]
 fn removal_holds_the_lock_until_all_is_removed() {
     let node = Node::installed();
@@ -428,7 +428,7 @@ fn lost_bytes_are_not_called_restored() {
     broken_off().die();
     let error = Journal::begin(&host).err().expect("lost");
     assert!(error.code() == "not_restored" && error.fix().contains("look at these files"), "{error}: {}", error.fix());
-    drop(Journal::begin(&host).expect("nobody can do more, and it was said"));
+    drop(Journal::begin(&host).expect("no more can be done, and it was reported"));
     assert_eq!(journal::left(&host), Left::Nothing);
 }
 

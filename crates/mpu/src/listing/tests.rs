@@ -190,7 +190,7 @@ fn an_empty_list_is_said_beside_the_table() {
 #[test]
 fn unreadable_processes_and_gpus_are_noted() {
     let fake = FakeHost::in_order();
-    assert_eq!(notes(&fake.host(), &seen()), [""; 0], "root, and a name that nobody has");
+    assert_eq!(notes(&fake.host(), &seen()), [""; 0], "root, and an unused name");
     fake.write("/proc/self/status", "CapEff:\t0000000000000000\n");
     let told = notes(&fake.host(), &seen());
     assert!(told.len() == 1 && told[0].contains("sudo mpu ps"), "{told:?}");

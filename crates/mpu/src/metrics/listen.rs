@@ -121,7 +121,7 @@ fn lacks_ipv6(error: &io::Error) -> bool {
 }
 
 fn unix(path: &Path) -> io::Result<Listening> {
-    // A socket that nobody answers at was left by a run that was killed.
+    // A socket that no process answers was left by a run that was killed.
     let is_socket = std::fs::symlink_metadata(path).is_ok_and(|meta| meta.file_type().is_socket());
     if is_socket && UnixStream::connect(path).is_err_and(|e| e.kind() == io::ErrorKind::ConnectionRefused) {
         std::fs::remove_file(path)?;

@@ -13,7 +13,7 @@ use std::path::Path;
 pub struct Written(File);
 
 impl Written {
-    /// Takes the page away, unless somebody else has put a file there since.
+    /// Takes the page away, unless another program has put a file there since.
     pub fn remove(&self, path: &Path) {
         let number = |of: fs::Metadata| (of.dev(), of.ino());
         let there = fs::symlink_metadata(path).map(number);

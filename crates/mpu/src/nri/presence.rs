@@ -82,7 +82,7 @@ impl Presence {
     pub fn say(&mut self, standing: Standing, words: &str) {
         (self.plugin.standing, self.plugin.words) = (standing, words.to_string());
         self.write();
-        // Last: whoever waited for systemd and asks `mpu status` then finds it there.
+        // Last: a script that waited for systemd and asks `mpu status` then finds it there.
         let _ = sd_notify::notify(&[NotifyState::Ready, NotifyState::Status(words)]);
     }
 
@@ -108,7 +108,7 @@ impl Drop for Presence {
 /// Makes and locks the file, and takes away what plugins that died left.
 fn begin(folder: &Path, path: &Path) -> io::Result<File> {
     fs::create_dir_all(folder)?;
-    // Whoever can open a file can lock it, and one of a plugin that died would be taken for one that lives.
+    // A process that can open a file can lock it, and one of a plugin that died would be taken for one that lives.
     fs::set_permissions(folder, fs::Permissions::from_mode(0o700))?;
     files(folder).iter().for_each(|other| lock::remove_unheld(other));
     // Others that look whether we live hold it for a moment.

@@ -2,7 +2,7 @@
 //! the driver and looks itself up, as a container's `nvidia-smi` would.
 //!
 //! Owns the child and the conversation with it. What the child asks is [`look`]'s, what the answers mean is
-//! [`verdict`]'s. Takes nobody's word for anything: neither the driver's version nor MPU's state has a part in the
+//! [`verdict`]'s. Trusts no reported state: neither the driver's version nor MPU's state has a part in the
 //! measurement.
 
 mod ask;
@@ -93,7 +93,7 @@ impl ProbeError {
 pub enum Under {
     /// The notify engine's, where that is up, as a container's first process is that is started then.
     Notify,
-    /// Nobody's but the module's: it reaches the driver by itself.
+    /// The module's: it reaches the driver by itself.
     Module,
 }
 

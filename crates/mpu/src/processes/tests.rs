@@ -221,7 +221,7 @@ fn process_ending_during_read_has_no_facts() {
     };
     assert_eq!(facts_after_change_during_read(heir), nobodys);
     let of_the_host = facts_after_change_during_read(|fake| fake.write("/proc/20001/cgroup", "0::/\n"));
-    assert_eq!((of_the_host.container, of_the_host.start_ticks), (None, Some(12_345)), "one that lives is believed");
+    assert_eq!((of_the_host.container, of_the_host.start_ticks), (None, Some(12_345)), "one that lives counts");
 }
 
 /// A cgroup may be so deep that the kernel does not tell its path, and those within a container are the container's to make.

@@ -56,7 +56,7 @@ fn caller() {
     let calls: u32 = std::env::var(CALLS).ok().and_then(|calls| calls.parse().ok()).unwrap_or(0);
     let null = File::options().read(true).write(true).open("/dev/null").expect("/dev/null");
     for _ in 0..calls {
-        // One that carries no PID, one that does, one that does with a size that nobody knows.
+        // One that carries no PID, one that does, one that does with an unknown size.
         for (cmd, size) in [(0x0080_0101, 64), (0x2080_018d, 3812), (0x2080_018e, 4)] {
             let error = sys::control(&null, cmd, size).expect_err("/dev/null knows no control");
             assert_eq!(error.raw_os_error(), Some(libc::ENOTTY), "{cmd:#x}");
@@ -94,9 +94,9 @@ fn signal_to_run_ends_its_command() {
         $MPU run -- sleep 987654 & run=$!
         until pgrep -f '^sleep 987654' > /run/mpu/there; do sleep 0.1; done; kill -KILL $run; wait $run
         for i in $(seq 600); do pgrep -f '^sleep 987654' > /run/mpu/there || break; sleep 0.1; done
-        pgrep -f '^sleep 987654' || echo nobody";
+        pgrep -f '^sleep 987654' || echo none";
     let Some(out) = play(script) else { return };
-    assert_eq!(out.lines().collect::<Vec<_>>(), ["up", "told", "3", "nobody"], "{out}");
+    assert_eq!(out.lines().collect::<Vec<_>>(), ["up", "told", "3", "none"], "{out}");
 }
 
 #[test]
@@ -119,7 +119,7 @@ fn filter_keeps_ioctl_result_of_other_files() {
 }
 
 /// Says a word to the supervisor and prints its answer.
-/// One who was killed just now has left its socket, and whoever comes next listens in a moment.
+/// A supervisor that was killed just now has left its socket, and the next one listens in a moment.
 const TELL: &str = "tell() { python3 -c 'import socket,sys,time
 for _ in range(2400):
     s=socket.socket(socket.AF_UNIX)
@@ -198,7 +198,7 @@ fn killing_the_supervisor_again_and_again_loses_no_call() {
     let mut kills = 0;
     while told.recv_timeout(Duration::from_millis(60)).is_err() {
         kills += u32::from(stage.kill_supervisor());
-        assert!(began.elapsed() < Duration::from_secs(600), "after {kills} kills somebody still waits");
+        assert!(began.elapsed() < Duration::from_secs(600), "after {kills} kills a caller still waits");
     }
     drop(stage);
     let out = reading.join().expect("the reader");
@@ -354,7 +354,7 @@ fn toucher() {
     println!("touched {}", asked.count());
 }
 
-/// The page tables for such a page are charged to the supervisor, so nobody gets many.
+/// The page tables for such a page are charged to the supervisor, so no container gets many.
 #[test]
 fn faulted_pages_are_charged_to_budget() {
     let script = "for percent in 0 100; do

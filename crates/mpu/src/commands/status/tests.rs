@@ -131,7 +131,7 @@ fn how_plugins_stand_is_a_line_for_each() {
         let text = status.text(Style::Plain);
         let line = text.lines().find(|line| line.starts_with("nri")).expect("a line");
         assert!(format!("{line}\n").contains(words), "{line}");
-        assert_eq!(status.exit(), Exit::Ok, "the engine is up, whoever brings it containers");
+        assert_eq!(status.exit(), Exit::Ok, "the engine is up, whatever brings it containers");
     }
 }
 

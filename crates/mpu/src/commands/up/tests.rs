@@ -56,7 +56,7 @@ fn repeated_up_is_already_up() {
     assert_eq!((kernel.calls.get(), s.fake.snapshot()), ((0, 0), before));
 }
 
-/// `mpu up` of a module that says `placed`, with somebody to ask the driver.
+/// `mpu up` of a module that says `placed`, with a function that asks the driver.
 fn asked(s: &Setup, kernel: &FakeKernel<'_>, ask: Ask) -> Result<Done, Error> {
     up_with(s, kernel, UpOptions { module: s.options(), ask: Some(ask), ..UpOptions::default() })
 }
@@ -271,7 +271,7 @@ fn plugin_is_started_with_the_notify_engine_where_the_configuration_wants_it() {
     s.fake.write("/usr/lib/systemd/system/mpu-nri.service", "");
     let asked = s.fake.host().at("/asked");
     s.fake.tool("systemctl", &format!("echo \"$@\" >{}", asked.display()));
-    assert_eq!(note("engine = \"notify\"\n"), "", "nobody wants it");
+    assert_eq!(note("engine = \"notify\"\n"), "", "it is not configured");
     assert!(!asked.exists());
     assert!(note(wanted).starts_with("mpu-nri.service is started"));
     let said = std::fs::read_to_string(asked).expect("asked");
