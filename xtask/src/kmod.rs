@@ -177,7 +177,7 @@ impl Rust {
         Self::found()?.context("still no Rust with the source of `core`: run `rustup component add rust-src`")
     }
 
-    /// How this compiler is told to do without jump tables, which are indirect branches: older ones know another word for it.
+    /// The option of this compiler against jump tables, which are indirect branches: older ones know another word for it.
     fn no_jump_tables(&self) -> &'static str {
         let stable = "-Cjump-tables=n";
         let known = output(Command::new(&self.rustc).args([stable, "--print", "sysroot"]));

@@ -29,6 +29,6 @@ fn units_are_ready_before_container_engines() {
         // A simple unit counts as started with its process; only what runs before that is waited for.
         let waits =
             values(unit, "Type").concat() == kind && (!kind.is_empty() || !values(unit, "ExecStartPre").is_empty());
-        assert!(waits, "{unit}: whoever comes after it does not wait for what it does");
+        assert!(waits, "{unit}: units after it do not wait for what it does");
     }
 }

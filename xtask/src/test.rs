@@ -84,7 +84,7 @@ fn everything(args: &Args, wanted: &Wanted, clock: &Clock) -> (Tally, Result<()>
                 lane.tally.add(&report);
             }
         } else {
-            // Whoever makes more sees that nobody wants it.
+            // The maker of further guests sees that its channel is closed.
             drop(told);
         }
         let mut tally = lane.end();

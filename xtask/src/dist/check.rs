@@ -289,7 +289,7 @@ pub fn life(package: &Path, newer: &Path, variant: Variant, version: &str, progr
     Ok(faults)
 }
 
-/// What goes wrong where scripts of one transaction share no `/run`, as under rpm-ostree: there nobody can write the note.
+/// What goes wrong where scripts of one transaction share no `/run`, as under rpm-ostree: there no script can write the note.
 pub fn forgetful(package: &Path, variant: Variant, version: &str, program: &Path) -> Result<Vec<String>> {
     let root = Root::make(program)?;
     let calls = |parts: &str| calls(variant, version, parts);

@@ -51,7 +51,7 @@ impl Report {
 }
 
 impl Report {
-    /// Of a guest that nobody heard of, by what it is called.
+    /// Of a guest without a report, by its name.
     pub fn broken(name: String, error: &anyhow::Error) -> Self {
         let troubles = vec![format!("the rig broke: {error:#}")];
         let (took, used, costs) = (Duration::ZERO, Duration::ZERO, Costs::default());

@@ -25,7 +25,7 @@ pub fn is_name(name: &str) -> bool {
     name.starts_with(PREFIX)
 }
 
-/// Makes a tree known by a name, which `ready` and everybody else can be told.
+/// Makes a tree known by a name, which `ready` and the other functions take.
 pub fn adopt(tree: &Path) -> Result<String> {
     let tree = tree.canonicalize().with_context(|| format!("no kernel tree {}", tree.display()))?;
     for (file, target) in LEFT_BY {

@@ -17,7 +17,7 @@ pub struct Matrix {
     engines: Vec<String>,
     minutes: u64,
     reloads: u32,
-    /// What a row with every story takes, where nobody has looked.
+    /// What a row with every story takes, where it was not measured.
     pub row_seconds: u32,
     pub plays: BTreeMap<String, u32>,
     pair: Vec<Pair>,

@@ -138,13 +138,13 @@ __attribute__((used)) static const struct NVOC_EXPORTED_METHOD_DEF __nvoc_export
         Some((dir, types))
     }
 
-    /// Holds the alarms of a built driver against these, its exit against this one, and what is said of it against a part.
+    /// Holds the alarms of a built driver against these, its exit against this one, and its report against a part.
     fn check(&self, expected: &[&str], exit: Option<Outcome>, said: &str) -> Tree {
         let tree = self.tree().unwrap();
         let findings = judged(&tree, &known(), &ROWS);
         check(said, &findings, expected);
         let is_cannot_tell =
-            |error: anyhow::Error| error.to_string().contains("whether something is new cannot be told");
+            |error: anyhow::Error| error.to_string().contains("whether something is new cannot be determined");
         match (outcome(&tree, &findings), exit) {
             (Ok(found), wanted) => assert_eq!(Some(found), wanted, "{said}"),
             (Err(error), wanted) => assert!(wanted.is_none() && is_cannot_tell(error), "{said}"),
