@@ -33,7 +33,7 @@ pub struct Args {
 #[derive(Subcommand)]
 enum What {
     /// Reads a driver, and says what carries a PID: exit 0 if the rows fit and nothing is new, 1 if something is, 69 if
-    /// it cannot be told
+    /// it cannot be determined
     Check {
         /// One of: the top of a source tree of NVIDIA's open kernel modules; a folder with its headers (ctrl/, class/,
         /// …); a built object of them with debug information (nvidia.ko, nv-kernel.o, nv-kernel.o_binary,
@@ -82,7 +82,7 @@ pub fn abi(args: &Args) -> Result<Outcome> {
     };
     let findings = judge::judge(&tree, &list);
     let text = if *json { as_json(&tree, &findings)? } else { as_table(&tree, &findings, *all) };
-    // Whoever reads it may have had enough.
+    // A closed pipe is no failure.
     let _ = std::io::stdout().write_all(text.as_bytes());
     outcome(&tree, &findings)
 }
@@ -94,7 +94,7 @@ fn outcome(tree: &Tree, findings: &[Finding]) -> Result<Outcome> {
     }
     ensure!(
         tree.has_fields,
-        "nothing is wrong, and whether something is new cannot be told: what was not read is said above"
+        "nothing is wrong, and whether something is new cannot be determined: what was not read is listed above"
     );
     Ok(Outcome::Passed)
 }
@@ -184,7 +184,7 @@ fn as_table(tree: &Tree, findings: &[Finding], all: bool) -> String {
     let false_alarms = findings.iter().filter(is_false_alarm).count();
     out += &format!("\n{false_alarms} false alarms are on the list in xtask/abi.toml\n");
     out += &match alarms {
-        0 if !tree.has_fields => "nothing is wrong, and whether something is new cannot be told\n".to_owned(),
+        0 if !tree.has_fields => "nothing is wrong, and whether something is new cannot be determined\n".to_owned(),
         0 => {
             let limit = if tree.declares_all { "" } else { ", as far as this source tells" };
             format!("nothing to do{limit}: every row fits, and nothing is new\n{UNSEEN}")

@@ -37,7 +37,7 @@ pub struct Suite {
 const BINARIES: &str = "deb";
 const SOURCES: &str = "deb-src";
 
-/// That nobody could be reached who has it: nothing is wrong with what was asked for, nor with what came. A cause of an error, found by
+/// No server that has it could be reached: nothing is wrong with what was asked for, nor with what came. A cause of an error, found by
 /// [`is_unreachable`].
 #[derive(Debug)]
 struct Unreachable;
@@ -151,7 +151,7 @@ impl Suite {
             return Ok(suite);
         }
         say(format!("reading the package index of {}", arch.named(name)));
-        let (mut tried, mut nobody) = (Vec::new(), true);
+        let (mut tried, mut unreachable) = (Vec::new(), true);
         for base in bases(archive) {
             suite.configure(archive, &base)?;
             match output(suite.apt("apt-get").args(["-q", "-o", "APT::Update::Error-Mode=any", "update"])) {
@@ -160,13 +160,13 @@ impl Suite {
                     return Ok(suite);
                 }
                 Err(error) => {
-                    nobody &= says_unreachable(&format!("{error:#}"));
+                    unreachable &= says_unreachable(&format!("{error:#}"));
                     tried.push(format!("{base}: {error:#}"));
                 }
             }
         }
         let error = anyhow!("no archive offers {name}:\n{}", tried.join("\n"));
-        Err(if nobody { error.context(Unreachable) } else { error })
+        Err(if unreachable { error.context(Unreachable) } else { error })
     }
 
     /// The newest package whose name begins with `prefix` and ends with `suffix`, and its version.
@@ -202,7 +202,7 @@ impl Suite {
         let held = self.dir.join("download");
         files::emptied(&held)?;
         fs_err::create_dir_all(into)?;
-        // Unnamed, the architecture is whichever has the package: a program for another one would come, and nobody would say so.
+        // Unnamed, the architecture is whichever has the package: a program for another one would come without a warning.
         let of_arch = packages.iter().map(|name| qualified(name, self.arch));
         let mut download = self.apt("apt-get");
         self.fetch(download.args(["-q", "download"]).args(of_arch).current_dir(&held))?;
@@ -372,25 +372,25 @@ mod tests {
     }
 
     /// As apt 2.6 says it.
-    const NOBODY: &str =
+    const NO_CONNECTION: &str =
         "E: Failed to fetch http://deb.debian.org/debian/dists/bookworm/InRelease  Could not resolve 'deb.debian.org'
 E: Some index files failed to download. They have been ignored, or old ones used instead.";
     const WRONG: &str = "E: Failed to fetch http://deb.debian.org/x.tar.xz  Hash Sum mismatch
 E: Failed to fetch some archives.";
 
     #[test]
-    fn only_what_nobody_could_be_reached_for_is_unreachable() {
-        assert!(says_unreachable(NOBODY));
+    fn only_connection_failures_are_unreachable() {
+        assert!(says_unreachable(NO_CONNECTION));
         for said in [
             WRONG,
-            &format!("{NOBODY}\n{WRONG}"),
+            &format!("{NO_CONNECTION}\n{WRONG}"),
             "E: Unable to locate package nvidia",
             "",
             "NO_PUBKEY 0E98404D386FA1D9",
         ] {
             assert!(!says_unreachable(said), "{said}");
         }
-        let error = marked(anyhow!("failed: apt-get\n{NOBODY}")).context("cannot download from bookworm");
+        let error = marked(anyhow!("failed: apt-get\n{NO_CONNECTION}")).context("cannot download from bookworm");
         assert!(is_unreachable(&error));
         assert!(!is_unreachable(&marked(anyhow!("failed: apt-get\n{WRONG}")).context("cannot download from bookworm")));
     }

@@ -26,7 +26,7 @@ pub struct Facts {
     pub machine_name: &'static str,
     /// readelf's.
     pub elf: &'static str,
-    /// What kbuild is told, beside what it is told of any.
+    /// Arguments for kbuild, besides those for every architecture.
     pub kbuild: &'static [&'static str],
     pub target: &'static str,
     pub kernel_target: &'static str,
@@ -59,7 +59,7 @@ const AMD64: Facts = Facts {
     cc: "gcc-12 -idirafter /usr/include/x86_64-linux-gnu",
     cc32: "gcc-12 -m32 -idirafter /usr/include/x86_64-linux-gnu",
     qemu: "qemu-system-x86_64",
-    // Kernels that are told of quick byte-wise copies (ERMS, FSRM) clear and copy pages by them, and emulated those go byte by byte: of a
+    // Kernels that see quick byte-wise copies (ERMS, FSRM) clear and copy pages by them, and emulated those go byte by byte: of a
     // program's start they are a third.
     machine: &["-cpu", "max,-erms,-fsrm"],
     console: "ttyS0",

@@ -106,7 +106,7 @@ mod tests {
 
     /// The agent sees the node's /lib/modules, where DKMS packs modules as the distribution does, and none of its programs.
     #[test]
-    fn the_image_unpacks_what_a_node_has_packed() {
+    fn image_has_module_decompressors() {
         let (_, packages) = recipe(DOCKERFILE).expect("a recipe");
         for package in ["xz-utils", "zstd"] {
             assert!(packages.split(' ').any(|name| name == package), "{package}");

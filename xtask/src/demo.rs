@@ -68,7 +68,7 @@ mod tests {
     use crate::guest::qemu::Line;
 
     #[test]
-    fn what_the_guest_shows_is_found_in_the_log() {
+    fn guest_demo_lines_are_found_in_log() {
         let line = |text: &str| {
             let (at, used) = (Duration::from_secs(1234), Duration::from_secs(99));
             Line { at, used, text: text.to_owned() }.to_string()

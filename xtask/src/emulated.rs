@@ -96,7 +96,7 @@ fn run(name: &str, package: &Package) -> Result<Option<String>> {
 fn tests(name: &str) -> Result<Command> {
     let mut cargo = lint::cargo();
     cargo.args(["test", "--quiet", "--locked", "--lib", "--package", name, "--target", Arch::Arm64.facts().target]);
-    // Apart from this machine's, so that neither waits for the other; unwinding is told to go without names, which take minutes.
+    // Apart from this machine's, so that neither waits for the other; backtraces are off, as their names take minutes.
     cargo.arg("--target-dir").arg(paths::target("arm64")?).env("RUST_BACKTRACE", "0").env("CARGO_INCREMENTAL", "0");
     cargo.env("CARGO_PROFILE_DEV_DEBUG", "0");
     foreign::teach(Arch::Arm64, &mut cargo)?;

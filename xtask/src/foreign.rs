@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_at_home_is_started_as_it_is() {
+    fn native_program_is_started_directly() {
         let command = command(Arch::Amd64, Path::new("/bin/true")).unwrap();
         assert_eq!(command.get_program(), "/bin/true");
         let mut cargo = Command::new("cargo");

@@ -374,7 +374,7 @@ mod tests {
 
     /// By its name a kernel is found for a processor (`Arch::named`).
     #[test]
-    fn a_kernels_name_says_what_it_runs_on() {
+    fn arm64_kernel_names_end_in_arm64() {
         for row in table().unwrap() {
             assert_eq!(row.name.ends_with("-arm64"), row.arch == Arch::Arm64, "{}", row.name);
         }

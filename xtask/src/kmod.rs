@@ -177,7 +177,7 @@ impl Rust {
         Self::found()?.context("still no Rust with the source of `core`: run `rustup component add rust-src`")
     }
 
-    /// How this compiler is told to do without jump tables, which are indirect branches: older ones know another word for it.
+    /// The option of this compiler against jump tables, which are indirect branches: older ones know another word for it.
     fn no_jump_tables(&self) -> &'static str {
         let stable = "-Cjump-tables=n";
         let known = output(Command::new(&self.rustc).args([stable, "--print", "sysroot"]));
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_kernel_must_not_get_is_found() {
+    fn forbidden_symbols_code_and_relocations_are_found() {
         assert_eq!(symbol_faults(&AMD64, "                 U printf\n").len(), 1);
         assert_eq!(symbol_faults(&ARM64, "                 U __x86_return_thunk\n").len(), 1);
         assert_eq!(symbol_faults(&AMD64, "0000 t _RNvNtCs1_4core9panicking18panic_bounds_check\n").len(), 1);

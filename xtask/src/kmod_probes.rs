@@ -116,7 +116,7 @@ fn headers_answer_whatever_their_number_is() {
 
 /// As RHEL 8 and Ubuntu 20.04 have it. x86-64's registers have other names there than by which user space calls them.
 #[test]
-fn older_headers_answer_by_what_older_kernels_have() {
+fn older_headers_select_older_interfaces() {
     let without = FTRACE.replace("unsigned long regs_get_kernel_argument", "int regs_get_nothing");
     let registers = without.replace("unsigned long ip;", "unsigned long ip, di, si, dx, cx, r8, r9;");
     assert_eq!(
@@ -137,7 +137,7 @@ fn a_kernel_of_another_kind_stops_the_build_instead_of_being_taken_for_one_witho
 }
 
 #[test]
-fn a_compiler_that_cannot_tell_stops_the_build() {
+fn unusable_compiler_stops_the_build() {
     let whole = format!("{FTRACE}{REGS}");
     for (ftrace, compiler, said) in [
         (whole.as_str(), "/nowhere/gcc", "does not compile the kernel's own headers"),
@@ -153,7 +153,7 @@ fn a_compiler_that_cannot_tell_stops_the_build() {
 /// The probes' header may be kept as the compiler understood it. One that cannot, writes nonsense, or stumbles over what it wrote answers
 /// the same.
 #[test]
-fn a_compiler_that_keeps_no_headers_answers_the_same() {
+fn compiler_without_precompiled_headers_answers_the_same() {
     let headers = format!("{FTRACE}{}{FREGS}{LIST}", new());
     let dir = tempfile::tempdir().unwrap();
     let told = dir.path().join("told");

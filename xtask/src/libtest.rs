@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn of_what_failed_the_ends_are_shown_and_of_what_passed_nothing() {
+    fn only_ends_of_failures_are_shown() {
         let long: String = (0..50).map(|line| format!("line {line}\n")).collect();
         let text = format!(
             "running 3 tests\n.F.\nsuccesses:\n\n---- good stdout ----\nall is well\n\n\nsuccesses:\n    good\n\nfailures:\n\n\
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_is_counted_and_what_all_printed_is_returned() {
+    fn check_counts_failure_and_returns_output() {
         let folder = tempfile::tempdir().unwrap();
         for (code, outcome) in [(0, Outcome::Passed), (1, Outcome::Failed)] {
             let mut tally = Tally::default();

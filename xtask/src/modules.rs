@@ -22,7 +22,7 @@ impl Built {
         !self.files.is_empty() && self.complaints.is_empty()
     }
 
-    /// The modules, if nobody complained.
+    /// The modules, if the build had no complaints.
     pub fn checked(self, what: &str) -> Result<Vec<PathBuf>> {
         ensure!(self.is_clean(), "{what} does not build cleanly:\n{}", self.complaints.join("\n"));
         Ok(self.files)
@@ -141,7 +141,7 @@ fn make(
 }
 
 /// A command that runs its arguments inside the kernel's folder. A compiler needs /dev/null there; making the node takes root, and
-/// somebody else gets a user namespace in which the machine's own node is mounted.
+/// another user gets a user namespace in which the machine's own node is mounted.
 fn enter(kernel: &Kernel) -> Result<Command> {
     let root = kernel.root();
     let null = root.join("dev/null");

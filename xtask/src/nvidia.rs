@@ -110,7 +110,7 @@ mod tests {
     use crate::{Cli, Verb};
 
     #[test]
-    fn a_client_that_the_archive_has_not_for_a_processor_is_refused_with_those_that_it_has() {
+    fn unavailable_client_is_refused_with_alternatives() {
         let rows = table().unwrap();
         assert!(row_of(&rows, "418.226.00", Arch::Amd64).is_ok());
         let fault = row_of(&rows, "418.226.00", Arch::Arm64).err().unwrap().to_string();

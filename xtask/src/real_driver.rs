@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_release_has_the_era_in_which_it_came() {
+    fn release_era_follows_its_branch() {
         let of = |release| era(release).unwrap();
         assert_eq!([of("515.105.01"), of("535.104.05"), of("535.113.01")], [0, 0, 1]);
         assert_eq!([of("560.35.03"), of("565.57.01"), of("570.86.15"), of("570.148.08")], [1, 2, 3, 4]);

@@ -21,7 +21,7 @@ use crate::{paths, setup};
 /// What `cargo test` looks at to find the trees.
 pub const VARIABLE: &str = "MPU_RIG";
 
-/// What nobody in a test reads.
+/// Folders that no test reads.
 const PRUNED: [&str; 7] = ["doc", "info", "lintian", "locale", "man", "bug", "zoneinfo"];
 
 /// Where packages of Debian keep the driver, and where NVIDIA's installer puts it.
@@ -110,7 +110,7 @@ fn origin(row: &impl Serialize) -> Result<String> {
 }
 
 fn make_driver(tree: &Path, host: &Path, driver: &Driver) -> Result<()> {
-    // Files are shared with the host's tree by hard links; whoever replaces one (ldconfig does) makes a new one.
+    // Files are shared with the host's tree by hard links; a program that replaces one (ldconfig does) makes a new one.
     output(Command::new("cp").arg("-al").arg(host.join(".")).arg(tree))?;
     let unpacked = beside(tree, "unpacked");
     Suite::open(&driver.suite)?.unpack(&driver.packages, &unpacked)?;
@@ -192,7 +192,7 @@ fn prune(tree: &Path) -> Result<()> {
     PRUNED.iter().try_for_each(|name| files::remove(&tree.join("usr/share").join(name)))
 }
 
-/// Root, and somebody who is not.
+/// Root, and another user.
 fn people(tree: &Path) -> Result<()> {
     fs::create_dir_all(tree.join("etc"))?;
     let passwd = "root:x:0:0:root:/root:/bin/sh\nuser:x:1000:1000:user:/home/user:/bin/sh\n";

@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn what_passes_is_not_heard_and_what_fails_is() {
+    fn quiet_command_prints_only_failures() {
         let folder = tempfile::tempdir().unwrap();
         let log = folder.path().join("log");
         let told = |script: &str| quietly(&mut command("sh", ["-c", script]), &log).unwrap();

@@ -142,7 +142,7 @@ pub fn missing<'a>(needs: impl IntoIterator<Item = &'a Need>) -> Vec<&'a Need> {
 }
 
 pub fn require(needs: &'static [Need]) -> Result<()> {
-    // Whoever waited finds what the other one brought.
+    // A process that waited finds what the other one brought.
     let guard = one_at_a_time();
     let missing = missing(needs);
     if missing.is_empty() {

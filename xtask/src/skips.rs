@@ -1,10 +1,10 @@
-//! What is skipped, and what only looks like it: a check that cannot be made is a failure, unless nobody can be reached
-//! who has what it takes.
+//! What is skipped, and what only looks like it: a check that cannot be made is a failure, unless no server
+//! that has what it takes can be reached.
 
 use crate::apt;
 use crate::guest::verdict::{Ending, Tally};
 
-/// Something without which checks cannot be made: skipped where nobody can be reached who has it, a failure otherwise.
+/// Something without which checks cannot be made: skipped where no server that has it can be reached, a failure otherwise.
 pub fn without(tally: &mut Tally, what: &str, error: &anyhow::Error) {
     let ending = if apt::is_unreachable(error) { Ending::Skip } else { Ending::Fail };
     tally.check(what, ending, &format!("not to be had here: {error:#}"));
@@ -17,7 +17,7 @@ mod tests {
     use anyhow::anyhow;
 
     #[test]
-    fn only_what_nobody_can_be_asked_for_is_skipped() {
+    fn only_unreachable_tools_are_skipped() {
         let out_of_reach = apt::mark_if(anyhow!("E: Could not connect"), |_| true).context("cannot fetch the index");
         for (error, outcome) in [(out_of_reach, Outcome::Passed), (anyhow!("a wrong hash"), Outcome::Failed)] {
             let mut tally = Tally::default();

@@ -109,7 +109,7 @@ mod tests {
     use super::needed;
 
     #[test]
-    fn libraries_and_the_loader_are_read_from_what_readelf_says() {
+    fn libraries_and_loader_are_read_from_readelf() {
         assert_eq!(needed(" 0x0000000000000001 (NEEDED)             Shared library: [libc.so.6]"), Some("libc.so.6"));
         assert_eq!(
             needed("      [Requesting program interpreter: /lib/ld-linux-aarch64.so.1]"),

@@ -13,7 +13,7 @@ fn values(unit: &str, key: &str) -> Vec<String> {
 
 /// An engine restarts containers at boot. What they need of ours is ready before, not merely begun.
 #[test]
-fn what_containers_need_at_boot_is_ready_before_the_engines() {
+fn units_are_ready_before_container_engines() {
     let engines = values("mpu.service", "Before");
     assert!(engines.len() >= 8 && engines.contains(&"docker.service".to_owned()), "{engines:?}");
     for unit in ["mpu-notify.service", "mpu-cdi-refresh.service"] {
@@ -29,6 +29,6 @@ fn what_containers_need_at_boot_is_ready_before_the_engines() {
         // A simple unit counts as started with its process; only what runs before that is waited for.
         let waits =
             values(unit, "Type").concat() == kind && (!kind.is_empty() || !values(unit, "ExecStartPre").is_empty());
-        assert!(waits, "{unit}: whoever comes after it does not wait for what it does");
+        assert!(waits, "{unit}: units after it do not wait for what it does");
     }
 }

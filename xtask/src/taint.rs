@@ -18,7 +18,7 @@ const NOT_ASKED: [(u32, &str); 5] = [
 ];
 
 #[test]
-fn what_a_real_gpu_is_asked_is_rows_and_each_has_a_reason() {
+fn taint_allowlist_covers_rows_with_reasons() {
     let text = read(Path::new("tests/gpu/taint.allowed"));
     let mut controls = BTreeSet::new();
     for line in text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {

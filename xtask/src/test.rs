@@ -84,7 +84,7 @@ fn everything(args: &Args, wanted: &Wanted, clock: &Clock) -> (Tally, Result<()>
                 lane.tally.add(&report);
             }
         } else {
-            // Whoever makes more sees that nobody wants it.
+            // The maker of further guests sees that its channel is closed.
             drop(told);
         }
         let mut tally = lane.end();
@@ -338,7 +338,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_ran_is_reported_beside_what_could_not_be_made() {
+    fn completed_jobs_are_reported_beside_failed_ones() {
         let play = |job: u32| match job {
             2 => Err(anyhow!("no room left").context("cannot make its image")),
             3 => panic!("as a bug would"),

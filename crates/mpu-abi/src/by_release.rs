@@ -47,7 +47,7 @@ mod tests {
     }
 
     #[test]
-    fn a_release_has_the_layout_that_its_headers_have() {
+    fn release_layout_follows_its_headers() {
         let size = |control, release: &str| {
             let found = row_of(control, release.parse().unwrap()).and_then(row);
             found.map(|row| (row.cmd.0, row.params_size))

@@ -25,7 +25,7 @@ pub struct Rows {
     pub capacity: u16,
     /// Byte offset of the u32 PID in an entry.
     pub pid: u16,
-    /// The count is a question, too: how many entries the caller has room for, 0 to be told the number of entries alone.
+    /// The count is a question, too: how many entries the caller has room for, 0 to get the number of entries alone.
     pub asks_room: bool,
     /// The driver may list the same process twice.
     pub repeats: bool,

@@ -1,5 +1,5 @@
 //! The data of an event (`NvUnixEvent`, nvos.h), which `NV_ESC_RM_GET_EVENT_DATA` copies to its caller: no RM control, and the same from
-//! 515.43.04 to 610.43.03. Which notifications carry a PID is known of 615.71.09 (memacct.c, cl2080_notification.h); up to 610.43.03 nobody has
+//! 515.43.04 to 610.43.03. Which notifications carry a PID is known of 615.71.09 (memacct.c, cl2080_notification.h); up to 610.43.03 none has
 //! their numbers (`NV2080_NOTIFIERS_MAXCOUNT` is at most 200 there, and no other class has so many).
 
 /// Bytes of it.

@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_is_not_a_release() {
+    fn malformed_release_is_refused() {
         for text in ["", "535.", ".535", "535.x", "1.2.3.4", "-1", "+1.2", "99999999"] {
             assert_eq!(text.parse::<Release>(), Err(ParseReleaseError), "{text:?}");
         }

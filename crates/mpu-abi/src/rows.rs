@@ -348,7 +348,7 @@ const CMD_PLACES: usize = 64;
 /// Each row's number, in the place that its hash says. Whether a number has a row is one comparison, and exact: a filter of bits let
 /// through numbers that are asked for all the time, memory information among them, each of which then took the long way.
 const CMD_TABLE: [u32; CMD_PLACES] = {
-    // A number stands for nothing in another place than its own: it fills the places that nobody has.
+    // A number stands for nothing in another place than its own: it fills the places without a number of their own.
     let mut table = [ROWS[0].cmd.0; CMD_PLACES];
     let mut i = 0;
     while i < ROWS.len() {

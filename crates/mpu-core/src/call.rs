@@ -13,7 +13,7 @@ use crate::reason::{Outcome, Reason};
 use crate::samples::rewrite_samples;
 use mpu_abi::{Control, ControlCmd, Inner, Layout, Row, RowId, Rows};
 
-/// Entries behind a pointer that are told apart; those beyond are taken out.
+/// Entries behind a pointer that are looked at; those beyond are taken out.
 const MOST_INNER: usize = 512;
 
 /// The address that the driver is given for a table that the caller did not ask for: on the page that no process can have
@@ -49,7 +49,7 @@ pub enum Copied {
     All,
     /// So many bytes from its beginning: the caller has no room for more. 0: it asked for none.
     First(u32),
-    /// None: the caller is told that there is no such process.
+    /// None: the caller gets the answer that there is no such process.
     NoSuchProcess,
 }
 
@@ -164,7 +164,7 @@ impl Call {
         self.answered
     }
 
-    /// The driver has copied `bytes` from `address` of its caller, and nobody but the driver can change them any more: PIDs among
+    /// The driver has copied `bytes` from `address` of its caller, and only the driver can change them any more: PIDs among
     /// them become the driver's, and what the caller wrote is kept in `asked`, which has room for [`Call::questions`] numbers.
     pub fn copied_in(&mut self, address: u64, bytes: &mut [u8], map: &impl PidMap, asked: &mut [u32]) {
         let Some(row) = self.parameters(address, bytes).filter(|_| !self.taken) else { return };
@@ -179,7 +179,7 @@ impl Call {
     pub fn copying_out(&mut self, address: u64, bytes: &mut [u8], map: &impl PidMap, asked: &[u32]) -> Answer {
         if let Some(row) = self.parameters(address, bytes) {
             self.answered = true;
-            // A question's PIDs are put back by whoever replaced them.
+            // The direction that replaced a request's PIDs puts them back.
             let asks = matches!(row.layout, Layout::Query(_) | Layout::QueryOne { .. });
             if if asks { self.native_input } else { self.native_output } {
                 return Answer::UNTOUCHED;
@@ -228,7 +228,7 @@ impl Call {
             Layout::QueryOne { pid, .. } => {
                 let pid = usize::from(pid);
                 let Some(number) = get_u32(bytes, pid) else { return };
-                let Some(place) = asked.first_mut() else { return ask_about_nobody(pid, bytes) };
+                let Some(place) = asked.first_mut() else { return ask_about_no_process(pid, bytes) };
                 *place = number;
                 let number = host_number(number, map);
                 self.inner_address = number.into();
@@ -348,7 +348,7 @@ impl Call {
         Answer { outcome: Some((control, outcome)), copied }
     }
 
-    /// How many entries count is told only by the parameters, which the driver copies later: every entry of the buffer is
+    /// Only the parameters, which the driver copies later, say how many entries count: every entry of the buffer is
     /// taken as one, and which stayed is remembered.
     fn give_inner_rows(&mut self, rows: &Rows, bytes: &mut [u8], map: &impl PidMap) -> Outcome {
         let stride = usize::from(rows.stride.max(1));
@@ -406,9 +406,9 @@ fn no_record(control: Control, bytes: &mut [u8]) -> Answer {
     Answer { outcome: Some((control, outcome)), copied: Copied::NoSuchProcess }
 }
 
-fn ask_about_nobody(pid: usize, bytes: &mut [u8]) {
+fn ask_about_no_process(pid: usize, bytes: &mut [u8]) {
     if let Some(number) = get_u32(bytes, pid) {
-        put_u32(bytes, pid, host_number(number, &Nobody));
+        put_u32(bytes, pid, host_number(number, &EmptyView));
     }
 }
 
@@ -418,7 +418,7 @@ fn question_count(bytes: &[u8], rows: &Rows) -> usize {
     (count as usize).min(usize::from(rows.capacity))
 }
 
-/// The answer names one process: it becomes the caller's number for it, or nobody's.
+/// The answer names one process: it becomes the caller's number for it, or no process's.
 fn rewrite_one(bytes: &mut [u8], pid: usize, count: Option<usize>, map: &impl PidMap) -> Outcome {
     let Some(number) = get_u32(bytes, pid) else { return Outcome::Not(Reason::Malformed) };
     if number == 0 {
@@ -440,9 +440,9 @@ fn rewrite_one(bytes: &mut [u8], pid: usize, count: Option<usize>, map: &impl Pi
 }
 
 /// A view from which no process can be seen.
-struct Nobody;
+struct EmptyView;
 
-impl PidMap for Nobody {
+impl PidMap for EmptyView {
     fn view_of(&self, _: HostPid) -> Option<crate::ViewPid> {
         None
     }

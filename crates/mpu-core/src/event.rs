@@ -1,4 +1,4 @@
-//! An event on its way to whoever subscribed to it.
+//! An event on its way to its subscriber.
 
 use crate::bytes::{get_u32, put_u32};
 use crate::pid::{HostPid, PidMap};
@@ -25,7 +25,7 @@ mod tests {
     use super::*;
     use crate::pid::ViewPid;
 
-    /// Sees process 5000 as 7, and nobody else.
+    /// Sees process 5000 as 7, and no other process.
     struct One;
 
     impl PidMap for One {

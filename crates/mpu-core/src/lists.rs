@@ -14,8 +14,8 @@ pub(crate) fn used(table: &[u8], rows: &Rows, count: u32) -> Option<usize> {
 }
 
 /// Puts the PID of each of the first `count` entries into the caller's view, takes the entries of other processes out, and
-/// clears the space that frees: what stood behind the new end was somebody else's. A count that the table cannot hold says
-/// nothing of what stands in it: then nobody is left.
+/// clears the space that frees: the entries behind the new end were another process's. A count that the table cannot hold says
+/// nothing of what stands in it: then no process is left.
 pub(crate) fn rewrite_list(table: &mut [u8], rows: &Rows, count: u32, map: &impl PidMap) -> Outcome {
     let Some(count) = used(table, rows, count) else {
         table.fill(0);

@@ -37,7 +37,7 @@ pub trait PidMap {
     fn view_of(&self, pid: HostPid) -> Option<ViewPid>;
     /// The driver's number for this process; `None` if the caller's namespace has no such process.
     fn host_of(&self, pid: ViewPid) -> Option<HostPid>;
-    /// When this process started, in microseconds since the Unix epoch; `None` where nobody can say. A record that is older
+    /// When this process started, in microseconds since the Unix epoch; `None` where it is not known. A record that is older
     /// is that of an earlier process with the same number.
     fn started(&self, pid: HostPid) -> Option<u64> {
         let _ = pid;

@@ -143,7 +143,7 @@ fn rule(line: &[u8]) -> Option<(u8, &[u8])> {
 pub const MOST_NAMES: usize = 16;
 const MOST_BYTES: usize = 1024;
 
-/// The path's first names. Whoever is deeper is where these lead to: a rule fits what is beneath its cgroup, too.
+/// The path's first names. A deeper cgroup counts as the one these lead to: a rule fits what is beneath its cgroup, too.
 fn beginning(path: &[u8]) -> &[u8] {
     let ends = path.iter().enumerate().skip(1).filter(|(_, &byte)| byte == b'/').map(|(at, _)| at);
     let end = ends.chain([path.len()]).take(MOST_NAMES).take_while(|&end| end <= MOST_BYTES).last();
@@ -219,14 +219,14 @@ mod tests {
     }
 
     #[test]
-    fn without_a_rule_that_fits_a_caller_sees_its_own() {
+    fn caller_without_matching_rule_sees_own() {
         assert_eq!(of("", DOCKER), Sees::Own);
         assert_eq!(of("host /system.slice/docker-9*.scope", DOCKER), Sees::Own);
         assert_eq!(of("host /system", DOCKER), Sees::Own, "names are not cut");
     }
 
     #[test]
-    fn a_rule_fits_a_cgroup_and_what_is_beneath_it() {
+    fn rule_matches_cgroup_and_descendants() {
         for glob in ["/system.slice", "/system.slice/docker-*.scope", "**/docker-0???abcd.scope", "**", "/*/*"] {
             assert_eq!(of(&std::format!("host {glob}"), DOCKER), Sees::Host, "{glob}");
         }
@@ -235,13 +235,13 @@ mod tests {
     }
 
     #[test]
-    fn the_first_rule_that_fits_decides() {
+    fn first_matching_rule_decides() {
         assert_eq!(of("own /system.slice\nhost **", DOCKER), Sees::Own);
         assert_eq!(of("host **\nown /system.slice", DOCKER), Sees::Host);
     }
 
     #[test]
-    fn a_group_is_the_nearest_cgroup_that_fits() {
+    fn group_is_deepest_matching_cgroup() {
         assert_eq!(of("group **/kubepods*-pod*.slice", POD), Sees::Group { depth: 3 });
         assert_eq!(of("group /kubepods.slice", POD), Sees::Group { depth: 1 });
         assert_eq!(of("group **", POD), Sees::Group { depth: 4 });
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_is_deep_is_where_the_first_names_lead_to() {
+    fn deep_cgroup_is_matched_by_first_names() {
         let deep = |names: usize| "/a".repeat(names);
         for names in [1, MOST_NAMES, MOST_NAMES + 1, 2000] {
             let depth = names.min(MOST_NAMES) as u32;

@@ -3,7 +3,7 @@
 //! Hiding a stranger's record must leave the caller's own figures as the host sees them. What NVML makes of samples decides
 //! how (docs/adr/0004-hidden-samples.md has the measurements): from release 535 on it skips a slot whose graphics record is
 //! idle, and divides each process's sum by the number of slots that are left. So a stranger's graphics record must stay a
-//! record of somebody: it becomes one of an own process with no utilisation, which adds nothing to any sum and keeps the
+//! record of a process: it becomes one of an own process with no utilisation, which adds nothing to any sum and keeps the
 //! divisor. In the other engines a stranger's record becomes idle. Releases up to 470 divide by all slots and are right
 //! either way.
 
@@ -24,7 +24,7 @@ const SUB_PROCESS_NAME_BYTES: usize = 100;
 
 /// Puts the PIDs of all slots into the caller's view, takes out whose processes the caller may not see, and clears kernel
 /// addresses in every record. Every whole slot counts, also beyond the row's capacity: how many a caller has room for behind a
-/// pointer is its own choice. What is less than a slot at the end is cleared, and everything where no slot can be told.
+/// pointer is its own choice. What is less than a slot at the end is cleared, and everything where no slot can be found.
 pub(crate) fn rewrite_samples(slots: &mut [u8], samples: &Samples, map: &impl PidMap) -> Outcome {
     if samples.engines == 0 {
         slots.fill(0);

@@ -82,7 +82,7 @@ fn check(cmd: u32, size: usize, asked: Words<'_>, seen: Words<'_>, answer: Words
 }
 
 #[test]
-fn list_keeps_own_processes_and_leaves_nothing_of_others() {
+fn list_keeps_only_own_processes() {
     for cmd in [0x2080_018d, 0x0080_0202] {
         let answer = [vec![(8, 5)], column(12, 4, &[415, 1002, 2, 1033, 9999])].concat();
         let outcome = check(cmd, 3812, &[(4, 0xc9c0)], &[], &answer, &[(4, 0xc9c0), (8, 2), (12, 2), (16, 33)]);
@@ -96,13 +96,13 @@ fn list_of_strangers_is_empty_not_zeroed_rows() {
 }
 
 #[test]
-fn count_beyond_the_table_leaves_nobody() {
+fn list_count_beyond_table_is_malformed() {
     let outcome = check(0x2080_018d, 3812, &[], &[], &[(8, 951), (12, 1002)], &[]);
     assert_eq!(outcome, Outcome::Not(Reason::Malformed));
 }
 
 #[test]
-fn answer_about_other_entries_than_were_asked_about_leaves_nobody() {
+fn answer_with_changed_count_is_malformed() {
     for count in [2, 201, u32::MAX] {
         // The driver's number for 33 stands in it.
         let outcome = check(0x2080_018e, 14408, &[(0, 1), (8, 33)], &[(8, 1033)], &[(0, count)], &[(0, count)]);
@@ -123,7 +123,7 @@ fn memory_is_looked_up_by_host_pid_and_answered_under_the_callers() {
 }
 
 #[test]
-fn question_of_too_many_asks_about_nobody_beyond_the_table() {
+fn request_beyond_table_translates_to_no_process() {
     let mut bytes = vec![0; 14408];
     put(&mut bytes, 0, u32::MAX);
     for i in 0..200 {
@@ -172,7 +172,7 @@ fn record(cmd: u32, size: usize, pid: u32, driver: Words<'_>) -> Option<(u32, u3
     }
 }
 
-/// Of whom it is told, a caller can change where an answer is put right late: another than it asked about is nobody.
+/// Where an answer is put right late, the caller can change the PID in it: any other than it asked about becomes no process.
 #[test]
 fn accounting_record_of_another_than_was_asked_about_is_none() {
     for (named, is_own) in [(1002, true), (1033, false), (415, false), (4000, false)] {
@@ -190,7 +190,7 @@ fn accounting_list_holds_own_processes_once() {
 
 /// The driver is asked for all.
 #[test]
-fn number_of_sessions_is_that_of_the_own_ones() {
+fn session_count_covers_only_own_processes() {
     for cmd in [0x2080_01af, 0x2080_01a9] {
         let answer = [vec![(0, 3)], column(4, 32, &[415, 1033, 415])].concat();
         check(cmd, 16388, &[], &[(0, 512)], &answer, &[(0, 1)]);
@@ -295,14 +295,14 @@ fn samples_without_an_own_process_are_idle() {
     assert_eq!(graphics_after(&ring), [(0xffff_ffff, 0); 8]);
 }
 
-/// What NVML from 535 on makes of graphics samples: a process's sum over the slots that name somebody.
+/// What NVML from 535 on makes of graphics samples: a process's sum over the slots that name a process.
 fn figure(ring: &[(u32, u32)], pid: u32) -> f64 {
     let busy = ring.iter().filter(|(pid, _)| *pid != 0xffff_ffff).count();
     ring.iter().filter(|(of, _)| *of == pid).map(|(_, util)| f64::from(*util)).sum::<f64>() / busy as f64
 }
 
 #[test]
-fn own_figures_equal_what_the_host_sees() {
+fn own_utilisation_equals_hosts_view() {
     let ring = [(415, 4000), (1002, 1000), (415, 4000), (1002, 2000), (0xffff_ffff, 0), (1002, 3000), (1033, 5000)];
     let seen = graphics_after(&ring);
     for (host, view) in PAIRS {
@@ -373,7 +373,7 @@ fn own_sessions_come_first_where_there_is_room_for_few() {
 }
 
 #[test]
-fn number_of_sessions_behind_no_pointer_is_that_of_the_own_ones() {
+fn session_count_without_pointer_covers_only_own() {
     let (mut params, mut inner) = (vec![0; 16], sessions(&[415, 1033, 9999]));
     let mut call = begin(0x2080_016e, 16);
     call.copied_in(PARAMS, &mut params, &Namespace, &mut []);
@@ -391,7 +391,7 @@ fn number_of_sessions_behind_no_pointer_is_that_of_the_own_ones() {
 }
 
 #[test]
-fn questions_about_sessions_that_the_driver_refuses_reach_it_as_they_are() {
+fn invalid_session_requests_reach_driver_unchanged() {
     for (count, pointer) in [(3, 0), (0, BUFFER), (513, BUFFER), (u32::MAX, BUFFER)] {
         let mut params = vec![0; 16];
         put(&mut params, 0, count);
@@ -498,7 +498,7 @@ fn every_control_has_a_contract() {
 }
 
 #[test]
-fn call_that_is_not_translated_goes_by_untouched() {
+fn untranslated_call_is_unchanged() {
     let mut call = Call::untranslated();
     let mut bytes = vec![0; 14408];
     put(&mut bytes, 0, 1);
@@ -510,7 +510,7 @@ fn call_that_is_not_translated_goes_by_untouched() {
 }
 
 #[test]
-fn direction_that_the_driver_translates_is_left_alone() {
+fn natively_translated_direction_is_unchanged() {
     let native = Native { input: false, output: true };
     let mut call = begin_as(0x2080_018d, 3812, native);
     let mut bytes = vec![0; 3812];

@@ -5,7 +5,7 @@ use mpu_core::{Argument, Call, HostPid, Native, PidMap, ViewPid};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
-/// A namespace made of pairs; everything else is somebody else's.
+/// A namespace made of pairs; everything else is another namespace's.
 #[derive(Debug, Clone)]
 struct Namespace(BTreeMap<u32, u32>);
 
@@ -77,7 +77,7 @@ proptest! {
     /// After a list has been rewritten it holds the visible PIDs in the driver's order, with every other field of a kept
     /// entry as it was, and zeroes where the others stood.
     #[test]
-    fn lists_hold_own_rows_in_order_and_nothing_else(
+    fn list_holds_only_own_rows_in_order(
         row in 0..ROWS.len(), pids in proptest::collection::vec(100u32..140, 0..250), map in namespace(),
     ) {
         let row = &ROWS[row];
@@ -111,7 +111,7 @@ proptest! {
         prop_assert_eq!(bytes, expected);
     }
 
-    /// In and out again is the identity, and in between the driver sees host PIDs or nobody's.
+    /// In and out again is the identity, and in between the driver sees host PIDs or no process's.
     #[test]
     fn questions_come_back_as_they_went(
         row in 0..ROWS.len(),

@@ -108,7 +108,7 @@ fn host_list_becomes_the_containers() {
 }
 
 /// NVML's reading of graphics samples from release 535 on: a process's sum, over the slots whose graphics record names
-/// somebody.
+/// a process.
 fn figure(bytes: &[u8], pid: u32, engine: usize) -> f64 {
     let busy: Vec<usize> = (0..72).filter(|slot| get(bytes, record_at(*slot, GR) + 8) != 0xffff_ffff).collect();
     let own = busy.iter().map(|slot| record_at(*slot, engine)).filter(|at| get(bytes, at + 8) == pid);
@@ -116,7 +116,7 @@ fn figure(bytes: &[u8], pid: u32, engine: usize) -> f64 {
 }
 
 #[test]
-fn figures_agree_with_what_real_nvml_said() {
+fn figures_agree_with_real_nvml() {
     // nvmlDeviceGetProcessUtilization of 580.159.04 on these very bytes: (424, sm 10, mem 1), (423, sm 7, mem 0). With 424's
     // records given to 423 at no utilisation it said (423, sm 7, mem 0) again; with the idle PID in them, (423, sm 16, mem 2).
     // NVML averages in whole percents as it goes, so its figures are not exact; utilisation is in hundredths of a percent.
@@ -135,7 +135,7 @@ fn own_figures_in_real_samples_are_the_hosts() {
         for host in own {
             let seen = seen_by(&[(host, 9)], call);
             for engine in 0..ENGINES {
-                // NaN where nobody was busy: then there is no figure, for the host and for the container.
+                // NaN where no process was busy: then there is no figure, for the host and for the container.
                 let (host, container) = (figure(&call.after, host, engine), figure(&seen, 9, engine));
                 if figure(&call.after, own[0], engine) + figure(&call.after, own[1], engine) > 0.0 && host > 0.0 {
                     assert_eq!(host, container, "{} engine {engine}", call.who);

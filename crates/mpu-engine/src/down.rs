@@ -36,7 +36,7 @@ pub struct Down {
     pub seconds: f64,
 }
 
-/// Takes MPU down, with some patience for whoever holds the module.
+/// Takes MPU down, with some patience for processes that hold the module.
 pub fn down(host: &Host, kernel: &dyn Kernel, patience: Duration) -> Result<Down, EngineError> {
     let began = Instant::now();
     checks::root(host)?;

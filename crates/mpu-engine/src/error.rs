@@ -5,7 +5,7 @@ use mpu_host::config::ConfigError;
 use mpu_host::explain::{Explain, Sum};
 use mpu_notify::error::NotifyError;
 
-/// Why an engine is not up, not down, or not told what it was to be told.
+/// Why an engine is not up, not down, or not configured.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
     #[error(transparent)]

@@ -104,7 +104,7 @@ mod tests {
     use mpu_notify::fake::{self, FakeSupervisor};
 
     #[test]
-    fn what_a_supervisor_says_becomes_one_row() {
+    fn running_supervisor_yields_one_row() {
         let fake = FakeHost::in_order();
         let said = fake::state(&["a", "b"]);
         let supervisor = FakeSupervisor::on(&fake, said.clone());
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn an_engine_that_is_not_up_is_no_row_and_no_error() {
+    fn stopped_engines_yield_no_rows() {
         assert_eq!(all(&FakeHost::in_order().host()).expect("no error"), []);
     }
 
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn files_that_cannot_be_understood_are_an_error() {
+    fn malformed_module_state_is_an_error() {
         let fake = FakeHost::in_order();
         fake.write("/sys/module/mpu/parameters/state", "version=1\nstate=refused\n");
         assert!(all(&fake.host()).is_err());

@@ -49,7 +49,7 @@ pub struct UpOptions {
     #[arg(skip)]
     pub keeper: Option<PathBuf>,
 
-    /// How the module that is up is asked whether it translates; none if somebody else asks.
+    /// How the module that is up is asked whether it translates; none if the caller asks by itself.
     #[arg(skip)]
     pub ask: Option<Ask>,
 }
@@ -159,7 +159,7 @@ pub struct Up {
     pub notes: Vec<Note>,
     /// What became of the engine; of the notify engine, how and whom it replaced.
     pub raised: Raised,
-    /// Whether the module was seen to translate, where somebody asked.
+    /// Whether the module was seen to translate, where it was asked.
     pub proof: Option<Proof>,
     pub notify_state: Option<client::State>,
     pub driver: Option<Driver>,

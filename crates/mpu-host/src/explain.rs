@@ -110,10 +110,10 @@ mod tests {
     }
 
     #[test]
-    fn a_sum_explains_itself_as_the_error_that_it_is() {
-        let one = One::from(Shut { source: std::io::Error::other("somebody holds it") });
+    fn enum_error_explains_as_its_inner_error() {
+        let one = One::from(Shut { source: std::io::Error::other("a process holds it") });
         assert_eq!((one.code(), one.exit(), one.fix().as_str()), ("shut", Exit::Refused, "open it"));
-        assert_eq!(chain(&one), "the door is shut: somebody holds it");
+        assert_eq!(chain(&one), "the door is shut: a process holds it");
         assert_eq!(causes(&one).count(), 1);
     }
 }

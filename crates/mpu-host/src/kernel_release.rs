@@ -22,7 +22,7 @@ mod tests {
     use super::numbers;
 
     #[test]
-    fn releases_are_in_the_order_in_which_they_came() {
+    fn release_numbers_sort_by_age() {
         let of_old = [
             "5.14.0-427.el9.x86_64",
             "5.14.0-503.11.1.el9_5.x86_64",

@@ -65,7 +65,7 @@ impl Default for Look {
 }
 
 /// Whether a process has a descriptor of the driver's, in the table of any of its threads. One whose first thread has ended has none there
-/// any more, whatever it had: it is believed, as is one that may not be looked at. `proc` is where `/proc` is.
+/// any more, whatever it had: it counts as a user of the driver, as does one that may not be looked at. `proc` is where `/proc` is.
 pub fn has_the_driver(proc: &Path, pid: HostPid, look: &Look) -> Has {
     let most = MOST_DESCRIPTORS.min(look.left());
     let mut left = most;

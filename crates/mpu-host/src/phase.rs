@@ -29,7 +29,7 @@ pub enum Phase {
 }
 
 impl Phase {
-    /// What engines say of themselves; nobody says `restarting`.
+    /// The phases that engines report; none reports `restarting`.
     pub const SAID: [Phase; 6] =
         [Phase::Armed, Phase::Placed, Phase::Waiting, Phase::Refused, Phase::Retired, Phase::Stuck];
 

@@ -1,6 +1,6 @@
 //! Says what is going on while something takes longer than a person likes to wait in silence.
 //!
-//! Owns the standard error stream while a step runs. Nothing is said in the first two seconds; after that a terminal
+//! Owns the standard error stream while a step runs. It prints nothing in the first two seconds; after that a terminal
 //! gets one line that counts the seconds, and a log gets a line at once and one every quarter of a minute.
 
 use std::io::{IsTerminal, Write};
@@ -8,7 +8,7 @@ use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// Says one line on standard error. Whoever read there may be gone, which is no failure of ours.
+/// Prints one line on standard error. Its reader may be gone, which is no failure of ours.
 pub fn say(line: impl std::fmt::Display) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }

@@ -17,10 +17,10 @@ pub fn unshare_pid_namespace_of_children() -> io::Result<()> {
     }
 }
 
-/// Lets no descriptor but the first three outlive the next `exec`, whoever gave them to this process: a process that lives on
+/// Lets no descriptor but the first three outlive the next `exec`, also inherited ones: a process that lives on
 /// holds no lock and no pipe of its starter's. Linux 5.11; on an older kernel they stay as they are.
 pub fn keep_descriptors_from_children() {
     const CLOSE_RANGE_CLOEXEC: libc::c_uint = 1 << 2;
-    // SAFETY: sets a flag on descriptors and closes none, so whoever owns one goes on owning it; touches no memory.
+    // SAFETY: sets a flag on descriptors and closes none, so each keeps its owner; touches no memory.
     unsafe { libc::syscall(libc::SYS_close_range, 3 as libc::c_uint, libc::c_uint::MAX, CLOSE_RANGE_CLOEXEC) };
 }

@@ -14,7 +14,7 @@ pub fn stamp(seconds: u64) -> String {
     humantime::format_rfc3339_seconds(time).to_string()
 }
 
-/// The time of now and a space, for the beginning of a log's line; nothing where whoever keeps the lines adds it (systemd's journal:
+/// The time of now and a space, for the beginning of a log's line; nothing where the log's own store adds it (systemd's journal:
 /// `JOURNAL_STREAM` of systemd.exec(5)).
 pub fn of_line() -> String {
     if std::env::var_os("JOURNAL_STREAM").is_some() {
@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_time_is_what_a_calendar_says() {
+    fn stamp_matches_calendar() {
         for (seconds, text) in [
             (0, "1970-01-01T00:00:00Z"),
             (951_782_399, "2000-02-28T23:59:59Z"),

@@ -1,14 +1,14 @@
 //! The supervisor's own processor time: whose calls it went to, and how much of it one container may have.
 //!
 //! Owns one account for each container. The threads that answer for a container answer for no other, so the kernel's clock of each
-//! thread is the measure, and whoever takes no call spends nothing. A thread that finds its container beyond the budget pauses with the call in
+//! thread is the measure, and a thread that takes no call spends nothing. A thread that finds its container beyond the budget pauses with the call in
 //! its hand; no other container's thread knows of it.
 //!
 //! Owns, too, what a page costs that a caller's program had never touched: the kernel makes it for us, and charges the tables for it (and a huge
 //! page) to our control group instead of the container's. Each is paid for like so much time, so that no container gets
 //! much of that.
 //!
-//! Outside truth: getrusage(2) (`RUSAGE_THREAD`: faults count for the thread that touches, whoever's memory it is); clock_gettime(2), and for
+//! Outside truth: getrusage(2) (`RUSAGE_THREAD`: faults count for the thread that touches, also in another's memory); clock_gettime(2), and for
 //! the clock of a thread include/linux/posix-timers_types.h (`CPUCLOCK_PERTHREAD_MASK`).
 
 use crate::kernel::Tid;
@@ -47,7 +47,7 @@ impl Account {
     /// Processor time of all its threads, up to now.
     pub(crate) fn spent(&self) -> Duration {
         let spent = lock(&self.spent);
-        // Whoever is in the list cannot end before the lock is let go, so no number is another's.
+        // A thread in the list cannot end before the lock is let go, so no number is another's.
         spent.before + spent.threads.iter().filter_map(|tid| sys::thread_time(*tid).ok()).sum::<Duration>()
     }
 
@@ -80,7 +80,7 @@ impl Worker {
         Worker { account, tid, charged: own_time(), faults: sys::own_faults(), pages: 0, looked, calls: 0, percent: 0 }
     }
 
-    /// Comes back once the container is within its budget: so many percent of one processor; 0 is no limit. Or once there is nobody whose calls
+    /// Comes back once the container is within its budget: so many percent of one processor; 0 is no limit. Or once there is no caller whose calls
     /// are held back: what was spent stays to be paid for.
     ///
     /// The coarse clock is a read of memory. Once in each of its ticks, or in [`CALLS`] calls, the thread's own is asked: so a call costs next to
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_beyond_the_budget_is_waited_for() {
+    fn charge_beyond_budget_returns_a_wait() {
         let (mut level, began) = (Level::default(), Instant::now());
         let mut charge = |millis: u64, at: u64, percent| {
             level.charge_at(Duration::from_millis(millis), began + Duration::from_millis(at), percent).as_millis()
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_that_callers_point_at_are_paid_for_and_our_own_are_not() {
+    fn only_callers_page_faults_are_charged() {
         let mut worker = Worker::of_this_thread(Arc::default());
         worker.before_translating();
         worker.pages = 0;
@@ -224,7 +224,7 @@ mod tests {
     #[test]
     fn two_processors_worth_of_calls_come_to_the_budget() {
         let (mut level, began) = (Level::default(), Instant::now());
-        // Two threads that never rest but when they are told so, for ten seconds in steps of four milliseconds.
+        // Two threads that rest only when the budget makes them, for ten seconds in steps of four milliseconds.
         let (mut had, mut free) = (Duration::ZERO, [began; 2]);
         let step = Duration::from_millis(4);
         for now in (0..2500).map(|tick| began + tick * step) {

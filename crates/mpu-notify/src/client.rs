@@ -72,7 +72,7 @@ fn pid_to_number<S: Serializer>(pid: &HostPid, to: S) -> Result<S::Ok, S::Error>
 }
 
 fn pid_of_number<'a, D: Deserializer<'a>>(from: D) -> Result<HostPid, D::Error> {
-    HostPid::new(u32::deserialize(from)?).ok_or_else(|| serde::de::Error::custom("0 is nobody's PID"))
+    HostPid::new(u32::deserialize(from)?).ok_or_else(|| serde::de::Error::custom("0 is no process's PID"))
 }
 
 #[derive(Deserialize)]

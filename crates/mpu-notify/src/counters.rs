@@ -1,6 +1,6 @@
 //! What the engine did, in numbers.
 //!
-//! Owns the counters, by the names that every engine uses, and that they go on where the supervisor before left them. Knows nobody who
+//! Owns the counters, by the names that every engine uses, and that they go on where the supervisor before left them. Knows no code that
 //! counts.
 
 use crate::sys;
@@ -69,7 +69,7 @@ impl Counters {
         Ok(counters)
     }
 
-    /// The next supervisor is started because this one was told so.
+    /// Records that this supervisor ends on command, so the next start counts no death.
     pub(crate) fn ends_on_purpose(&self) {
         self.numbers[ON_PURPOSE].store(1, Relaxed);
     }
@@ -144,7 +144,7 @@ mod tests {
         let second = Counters::kept(&file, 2000).expect("mapped");
         assert_eq!((second.since(), second.restarts(2000), second.passed_on()), (1000, (1, 1), 1));
         assert_eq!((second.translated()["GPU_GET_PIDS"], second.passed()["exempt"]), (1, 1));
-        assert_eq!(second.inside.load(Relaxed), 0, "nobody is inside a supervisor that died");
+        assert_eq!(second.inside.load(Relaxed), 0, "no caller is inside a supervisor that died");
 
         second.ends_on_purpose();
         assert_eq!(Counters::kept(&file, 3000).expect("mapped").restarts(3000), (1, 1), "nothing died");

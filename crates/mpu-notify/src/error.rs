@@ -7,7 +7,7 @@ use mpu_host::explain_by_facts;
 use std::io;
 use std::path::PathBuf;
 
-/// Why the engine is not up, or not told what it was to be told.
+/// Why the engine is not up, or not configured.
 #[derive(Debug, thiserror::Error)]
 pub enum NotifyError {
     #[error("only root, in the host's PID namespace, can answer for the callers in containers")]

@@ -17,7 +17,7 @@ pub struct FakeSupervisor {
     path: PathBuf,
     /// What it says of itself.
     pub state: Arc<Mutex<State>>,
-    /// What it was told, in order, but for questions.
+    /// The commands that it got, in order, but for questions.
     pub told: Arc<Mutex<Vec<String>>>,
     answers: Option<JoinHandle<()>>,
 }
@@ -71,7 +71,7 @@ impl FakeSupervisor {
 
 /// One conversation; false if it ends with it.
 fn answer(listener: &UnixListener, state: &Mutex<State>, told: &Mutex<Vec<String>>) -> bool {
-    let (mut stream, _) = listener.accept().expect("somebody");
+    let (mut stream, _) = listener.accept().expect("a client");
     let mut request = String::new();
     stream.read_to_string(&mut request).expect("a request");
     let mut state = state.lock().expect("ours");

@@ -11,12 +11,12 @@ const DIGEST: usize = 11;
 const DIGITS: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
 /// What stands before the digest, and in no name that is kept as it is.
 const BEFORE_DIGEST: char = '~';
-/// Stands for a container that nobody gave an id.
+/// Stands for a container without an id.
 const NAMELESS: &str = "unknown";
 
 /// What is kept of a container's id: characters that a keeper's names may have, and not too many. No two ids have the same.
 ///
-/// A random id is told from all others by the digits that fit. One that is longer or has other characters ends in a digest.
+/// The digits that fit distinguish a random id from all others. One that is longer or has other characters ends in a digest.
 pub(crate) fn kept_id(container: &str) -> String {
     let is_hex = container.bytes().all(|byte| byte.is_ascii_hexdigit());
     if is_hex && container.len() > LONGEST_ID {

@@ -33,5 +33,5 @@ pub const RETIRED: &str = "/run/mpu/notify/retired";
 /// Where the supervisor is asked and told things.
 pub const CONTROL_SOCKET: &str = "/run/mpu/notify/control.sock";
 
-/// Deaths of supervisors of the last hour that are told apart.
+/// Deaths of supervisors of the last hour that are counted one by one.
 pub const MOST_COUNTED: u64 = 8;

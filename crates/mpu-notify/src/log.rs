@@ -1,4 +1,4 @@
-//! What the engine says where nobody asked.
+//! The engine's log lines on standard error.
 //!
 //! Owns that each line has its time, and that a log which cannot be written to ends nothing: containers wait for those who write here.
 //! Decides nothing.

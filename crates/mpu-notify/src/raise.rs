@@ -96,9 +96,9 @@ pub fn unfit(host: &Host) -> Option<NotifyError> {
     if !actions.split_whitespace().any(|action| action == "user_notif") {
         return lacks("it has no action user_notif".to_string());
     }
-    // Documentation/admin-guide/LSM/Yama.rst: nobody may attach, and until the next boot that stays so.
+    // Documentation/admin-guide/LSM/Yama.rst: no process may attach, and until the next boot that stays so.
     if host.text("/proc/sys/kernel/yama/ptrace_scope").as_deref() == Some("3") {
-        return lacks("it lets nobody read another process's memory (kernel.yama.ptrace_scope = 3)".to_string());
+        return lacks("it lets no process read another's memory (kernel.yama.ptrace_scope = 3)".to_string());
     }
     (!host.in_init_pid_namespace()).then_some(NotifyError::NotOnHost)
 }
@@ -128,7 +128,7 @@ pub fn lower(host: &Host) -> Result<Option<Lowered>, NotifyError> {
     }
     let mut containers = found.containers.len();
     let began = Instant::now();
-    // Without containers it ends by itself, once runtimes that were told of it before have had their time.
+    // Without containers it ends by itself, once runtimes that knew its socket have had their time.
     while began.elapsed() < END_PATIENCE {
         match answering(host)? {
             None => return Ok(Some(Lowered::Ended)),
@@ -270,7 +270,7 @@ fn up(
     Err(NotifyError::NotUp { seconds: PATIENCE.as_secs() })
 }
 
-/// Whether there is a socket that nobody answers: its supervisor was killed, and whoever kept it, too.
+/// Whether there is a socket that no process answers: its supervisor was killed, and its keeper, too.
 pub fn is_stale(host: &Host) -> bool {
     fs::symlink_metadata(host.at(CONTROL_SOCKET)).is_ok() && matches!(client::state(host), Ok(None))
 }

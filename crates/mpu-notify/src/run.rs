@@ -31,9 +31,9 @@ use std::path::Path;
 use std::process::{Command, ExitStatus};
 use std::sync::Arc;
 
-/// The child's end of the conversation. Far from the descriptors that whoever calls gives to the command.
+/// The child's end of the conversation. Far from the descriptors that the caller gives to the command.
 pub(crate) const SOCKET: i32 = 250;
-/// What the parent says once somebody answers.
+/// What the parent sends once a supervisor answers the listener.
 pub(crate) const ATTENDED: u8 = b'a';
 /// Exit codes of `env`, `chroot` and `docker run`: we failed, the command cannot be executed, it is not there.
 const FAILED: u8 = 125;
@@ -63,8 +63,8 @@ pub fn run(host: &Host, program: &Path, arguments: &[&str], command: &[OsString]
     init.fd_mappings(vec![FdMapping { parent_fd: theirs.into(), child_fd: SOCKET }])
         .map_err(|error| failed(io::Error::other(error)))?;
     let (born, birth) = std::sync::mpsc::channel();
-    // The thread's children are born in the new namespace, so it is one that has no others; and it stays, because a child is told
-    // of the death of the thread that made it.
+    // The thread's children are born in the new namespace, so it is one that has no others; and it stays, because a child gets a signal
+    // at the death of the thread that made it.
     let waiting = std::thread::spawn(move || {
         let child = mpu_host::own::unshare_pid_namespace_of_children().and_then(|()| init.spawn());
         // Ours of the socket goes with the command: only the child has it then.
@@ -91,7 +91,7 @@ pub fn run(host: &Host, program: &Path, arguments: &[&str], command: &[OsString]
     Ok(code_of(status))
 }
 
-/// Takes the child's listener and sees that somebody answers it.
+/// Takes the child's listener and gives it to a supervisor.
 fn attend(host: &Host, child: &UnixStream) -> Result<Option<Arc<Registry>>, NotifyError> {
     let failed = |source| NotifyError::Start { what: "the command".to_string(), source };
     let Some(handed) = message::receive(child.as_fd()).map_err(failed)? else {
@@ -176,7 +176,7 @@ pub fn come_under(stream: &mut UnixStream) -> io::Result<()> {
     Ok(())
 }
 
-/// The namespace's PID 1: `/proc` of its own, the filter, the command, and whoever else dies there. Ends with the command's code.
+/// The namespace's PID 1: `/proc` of its own, the filter, the command, and the orphans that it reaps. Ends with the command's code.
 pub fn init(command: &[OsString]) -> u8 {
     match under_filter(command) {
         Ok(code) => code,
@@ -217,7 +217,7 @@ fn has_hung_up(stream: &UnixStream) -> bool {
     poll(&mut polled, Some(&now)).is_ok_and(|_| !polled[0].revents().is_empty())
 }
 
-/// Mounts the namespace's own `/proc` where nobody else sees it.
+/// Mounts the namespace's own `/proc` where no other namespace sees it.
 fn own_proc() -> io::Result<()> {
     super::sys::unshare_mounts()?;
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;

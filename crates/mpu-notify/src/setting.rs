@@ -88,7 +88,7 @@ impl Setting {
     }
 }
 
-/// Whether the kernel takes system calls of the x32 kind, as far as that can be known: the unit's `SystemCallArchitectures=` kills whoever tries.
+/// Whether the kernel takes system calls of the x32 kind, as far as that can be known: the unit's `SystemCallArchitectures=` kills their callers.
 /// Where it cannot, a call of that kind is taken for one.
 fn takes_x32() -> bool {
     let is_filtered = |status: &str| field(status, "Seccomp") != Some("0");
@@ -105,7 +105,7 @@ mod tests {
     use mpu_core::policy::Sees;
 
     #[test]
-    fn rules_with_a_bad_one_leave_those_that_were() {
+    fn malformed_rules_keep_previous_rules() {
         let Ok(setting) = Setting::new(Lookup::of_this_kernel(), "host /a", 0) else {
             println!("skipped: only root can answer for others");
             return;
@@ -117,11 +117,11 @@ mod tests {
         setting.set_rules("group /b").expect("a rule");
         assert_eq!((sees("/a/b"), sees("/b")), (Some(Sees::Own), Some(Sees::Group { depth: 1 })));
         setting.set_rules("").expect("no rule");
-        assert!(setting.rules().of(|| unreachable!("nobody needs its cgroup")).is_none());
+        assert!(setting.rules().of(|| unreachable!("no rule needs its cgroup")).is_none());
     }
 
     #[test]
-    fn a_text_that_is_no_policy_lets_nobody_see_more() {
+    fn malformed_policy_becomes_no_rules() {
         if let Ok(setting) = Setting::new(Lookup::of_this_kernel(), "everybody", 0) {
             assert_eq!(setting.rules().text(), "");
         }

@@ -239,7 +239,7 @@ pub(crate) fn rm_control(
     done(unsafe { libc::ioctl(driver.as_raw_fd(), RM_CONTROL, block.as_mut_ptr()) })
 }
 
-/// Asks the driver with parameters in memory that nobody can read or write; how many bytes there are says `block`. Address 0 stays: the
+/// Asks the driver with parameters in memory that no process can read or write; how many bytes there are says `block`. Address 0 stays: the
 /// driver has an answer of its own to that (rmapi/control.c, 515.43.04 to 580.95.05).
 pub(crate) fn rm_control_unreadable(driver: BorrowedFd<'_>, block: &mut [u8; 32], fenced: &Fenced) -> io::Result<i32> {
     if block[16..24] != [0; 8] {
@@ -270,7 +270,7 @@ pub(crate) fn takes_x32() -> bool {
     unsafe { libc::syscall(libc::c_long::from(X32) | libc::SYS_getpid) >= 0 }
 }
 
-/// Processor time of a thread of this process. That it lives, whoever asks sees to.
+/// Processor time of a thread of this process. The caller makes sure that it lives.
 pub(crate) fn thread_time(tid: Tid) -> io::Result<Duration> {
     // CPUCLOCK_PERTHREAD_MASK and CPUCLOCK_SCHED below the number's complement: MAKE_THREAD_CPUCLOCK of posix-timers_types.h.
     let clock = (!(tid.get() as libc::clockid_t)) << 3 | 4 | 2;
@@ -280,7 +280,7 @@ pub(crate) fn thread_time(tid: Tid) -> io::Result<Duration> {
     Ok(Duration::new(time.tv_sec as u64, time.tv_nsec as u32))
 }
 
-/// Pages that this thread's touch brought into somebody's memory, its own or another's.
+/// Pages that this thread's touch brought into its own memory or another process's.
 pub(crate) fn own_faults() -> u64 {
     // SAFETY: a `struct rusage` is numbers only, all of which may be 0.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
@@ -295,7 +295,7 @@ pub(crate) fn unshare_mounts() -> io::Result<()> {
     done(unsafe { libc::unshare(libc::CLONE_NEWNS) }).map(|_| ())
 }
 
-/// A descriptor that was ours when this process began, and that nobody else here owns: whoever started us says so.
+/// A descriptor that was ours when this process began, and that has no other owner here: our parent passed it to us.
 pub(crate) fn inherited(number: std::os::fd::RawFd) -> OwnedFd {
     // SAFETY: sd_listen_fds(3): descriptors from 3 on were put there for this process; it asks for them once.
     unsafe { OwnedFd::from_raw_fd(number) }
@@ -323,7 +323,7 @@ impl Fenced {
             return Err(io::Error::last_os_error());
         }
         let fenced = Fenced { base: base.cast() };
-        // SAFETY: the first half of the mapping just made, which nobody else knows.
+        // SAFETY: the first half of the mapping just made, to which no other reference exists.
         done(unsafe { libc::mprotect(base, FENCED, libc::PROT_READ | libc::PROT_WRITE) })?;
         Ok(fenced)
     }
@@ -349,12 +349,12 @@ impl Fenced {
 
 impl Drop for Fenced {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours, and nobody can hold a slice of it any more.
+        // SAFETY: the mapping is ours, and no slice of it can exist any more.
         unsafe { libc::munmap(self.base.cast(), 2 * FENCED) };
     }
 }
 
-/// Numbers in shared memory, for as long as this process lives. The file is at least that long, and nobody makes it shorter.
+/// Numbers in shared memory, for as long as this process lives. The file is at least that long, and no process makes it shorter.
 pub(crate) fn shared_numbers(file: &File, count: usize) -> io::Result<&'static [AtomicU64]> {
     let (len, read_write) = (count * size_of::<AtomicU64>(), libc::PROT_READ | libc::PROT_WRITE);
     // SAFETY: a new mapping at a place of the kernel's choice touches nothing that exists.
@@ -362,8 +362,8 @@ pub(crate) fn shared_numbers(file: &File, count: usize) -> io::Result<&'static [
     if base == libc::MAP_FAILED {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: so many numbers begin at a page's beginning, are never unmapped, are right whatever bits they have, and whoever else maps
-    // the file changes them atomically.
+    // SAFETY: so many numbers begin at a page's beginning, are never unmapped, are right whatever bits they have, and other processes that map
+    // the file change them atomically.
     Ok(unsafe { std::slice::from_raw_parts(base.cast::<AtomicU64>(), count) })
 }
 
@@ -410,7 +410,7 @@ impl Journal {
 
 impl Drop for Journal {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours, and whoever holds a place keeps us from being dropped.
+        // SAFETY: the mapping is ours, and each place holds an `Arc` of the journal, so none is in use.
         unsafe { libc::munmap(self.base.cast(), self.places * size_of::<Place>()) };
     }
 }

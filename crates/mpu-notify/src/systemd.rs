@@ -17,7 +17,7 @@ pub fn has(host: &Host, unit: &str) -> bool {
     host.at("/run/systemd/system").is_dir() && host.tool("systemctl").is_some() && FOLDERS.iter().any(has)
 }
 
-/// Has it started. Not waited for: whoever asks may be part of a start that systemd is in the middle of.
+/// Has it started. Not waited for: the caller may be part of a start that systemd is in the middle of.
 ///
 /// # Errors
 /// When systemd cannot be asked, or refuses.

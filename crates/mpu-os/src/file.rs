@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn failure_leaves_nothing_beside() {
+    fn failed_replacement_leaves_no_temporary_file() {
         let dir = tempfile::tempdir().expect("a directory");
         let folder = dir.path().join("folder");
         fs::create_dir(&folder).expect("a folder");
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn created_file_replaces_nothing() {
+    fn create_file_refuses_existing_path() {
         let dir = tempfile::tempdir().expect("a directory");
         let (path, dangling) = (dir.path().join("file"), dir.path().join("dangling"));
         create_file_atomically(&path, b"one").expect("written");
@@ -203,11 +203,11 @@ mod tests {
         fs::rename(&other, &path).expect("renamed");
         assert!(!is_at(&file, &path), "another has it");
         fs::remove_file(&path).expect("removed");
-        assert!(!is_at(&file, &path), "nobody has it");
+        assert!(!is_at(&file, &path), "no file has the name");
     }
 
     #[test]
-    fn reading_is_bounded_and_waits_for_nobody() {
+    fn bounded_read_refuses_large_and_special_files() {
         let dir = tempfile::tempdir().expect("a directory");
         let (file, link, pipe) = (dir.path().join("file"), dir.path().join("link"), dir.path().join("pipe"));
         fs::write(&file, "12345").expect("a file");

@@ -1,6 +1,6 @@
 //! A file that one process at a time holds locked (flock(2)). The kernel ends the lock with the process.
 //!
-//! To lock a file takes no more than a descriptor: such a file is its owner's alone, so that nobody else can hold it for ever.
+//! To lock a file takes no more than a descriptor: such a file is its owner's alone, so that no other user can hold it for ever.
 
 use crate::file::{is_at, open_regular, Links};
 use crate::text::printable;
@@ -62,7 +62,7 @@ pub fn take(path: &Path, timeout: Duration) -> Result<File, LockError> {
     loop {
         let file = open(path)?;
         hold(&file, path, deadline.saturating_duration_since(Instant::now()), |_| {})?;
-        // Its last holder may have removed it since it was opened: this would be a lock that nobody sees.
+        // Its last holder may have removed it since it was opened: this would be a lock that no process sees.
         if is_at(&file, path) {
             return Ok(file);
         }
@@ -94,13 +94,13 @@ pub fn hold(file: &File, path: &Path, timeout: Duration, on_wait: impl FnOnce(&s
     }
 }
 
-/// Whether a process has the lock. It has it for a moment itself: whoever takes one gives this time to pass.
+/// Whether a process has the lock. It has it for a moment itself: a process that takes one gives this time to pass.
 pub fn is_held(path: &Path) -> bool {
     open_regular(path, Links::Refused)
         .is_ok_and(|file| flock(&file, FlockOperation::NonBlockingLockShared) == Err(Errno::WOULDBLOCK))
 }
 
-/// Removes a file that no process has locked. It is locked meanwhile, so nobody takes a file that is removed.
+/// Removes a file that no process has locked. It is locked meanwhile, so no process takes a file that is removed.
 pub fn remove_unheld(path: &Path) {
     let Ok(file) = open_regular(path, Links::Refused) else { return };
     if flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() && is_at(&file, path) {
@@ -186,13 +186,13 @@ mod tests {
         // A process that another test starts at this moment has the lock until it runs its own program.
         let began = Instant::now();
         while path.exists() {
-            assert!(began.elapsed() < Duration::from_secs(60), "a lock of nobody is kept");
+            assert!(began.elapsed() < Duration::from_secs(60), "a lock without a holder is kept");
             remove_unheld(&path);
         }
     }
 
     #[test]
-    fn lock_that_is_removed_and_made_again_has_one_holder() {
+    fn recreated_lock_file_has_one_holder() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("lock");
         let (holders, taken) = (AtomicU32::new(0), AtomicU32::new(0));

@@ -72,7 +72,7 @@ impl Client {
     }
 
     /// Makes the device object of the first GPU that answers: instances have gaps where a GPU fell off or belongs to
-    /// somebody else.
+    /// another user.
     fn make_first_device(&self) -> Result<(), RmError> {
         let make = |instance| self.make(Object::Device { instance });
         let first = make(0);
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_is_not_the_drivers_has_no_answers() {
+    fn plain_file_as_device_node_has_no_client() {
         let release = Release::new(580, 159, 4);
         let nodes = Folder(tempfile::tempdir().expect("a folder"));
         assert!(matches!(Client::of_first_gpu(&nodes, release), Err(RmError::Open { .. })));

@@ -1,6 +1,6 @@
 //! A small client of NVIDIA's resource manager: enough to be seen by it, to ask whom it sees, and to ask a GPU what no file tells.
 //!
-//! Owns the raw ioctls, which are nobody else's, and asks typed questions with them. Every object that it makes and every control
+//! Owns the raw ioctls, which no other module has, and asks typed questions with them. Every object that it makes and every control
 //! that it asks has parameters without a pointer, so the driver writes into our buffers and nowhere else. Draws no conclusions.
 
 mod client;

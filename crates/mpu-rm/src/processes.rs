@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn every_release_has_the_layouts_that_are_asked_for() {
+    fn every_release_has_process_list_layouts() {
         for (major, minor) in (0..1000).flat_map(|major| [0, 76, 86, 999].map(|minor| (major, minor))) {
             let release = Release::new(major, minor, 0);
             let (list, details) = (row(list_of(release)).layout, row(details_of(release)).layout);

@@ -75,7 +75,7 @@ mod tests {
     use std::os::fd::AsFd;
 
     #[test]
-    fn a_device_that_is_not_the_driver_refuses() {
+    fn non_driver_device_returns_enotty() {
         let null = std::fs::File::options().read(true).write(true).open("/dev/null").expect("/dev/null");
         let error = control(null.as_fd(), [1, 2, 3], &mut [0; 8]).expect_err("not a driver");
         assert_eq!(error.raw_os_error(), Some(libc::ENOTTY));

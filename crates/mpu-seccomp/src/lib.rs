@@ -38,7 +38,7 @@ const INIT_PID_NAMESPACE: u64 = 0xefff_fffc;
 const FUSE: (Option<u64>, Option<u64>) = (Some(10), Some(229));
 /// A filter for all threads at once: seccomp(2), `EINVAL`.
 const TSYNC: &str = "SECCOMP_FILTER_FLAG_TSYNC";
-/// A file beside the socket of an engine that takes nobody new.
+/// A file beside the socket of an engine that takes no new container.
 pub const RETIRED: &str = "retired";
 /// How often an engine is asked whose queue is full, and how long is waited in between: a tenth of a second would be
 /// seen in a container's start.
@@ -66,10 +66,10 @@ pub enum Without {
     Fuse,
     #[error("no engine listens at {}", .0.display())]
     NoEngine(PathBuf, #[source] io::Error),
-    /// An engine that takes nobody new, but still those who come into containers that it has.
+    /// An engine that takes no new container, but still processes that enter containers that it has.
     #[error("the engine at {} takes no new container", .0.display())]
     Retired(PathBuf),
-    /// Somebody armed it before us: the NRI plugin, where the wrapper follows.
+    /// Another program armed it before us: the NRI plugin, where the wrapper follows.
     #[error("it has the engine's listener already")]
     Already,
     /// One filter has one listener.
@@ -103,7 +103,7 @@ pub enum Without {
 }
 
 impl Without {
-    /// Whether that is how a host without an engine, or an administrator, wants it: nobody needs to hear of it.
+    /// Whether that is how a host without an engine, or an administrator, wants it: then it is not reported.
     pub fn is_ordinary(&self) -> bool {
         matches!(
             self,
@@ -117,7 +117,7 @@ impl Without {
     }
 }
 
-/// Edits the specification of a container that holds the driver's nodes, so that the engine is told of its calls.
+/// Edits the specification of a container that holds the driver's nodes, so that the engine receives its calls.
 pub fn listen(tree: &mut Value, config: &Notify) -> Result<(), Without> {
     if !holds_the_drivers_nodes(tree) {
         return Err(Without::NoDevice);
@@ -195,7 +195,7 @@ fn list<'a>(tree: &'a Value, at: &str) -> &'a [Value] {
     tree.pointer(at).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default()
 }
 
-/// Whether it gets the node, or may make it. Rules by which anybody may make nodes that nobody can open stand in every container.
+/// Whether it gets the node, or may make it. Every container has rules that let it make nodes which it cannot open.
 fn has_fuse(tree: &Value) -> bool {
     list(tree, "/linux/devices").iter().any(|node| numbers(node) == FUSE) || writes(tree).any(|rule| covers(rule, FUSE))
 }

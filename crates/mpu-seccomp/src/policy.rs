@@ -2,10 +2,10 @@
 
 use std::path::PathBuf;
 
-/// Where the engine listens, unless somebody says otherwise.
+/// Where the engine listens, unless the administrator says otherwise.
 pub const SOCKET: &str = "/run/mpu/notify/listener.sock";
 
-/// Who is told, and where.
+/// Which containers get the listener, and its socket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Notify {
     pub policy: NotifyPolicy,

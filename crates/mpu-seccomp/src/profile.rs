@@ -1,7 +1,7 @@
 //! What becomes of a container's seccomp profile: the same profile, with a listener for the engine's requests.
 //!
 //! Owns the reading of `linux.seccomp` as far as it decides about `ioctl`, and its edit. Guarantees: every call has the
-//! answer that it had, but for the requests that the engine is told of; fields that we do not know stay; a profile that
+//! answer that it had, but for the requests that the engine receives; fields that we do not know stay; a profile that
 //! cannot be edited so is not edited.
 //!
 //! Outside truth: OCI runtime specification 1.2, `config-linux.md`, "Seccomp". Runtimes skip rules whose action is the
@@ -13,7 +13,7 @@ use serde_json::{json, Map, Value};
 use super::rules;
 use super::{Without, TSYNC};
 
-/// What the listener is told with each container: who asked for it.
+/// The metadata that the listener gets with each container: who asked for it.
 const METADATA: &str = "mpu";
 const NOTIFY: &str = "SCMP_ACT_NOTIFY";
 /// Actions that let a call through.

@@ -1,6 +1,6 @@
-//! Which calls of `ioctl` the notify engine is told of, as rules that libseccomp takes.
+//! Which calls of `ioctl` the notify engine receives, as rules that libseccomp takes.
 //!
-//! Owns the split of all requests into those that are told and the rest. In libseccomp a rule without a condition
+//! Owns the split of all requests into those that the engine receives and the rest. In libseccomp a rule without a condition
 //! wins over one with a condition, silently and in either order (seen with 2.5.4); so, where a profile allows `ioctl`, the
 //! rest is allowed by rules with conditions, too. No request matches rules of both kinds. Refuses to know profiles.
 //!
@@ -25,7 +25,7 @@ const CONTROL: u32 = (RM_CONTROL_SIZE as u32) << 16 | NV_ESC_RM_CONTROL as u32;
 const EVENT: u32 = (RM_EVENT_SIZE as u32) << 16 | NV_ESC_RM_GET_EVENT_DATA as u32;
 /// A wrapped request, 16 bytes.
 const XFER: u32 = (XFER_SIZE as u32) << 16 | NV_ESC_IOCTL_XFER_CMD as u32;
-/// All that the engine is told of.
+/// All requests that the engine receives.
 const TOLD: [u32; 3] = [CONTROL, EVENT, XFER];
 const _: () = assert!(CONTROL == 0x0020_002a && EVENT == 0x0010_0052 && XFER == 0x0010_00d3);
 
@@ -48,7 +48,7 @@ impl Requests {
     }
 }
 
-/// What the engine is told of.
+/// The requests that the engine receives.
 pub(super) fn told() -> Vec<Requests> {
     TOLD.map(|value| Requests { mask: MASK, value }).into()
 }
@@ -118,7 +118,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_else_of_a_request_counts(request: u64) {
+        fn request_bits_outside_mask_are_ignored(request: u64) {
             let (told, rest) = (told(), rest());
             let bare = request & u64::from(MASK);
             prop_assert_eq!(matches(&told, request), matches(&told, bare));

@@ -33,7 +33,7 @@ fn is_told(request: u32) -> bool {
     [0x0020_002a, 0x0010_00d3].contains(&(request & 0x3fff_00ff))
 }
 
-fn same_but_for_what_is_told(before: &Value, after: &Value, request: u32) {
+fn check_unchanged_except_notified(before: &Value, after: &Value, request: u32) {
     for name in ["ioctl", "read", "ptrace", "openat"] {
         let expected = match name == "ioctl" && is_told(request) {
             true => ["SCMP_ACT_NOTIFY".to_owned()].into(),
@@ -47,7 +47,7 @@ const REQUESTS: [u32; 9] =
     [0xc020_462a, 0x0020_002a, 0xffe0_ff2a | 0x0020_0000, 0xc010_46d3, 0x5413, 0x541b, 0xc020_462b, 0x0010_002a, 0];
 
 #[test]
-fn every_call_has_the_answer_that_it_had() {
+fn edited_profile_keeps_other_actions() {
     let usual = json!({"names": ["ioctl", "read"], "action": "SCMP_ACT_ALLOW", "args": []});
     for (default, rules) in [
         ("SCMP_ACT_ERRNO", json!([usual, {"names": ["ptrace"], "action": "SCMP_ACT_ALLOW", "args": null}])),
@@ -66,7 +66,7 @@ fn every_call_has_the_answer_that_it_had() {
         before["architectures"] = json!(["SCMP_ARCH_X86_64"]);
         let after = profile::edited(&before, SOCKET).expect("a usual one");
         for request in REQUESTS {
-            same_but_for_what_is_told(&before, &after, request);
+            check_unchanged_except_notified(&before, &after, request);
         }
         let rules = after["syscalls"].as_array().unwrap();
         assert!(rules.iter().all(|rule| !rule["names"].as_array().unwrap().is_empty()), "{after}");
@@ -74,26 +74,26 @@ fn every_call_has_the_answer_that_it_had() {
             assert_eq!(after[kept], before[kept]);
         }
         assert_eq!((&after["listenerPath"], &after["listenerMetadata"]), (&json!(SOCKET), &json!("mpu")));
-        // Once is enough; and the same words with another engine's socket are somebody else's.
+        // Once is enough; and the same words with another engine's socket are another engine's.
         assert!(matches!(profile::edited(&after, SOCKET), Err(Without::Already)));
         assert!(matches!(profile::edited(&after, "/run/y.sock"), Err(Without::Listener)));
     }
 }
 
 #[test]
-fn a_container_without_a_profile_gets_one_that_allows_all_else() {
+fn minimal_profile_allows_other_calls() {
     for (architecture, known) in [("x86_64", "SCMP_ARCH_X86"), ("aarch64", "SCMP_ARCH_ARM")] {
         let made = profile::minimal(architecture, SOCKET).unwrap();
         assert!(made["architectures"].as_array().unwrap().contains(&json!(known)));
         for request in REQUESTS {
-            same_but_for_what_is_told(&json!({"defaultAction": "SCMP_ACT_ALLOW"}), &made, request);
+            check_unchanged_except_notified(&json!({"defaultAction": "SCMP_ACT_ALLOW"}), &made, request);
         }
     }
     assert!(matches!(profile::minimal("pdp11", SOCKET), Err(Without::Architecture(_))));
 }
 
 #[test]
-fn a_profile_that_cannot_be_split_is_refused_by_its_reason() {
+fn unsplittable_profile_is_refused_with_reason() {
     let rule = |rule: Value| json!({"defaultAction": "SCMP_ACT_ERRNO", "syscalls": [rule]});
     let ioctl = |more: (&str, Value)| {
         let mut base = json!({"names": ["ioctl"], "action": "SCMP_ACT_ALLOW"});
@@ -153,7 +153,7 @@ impl Case {
         }
     }
 
-    /// What is said; a container that gets no listener is not changed.
+    /// The outcome in words; a container that gets no listener is not changed.
     fn says(&self) -> String {
         let mut tree = self.spec.clone();
         match listen(&mut tree, &self.config) {
@@ -216,7 +216,7 @@ fn only_containers_with_a_device_and_pids_of_their_own_listen() {
     assert_eq!(case.says(), if own { "it has no PID namespace of its own" } else { "listens" });
 }
 
-/// Whoever put them there, and whatever else is called nvidia.
+/// Whether hooks or the administrator put them there, and whatever else is called nvidia.
 #[test]
 fn the_drivers_nodes_are_known_in_a_specification() {
     let node = |path: &str, major: i64| json!({"devices": [{"path": path, "type": "c", "major": major, "minor": 1}]});
@@ -283,19 +283,19 @@ fn a_container_with_fuse_could_hold_up_the_engine() {
 }
 
 #[test]
-fn without_an_engine_the_container_is_what_it_was() {
+fn missing_engine_leaves_container_unchanged() {
     let mut case = Case::new();
     std::fs::write(case.dir.path().join("retired"), "").unwrap();
     assert!(case.says().ends_with("takes no new container"), "{}", case.says());
     std::fs::remove_file(case.dir.path().join("retired")).unwrap();
     assert_eq!(case.says(), "listens");
-    // A queue that nobody empties: the call comes back soon and the container starts.
+    // A queue that no process empties: the call comes back soon and the container starts.
     rustix::net::listen(case.listener.as_ref().unwrap(), 0).unwrap();
     let began = std::time::Instant::now();
     assert!(case.says().starts_with("no engine listens at /"), "{}", case.says());
     assert!(began.elapsed() < Duration::from_secs(10));
     case.listener = None;
-    assert!(case.says().starts_with("no engine listens at /"), "the socket's file is there, nobody behind it");
+    assert!(case.says().starts_with("no engine listens at /"), "the socket's file is there, no process behind it");
     std::fs::remove_file(&case.config.socket).unwrap();
     assert!(case.says().starts_with("no engine listens at /"));
     std::fs::write(&case.config.socket, "").unwrap();
@@ -303,7 +303,7 @@ fn without_an_engine_the_container_is_what_it_was() {
 }
 
 #[test]
-fn specifications_that_are_none_are_left_alone() {
+fn malformed_specifications_are_left_alone() {
     let mut case = Case::new();
     for seccomp in [json!(7), json!({}), json!({"defaultAction": null})] {
         case.spec["linux"]["seccomp"] = seccomp;
@@ -346,7 +346,7 @@ proptest! {
     fn whatever_the_profile_it_is_split_soundly_or_left(profile in any_profile(), request: u32, told: bool) {
         let request = if told { request & !0x3fff_00ff | 0x0020_002a } else { request };
         if let Ok(after) = profile::edited(&profile, SOCKET) {
-            same_but_for_what_is_told(&profile, &after, request);
+            check_unchanged_except_notified(&profile, &after, request);
         }
     }
 }

@@ -57,7 +57,7 @@ fn supervised(cli: &Cli, command: &[OsString]) -> u8 {
     })
 }
 
-/// A part of the notify engine, whose exit code is for whoever started it.
+/// A part of the notify engine, whose exit code is for its parent.
 fn part(cli: &Cli, what: &NotifyVerb) -> u8 {
     let ended = match what {
         NotifyVerb::Serve => supervisor::daemon::serve(&Host::this()).map(|end| end.code()),
@@ -226,7 +226,7 @@ fn tell<R: Report>(cli: &Cli, report: &R) -> anyhow::Result<Exit> {
     Ok(report.exit())
 }
 
-/// Writes to standard output. Whoever reads it may have had enough, which is no failure of ours.
+/// Writes to standard output. A closed pipe is no failure.
 fn print(bytes: &[u8]) -> anyhow::Result<Exit> {
     let mut out = io::stdout().lock();
     match out.write_all(bytes).and_then(|()| out.flush()) {

@@ -1,6 +1,6 @@
 //! The manual pages: of `mpu`, of each command, and of each thing that a command does.
 //!
-//! Owns their sections. What is said in them is the command line's definition (`cli`) and the exit codes (`exit`), rendered by
+//! Owns their sections. Their text is the command line's definition (`cli`) and the exit codes (`exit`), rendered by
 //! `clap_mangen`. Pages carry no date, so that the same sources always give the same pages. `man 7 man` has the language.
 
 use crate::cli::{self, Cli, Shell};

@@ -21,7 +21,7 @@ struct Row {
     name: &'static str,
     /// Any of these is there: a socket, or a program by its bare name.
     here: &'static [&'static str],
-    /// Files, and folders of files, in which it is told of the wrapper.
+    /// Files, and folders of files, in which it can name the wrapper.
     told: &'static [&'static str],
     /// Its command for a container with a GPU, through the wrapper.
     run: &'static str,
@@ -84,7 +84,7 @@ pub enum Wiring {
 /// How containers of this host get a GPU; with the notify engine, only by the wrapper.
 pub fn look(host: &Host, engine: Engine) -> Wiring {
     let here: Vec<&Row> = ENGINES.iter().filter(|row| row.here.iter().any(|at| is_here(host, at))).collect();
-    if let Some(row) = here.iter().find(|row| file_that_names(host, row.told).is_some()) {
+    if let Some(row) = here.iter().find(|row| find_file_naming_wrapper(host, row.told).is_some()) {
         return Wiring::Wired { engine: row.name, run: row.run };
     }
     let by_itself = |row: &&&Row| match row.name {
@@ -127,7 +127,7 @@ pub fn to_try(host: &Host, engine: Engine) -> String {
 
 /// The first configuration of any engine that names the wrapper.
 pub fn names_wrapper(host: &Host) -> Option<PathBuf> {
-    ENGINES.iter().find_map(|row| file_that_names(host, row.told))
+    ENGINES.iter().find_map(|row| find_file_naming_wrapper(host, row.told))
 }
 
 fn is_here(host: &Host, at: &str) -> bool {
@@ -137,7 +137,7 @@ fn is_here(host: &Host, at: &str) -> bool {
     }
 }
 
-fn file_that_names(host: &Host, places: &[&str]) -> Option<PathBuf> {
+fn find_file_naming_wrapper(host: &Host, places: &[&str]) -> Option<PathBuf> {
     places.iter().flat_map(|place| below(host, place)).find(|file| contains(host, file, &WRAPPER))
 }
 

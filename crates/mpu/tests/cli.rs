@@ -148,7 +148,7 @@ fn up_on_a_host_with_one_wrong_file_is_refused() {
 }
 
 #[test]
-fn up_on_a_host_that_lacks_something_is_refused() {
+fn up_without_build_tools_is_refused() {
     for (cause, fix, gone) in [
         ("headers of kernel", "apt-get install linux-headers-6.1.0-28-amd64", BUILD),
         ("no make", "apt-get install make", "/usr/bin/make"),
@@ -160,7 +160,7 @@ fn up_on_a_host_that_lacks_something_is_refused() {
 }
 
 #[test]
-fn up_with_a_file_that_is_no_module_for_this_kernel_is_refused() {
+fn up_with_wrong_module_file_is_refused() {
     let other = tempfile::NamedTempFile::new().unwrap();
     fs::write(other.path(), mpu_engine::module::sources::fake::module("5.10.0-30-amd64")).unwrap();
     for (cause, fix, file) in [
@@ -181,7 +181,7 @@ fn up_with_an_empty_source_directory() {
 }
 
 #[test]
-fn a_build_that_fails_names_its_log() {
+fn failed_build_names_its_log() {
     let host = Host::in_order();
     host.fake.tool("make", "echo 'mpu_main.c:9:1: error: unknown type' >&2; exit 2");
     let run = host.up(&["--build-only"]);
@@ -274,7 +274,7 @@ fn probe_without_a_driver_device_or_rights() {
 }
 
 #[test]
-fn who_is_not_root_hears_that_first_from_every_command_that_needs_it() {
+fn privileged_commands_report_not_root_first() {
     let host = Host::in_order();
     host.write("/proc/self/status", "CapEff:\t0000000000000000\n");
     host.write("/etc/mpu/config.toml", "nonsense");
@@ -330,7 +330,7 @@ fn ps_where_numbers_would_not_be_the_hosts() {
 }
 
 #[test]
-fn top_without_a_terminal_names_what_works_there() {
+fn top_without_terminal_suggests_ps() {
     let run = mpu(&["top"]);
     assert_eq!(run.code, 2, "{}", run.err);
     assert!(run.err.contains("not a terminal") && run.err.contains("mpu ps"), "{}", run.err);
@@ -350,7 +350,7 @@ fn ps_without_nvidias_library() {
 }
 
 #[test]
-fn lines_that_make_no_sense_are_usage() {
+fn invalid_command_lines_are_usage_errors() {
     for line in [
         &["fly"][..],
         &["up", "--engine", "magic"],
@@ -396,7 +396,7 @@ fn help_version_completions_and_manual_are_there() {
 }
 
 #[test]
-fn a_reader_that_had_enough_is_no_failure() {
+fn closed_stdout_is_no_failure() {
     let mut child = std::process::Command::new(assert_cmd::cargo::cargo_bin("mpu"))
         .args(["completions", "bash"])
         .stdout(Stdio::piped())
@@ -445,7 +445,7 @@ fn every_command_answers_as_its_schema_says() {
         &["config", "check", bad.to_str().unwrap()],
         &["build", "--for", "6.1.0", "--headers", "/nonexistent"],
         &["metrics", "--once", "--textfile", "/nonexistent/mpu.prom"],
-        &["agent", "ready", "--id", "nobody"],
+        &["agent", "ready", "--id", "absent"],
         &["agent", "alive", "--id", "../x"],
         &["nri", "--socket", &no_path],
         &["ps"],

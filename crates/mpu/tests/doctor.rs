@@ -220,7 +220,7 @@ fn signatures() {
 }
 
 #[test]
-fn what_is_there_to_build_with() {
+fn doctor_checks_build_tools_and_modules() {
     finds("headers", "attention", "linux-headers-6.1.0-28-amd64", &[], |h| {
         h.remove(&format!("lib/modules/{RELEASE}/build"))
     });
@@ -241,7 +241,7 @@ fn what_is_there_to_build_with() {
     });
     finds("dkms", "attention", "dkms install", &[], |h| h.write("var/lib/dkms/mpu/kernel", ""));
     let without_zstd = |h: &Host| h.write(&format!("lib/modules/{RELEASE}/updates/dkms/mpu.ko.zst"), "packed");
-    finds("module_file", "attention", "mend what is said of the file", &[], without_zstd);
+    finds("module_file", "attention", "mend the file as described", &[], without_zstd);
     finds("dkms", "attention", "dkms install", &["module_file"], |h| {
         h.write("var/lib/dkms/mpu/kernel", "");
         without_zstd(h);
@@ -380,7 +380,7 @@ fn the_installation() {
 }
 
 #[test]
-fn a_configuration_that_cannot_be_read_is_told_with_its_cause() {
+fn unreadable_configuration_is_reported_with_cause() {
     let host = Host::in_order();
     host.link("etc/mpu/config.toml", "/nowhere");
     let (_, seen) = host.seen("configuration");
@@ -402,7 +402,7 @@ fn the_policy() {
 }
 
 #[test]
-fn others_who_want_the_same_place() {
+fn doctor_finds_conflicting_redirects_and_preloads() {
     finds("livepatch", "broken", "livepatch/fix/enabled", &[], |h| {
         h.write("sys/kernel/livepatch/another/nvidia/rm_ioctl,1/x", "");
         h.write("sys/kernel/livepatch/fix/nvidia/os_memcpy_to_user,1/x", "");
@@ -497,7 +497,7 @@ fn the_notify_engine() {
         h.write("lib/modules/6.1.0-30-amd64/modules.order", "");
         h.write("sys/kernel/livepatch/fix/nvidia/os_memcpy_to_user,1/x", "");
     };
-    assert_eq!(supervised("armed", without_module), [], "what the module lacks is nobody's trouble");
+    assert_eq!(supervised("armed", without_module), [], "what the module lacks does not matter");
     finds("engine", "broken", "sudo mpu up", "retired", &|_| ());
     finds("notify_wrapper", "attention", "mpu-container_*.deb", "armed", &|h| {
         h.remove("usr/bin/nvidia-container-runtime")
@@ -536,7 +536,7 @@ fn the_notify_engine() {
 }
 
 impl Host {
-    /// A process that has the GPU open, in a PID namespace of its own unless it is said otherwise.
+    /// A process that has the GPU open, in the given PID namespace.
     fn uses_gpu(&self, pid: u32, namespace: &str, cgroup: &str, filtered: bool) {
         let of = |name: &str| format!("proc/{pid}/{name}");
         self.write(&format!("proc/{pid}/status"), if filtered { "Seccomp:\t2\n" } else { "Seccomp:\t0\n" });
@@ -548,7 +548,7 @@ impl Host {
 }
 
 #[test]
-fn a_container_that_was_not_started_through_the_wrapper() {
+fn doctor_finds_container_started_without_wrapper() {
     const INSIDE: &str = "pid:[4026532500]";
     let docker = |digit: &str| format!("0::/system.slice/docker-{}.scope\n", digit.repeat(64));
     // The supervisor has one container: twenty-four digits of an id.
@@ -568,7 +568,7 @@ fn a_container_that_was_not_started_through_the_wrapper() {
 }
 
 #[test]
-fn a_socket_that_nobody_answers() {
+fn doctor_finds_dead_notify_socket() {
     finds("notify_socket", "broken", "mpu up --engine notify", &[], |h| {
         fs::create_dir_all(h.path("run/mpu/notify")).unwrap();
         drop(UnixListener::bind(h.path("run/mpu/notify/control.sock")).unwrap());
@@ -576,9 +576,9 @@ fn a_socket_that_nobody_answers() {
 }
 
 #[test]
-fn a_user_is_told_what_only_root_can_see() {
+fn unprivileged_doctor_skips_root_only_checks() {
     if !rustix::process::geteuid().is_root() {
-        return println!("skipped: only root can be somebody else");
+        return println!("skipped: only root can become another user");
     }
     let host = Host::in_order();
     host.down();

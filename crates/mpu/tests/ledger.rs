@@ -185,7 +185,7 @@ fn a_row_begins_at_zero_and_holds_its_last_value_when_its_container_is_gone() {
 }
 
 #[test]
-fn a_number_that_is_used_again_is_another_process() {
+fn reused_pid_is_another_process() {
     let lives = [life("a", 1, GIB, 0, 10), life("a", 1, GIB, 12, 20)];
     let rig = Rig::new(true);
     rig.scrape(5, at(5, &lives));
@@ -193,7 +193,7 @@ fn a_number_that_is_used_again_is_another_process() {
 }
 
 #[test]
-fn one_whose_memory_outlives_it_stays_its_containers_and_ends_once() {
+fn lingering_memory_stays_with_its_container() {
     let lives = [life("a", 1, GIB, 0, 60)];
     // NVML still lists it; /proc does not say any more when it started and in which container.
     let gone = |second, lives: &[Life]| {
@@ -218,18 +218,18 @@ fn one_whose_memory_outlives_it_stays_its_containers_and_ends_once() {
     let page = rig.scrape(60, at(60, &lives));
     assert_eq!((one(&page, ENDED, "a"), sum(&page, ENDED)), (Some(1.0), 1.0));
     assert_eq!((one(&page, THEIRS, "a"), sum(&page, THEIRS)), (Some(60.0 * GIB as f64), 60.0 * GIB as f64));
-    // Nobody knows whose one is that was never seen alive: it is nobody's, not the host's.
+    // The owner of a process that was never seen alive is unknown: it is not the host's.
     let never = gone(75, &[life("b", 2, GIB, 70, 80)]);
     for page in [rig.scrape(75, never.clone()), Rig::new(false).scrape(75, never)] {
         exact(&page);
         assert_eq!(sum(&page, "mpu_gpu_memory_residue_bytes"), (RESIDUE + GIB) as f64);
         assert_eq!(of(&page, "mpu_gpu_processes").count(), 0);
     }
-    assert_eq!(sum(&rig.scrape(90, at(90, &lives)), ENDED), 1.0, "nobody's end is not told");
+    assert_eq!(sum(&rig.scrape(90, at(90, &lives)), ENDED), 1.0, "an unowned end is not counted");
 }
 
 #[test]
-fn what_was_not_observed_does_not_count_and_is_told() {
+fn unobserved_time_is_not_counted() {
     let lives = [life("a", 1, GIB, 0, 99_999), Life { memory: None, ..life("b", 2, 0, 0, 99_999) }];
     let rig = Rig::new(true);
     rig.scrape(0, at(0, &lives));
@@ -270,7 +270,7 @@ fn containers_without_end_leave_a_bounded_ledger() {
 }
 
 #[test]
-fn who_starts_containers_without_end_pushes_out_nobody_elses() {
+fn container_flood_evicts_no_other_users_rows() {
     let rig = Rig::new(true);
     let seconds = MOST_KEPT as u64 / 100 + 20;
     let user = |usage: &mut Usage| {
@@ -292,7 +292,7 @@ fn who_starts_containers_without_end_pushes_out_nobody_elses() {
 }
 
 #[test]
-fn a_full_list_ends_nobody() {
+fn full_process_list_ends_no_process() {
     let lives = [life("a", 1, GIB, 0, 100), life("b", 2, GIB, 0, 100)];
     let rig = Rig::new(true);
     let lacking = |second| {

@@ -207,7 +207,7 @@ fn the_default_page_names_no_process_and_the_asked_for_page_does() {
 }
 
 #[test]
-fn hostile_container_names_change_nothing_but_their_label() {
+fn hostile_container_names_stay_inside_labels() {
     let evil = "x\"} 1\nmpu_engine_up 1\n# TYPE a counter\\\u{1b}[2J\u{202e}";
     let hostile = move || {
         let mut usage = usage(16);
@@ -236,7 +236,7 @@ fn untranslated_answer_counts_as_missed() {
 }
 
 #[test]
-fn an_engine_that_cannot_be_read_leaves_the_rest() {
+fn unreadable_engine_keeps_other_metrics() {
     let broken = || Err(Trouble::Failed("unreadable".to_string()));
     let page = page(Sources { host: Box::new(broken), ..sources(10) }, vec![]);
     assert!(page.contains("mpu_scrape_errors_total{part=\"engine\"} 1\n"), "{page}");
@@ -244,7 +244,7 @@ fn an_engine_that_cannot_be_read_leaves_the_rest() {
 }
 
 #[test]
-fn a_driver_that_hangs_costs_its_rows_and_comes_back() {
+fn hanging_driver_drops_only_gpu_metrics() {
     let gate = Arc::new((Mutex::new(true), Condvar::new()));
     let (held, entered) = (gate.clone(), Arc::new(AtomicU64::new(0)));
     let count = entered.clone();
@@ -287,7 +287,7 @@ fn scrapes_at_the_same_time_share_one_reading() {
 }
 
 #[test]
-fn clients_that_ask_and_go_away_blank_nobodys_page() {
+fn aborted_scrapes_do_not_blank_other_pages() {
     let (sources, readings) = slow(|_| Duration::from_millis(500));
     let exporter = exporter_of(sources, Duration::from_secs(60));
     now(async {
@@ -304,7 +304,7 @@ fn clients_that_ask_and_go_away_blank_nobodys_page() {
 }
 
 #[test]
-fn a_part_that_is_busy_is_waited_for() {
+fn busy_scrape_part_is_awaited() {
     let (sources, _) = slow(|nth| Duration::from_secs(if nth == 0 { 2 } else { 0 }));
     let exporter = exporter_of(sources, Duration::from_millis(900));
     now(async {
@@ -439,7 +439,7 @@ fn it_stays_small_and_quick_over_1000_scrapes_of_500_processes() {
 }
 
 #[test]
-fn silent_slow_and_large_clients_keep_nobody_out_and_cost_little() {
+fn silent_slow_and_large_clients_block_no_scrape() {
     let server = Server::start(500);
     let before = server.resident();
     // Six times as many as there are places: silent ones, ones in the middle of a head, ones that never read.
@@ -452,7 +452,7 @@ fn silent_slow_and_large_clients_keep_nobody_out_and_cost_little() {
     }
     let began = Instant::now();
     assert!(server.get("/metrics").starts_with("HTTP/1.1 200"));
-    // Those who are silent are given five seconds: nobody waited for that.
+    // Silent clients have five seconds: this one did not wait for that.
     assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
     for (request, status) in [
         (format!("GET /metrics HTTP/1.1\r\nX: {}\r\n\r\n", "x".repeat(1 << 20)), "431"),
@@ -477,7 +477,7 @@ fn silent_slow_and_large_clients_keep_nobody_out_and_cost_little() {
 }
 
 #[test]
-fn who_asks_and_does_not_read_keeps_nobody_out() {
+fn unread_responses_block_no_scrape() {
     let server = Server::start(4000);
     let mut unread: Vec<TcpStream> = (0..32).map(|_| server.connect()).collect();
     for stream in &mut unread {

@@ -52,7 +52,7 @@ fn each_alert_links_its_section_and_each_section_is_an_alert() {
 }
 
 #[test]
-fn promtool_likes_the_alerts_and_they_name_metrics_that_are_there() {
+fn alert_rules_pass_promtool_and_name_metrics() {
     let exprs: Vec<&str> = ALERTS.lines().filter_map(|line| line.trim().strip_prefix("expr: ")).collect();
     assert!(exprs.len() >= 9);
     for expr in exprs {
@@ -73,7 +73,7 @@ fn passes(verb: &str, text: &str) {
 
 /// One host whose exporter goes after half an hour, beside another program that never had our page.
 #[test]
-fn an_exporter_that_is_gone_is_told_of_and_so_are_all() {
+fn missing_exporters_raise_alerts() {
     let labels = |alert: &str, labels: &str| {
         let rule = ALERTS.split("- alert: ").find(|rule| rule.starts_with(&format!("{alert}\n"))).expect("the alert");
         let text = |key: &str| {
@@ -105,7 +105,7 @@ fn an_exporter_that_is_gone_is_told_of_and_so_are_all() {
 
 /// Of two hosts with a textfile one stops writing. Another program's file is not ours.
 #[test]
-fn a_textfile_that_nobody_writes_is_told_of() {
+fn stale_textfile_raises_alert() {
     let mtime = |host: &str, file: &str, values: &str| {
         let series = format!("node_textfile_mtime_seconds{{instance=\"{host}\",file=\"{file}\"}}");
         format!("      - {{series: '{series}', values: '{values}'}}\n")
@@ -126,7 +126,7 @@ fn a_textfile_that_nobody_writes_is_told_of() {
 }
 
 #[test]
-fn the_dashboard_asks_for_metrics_and_labels_that_are_there() {
+fn dashboard_queries_name_existing_metrics_and_labels() {
     let board: Value = serde_json::from_str(BOARD).expect("JSON");
     let mut asked = Vec::new();
     queries(&board, &mut asked);
@@ -139,7 +139,7 @@ fn the_dashboard_asks_for_metrics_and_labels_that_are_there() {
         }
     }
     assert!(named.len() >= 14, "{named:?}");
-    // Who had how much for how long, who ended, and what is nobody's: an operator looks for it here first.
+    // Who had how much for how long, who ended, and what has no owner: an operator looks for it here first.
     for family in [&families::BYTE_SECONDS, &families::DEVICE_BYTE_SECONDS, &families::ENDED, &families::RESIDUE] {
         assert!(named.contains(family.name), "no panel has {}", family.name);
     }
@@ -166,7 +166,7 @@ fn the_dashboard_asks_for_metrics_and_labels_that_are_there() {
 }
 
 #[test]
-fn a_metric_that_is_not_there_would_be_found() {
+fn metric_names_are_extracted_from_queries() {
     assert_eq!(metrics("sum(rate(mpu_x_total{a=\"b\"}[5m])) or vector(0)"), BTreeSet::from(["mpu_x_total"]));
     let mut found = Vec::new();
     let board = serde_json::json!({"panels": [{"targets": [{"expr": "mpu_x"}]}], "templating": {"query": "mpu_y"}});

@@ -19,7 +19,7 @@ fn lacking() -> Option<&'static str> {
     reasons.into_iter().find_map(|(is_met, reason)| (!is_met).then_some(reason))
 }
 
-/// What a script ends with: nobody of its mount namespace is left, whether it went well or not.
+/// What a script ends with: no process of its mount namespace is left, whether it went well or not.
 const END: &str = "end() { here=$(readlink /proc/self/ns/mnt)\n\
     for p in /proc/[0-9]*; do [ \"$(readlink $p/ns/mnt)\" != \"$here\" ] || [ $p = /proc/$$ ] || kill -9 ${p#/proc/} 2>/dev/null || true; done; }\n\
     trap end EXIT\n";
@@ -48,7 +48,7 @@ fn answers(script: &str) -> Option<Vec<Value>> {
 }
 
 #[test]
-fn up_and_down_twice_each_leave_what_they_say() {
+fn repeated_up_and_down_report_their_results() {
     let Some(all) = answers(
         "$mpu up --engine notify --any-driver --json\n\
          $mpu up --engine notify --any-driver --json\n\
@@ -71,7 +71,7 @@ fn up_and_down_twice_each_leave_what_they_say() {
 }
 
 #[test]
-fn a_container_that_goes_on_keeps_the_supervisor_until_it_ends() {
+fn running_container_keeps_retired_supervisor() {
     let Some(all) = answers(
         "$mpu up --engine notify --any-driver --json\n\
          mkfifo /run/go; $mpu run -- cat /run/go >/dev/null & run=$!\n\
@@ -95,7 +95,7 @@ fn a_container_that_goes_on_keeps_the_supervisor_until_it_ends() {
 }
 
 #[test]
-fn a_supervisor_that_is_killed_is_there_again_with_its_containers() {
+fn killed_supervisor_restarts_with_its_containers() {
     let Some(all) = answers(
         "$mpu up --engine notify --any-driver --json >/run/up\n\
          mkfifo /run/go; $mpu run -- cat /run/go >/dev/null & run=$!\n\

@@ -149,7 +149,7 @@ fn no_name_of_a_tenant_is_in_it_unless_asked_for() {
 }
 
 #[test]
-fn a_configuration_that_is_not_valid_is_not_quoted() {
+fn report_omits_text_of_invalid_configuration() {
     let fake = hostile();
     fake.write("/etc/mpu/config.toml", "secret = \"zork\"\n[[rule]]\nada = 1\n");
     let report = printed(&fake, &[]);
@@ -168,7 +168,7 @@ fn it_is_bounded_however_much_there_is() {
 }
 
 #[test]
-fn nothing_is_overwritten_unasked_and_nobody_else_can_read_it() {
+fn report_file_is_private_and_not_overwritten() {
     let fake = hostile();
     let file = fake.dir.path().join("report.txt");
     let name = file.to_str().unwrap();

@@ -19,7 +19,7 @@ fn next(fake: &FakeHost) -> Option<String> {
     let json: serde_json::Value = serde_json::from_slice(&doctor(&["--json"])).unwrap();
     assert_eq!(json["next"].as_str().map(str::to_string), line, "{text}");
     if let Some(line) = &line {
-        assert!(text.lines().nth(1).is_some_and(|second| second.ends_with(line)), "it is told first: {text}");
+        assert!(text.lines().nth(1).is_some_and(|second| second.ends_with(line)), "it comes first: {text}");
     }
     line
 }
@@ -96,7 +96,7 @@ fn where_no_module_can_be_had_the_next_command_is_the_same() {
             false => fake.remove(&format!("/lib/modules/{RELEASE}/build")),
         }
         is_next(&fake, state, "sudo mpu up");
-        // Who insists on the module is told what it lacks: `mpu up` would say no more.
+        // Where the module is configured, the report says what it lacks: `mpu up` would say no more.
         fake.write("/etc/mpu/config.toml", "engine = \"module\"\n");
         is_next(&fake, state, if lock { "# run `mpu up --build-only`" } else { "sudo apt-get install linux-headers-" });
         fake.write("/etc/mpu/config.toml", "engine = \"modul\"\n");
@@ -105,7 +105,7 @@ fn where_no_module_can_be_had_the_next_command_is_the_same() {
 }
 
 #[test]
-fn whoever_is_not_root_is_told_first() {
+fn doctor_without_root_suggests_sudo_first() {
     let fake = bare();
     fake.write("/proc/self/status", "Name:\tmpu\nCapEff:\t0000000000000000\n");
     is_next(&fake, "not root", "sudo mpu doctor");

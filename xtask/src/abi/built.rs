@@ -1,7 +1,7 @@
 //! A built driver in place of its sources: an object (`nvidia.ko`, `nv-kernel.o`, `nv-interface.o`), or the types that a
 //! running kernel has of it. Fills the same tree as the sources do, and says what such a source cannot tell.
 //!
-//! What an object has, and what of it is believed: method tables are data and always there, unless symbols were stripped;
+//! What an object has, and what of it can be trusted: method tables are data and always there, unless symbols were stripped;
 //! structures and prototypes are in its debug information; the names of controls and the meaning of flags are macros, and gone.
 
 mod btf;
@@ -37,7 +37,7 @@ const WHY_NO_TYPES: &str =
 kernel has no CONFIG_DEBUG_INFO_BTF_MODULES. Its nvidia.ko or its sources tell more";
 
 /// What every driver is known to have. A built driver in which little of that is found is a piece of one, or one that this
-/// reader does not understand: of such a source nobody can say that nothing is new.
+/// reader does not understand: of such a source it is unknown whether anything is new.
 pub struct Expected<'a> {
     pub rows: &'a [Row],
     /// Controls' numbers by their structures: of the rows, and of what is known without a row.

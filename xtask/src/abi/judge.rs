@@ -11,7 +11,7 @@ use super::c::Field;
 use super::names::{names_kernel_pointer, names_pid, words};
 use super::tree::{Control, Reach, Tree, Use};
 
-/// What is said of one thing.
+/// The verdict on one thing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {

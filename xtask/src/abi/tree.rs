@@ -116,7 +116,7 @@ pub struct Tree {
     /// What this source cannot tell, in sentences.
     pub cannot_tell: Vec<String>,
     /// Whether there are the controls of a whole driver, and fields of each that programs may call; else that nothing is new
-    /// cannot be said.
+    /// cannot be determined.
     pub has_fields: bool,
 }
 

@@ -289,7 +289,7 @@ pub fn life(package: &Path, newer: &Path, variant: Variant, version: &str, progr
     Ok(faults)
 }
 
-/// What goes wrong where scripts of one transaction share no `/run`, as under rpm-ostree: there nobody can write the note.
+/// What goes wrong where scripts of one transaction share no `/run`, as under rpm-ostree: there no script can write the note.
 pub fn forgetful(package: &Path, variant: Variant, version: &str, program: &Path) -> Result<Vec<String>> {
     let root = Root::make(program)?;
     let calls = |parts: &str| calls(variant, version, parts);
@@ -468,7 +468,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_difference_that_nobody_named_is_found() {
+    fn undeclared_package_difference_is_found() {
         let map = |rows: &[(&str, &str)]| {
             rows.iter().map(|(path, what)| (path.to_string(), what.to_string())).collect::<BTreeMap<_, _>>()
         };

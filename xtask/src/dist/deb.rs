@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn every_template_names_only_what_is_filled() {
+    fn templates_have_no_unfilled_placeholders() {
         for folder in ["packaging/debian", "packaging/debian-container", "packaging/scripts"] {
             for entry in std::fs::read_dir(crate::paths::repo().join(folder)).unwrap() {
                 let path = entry.unwrap().path();
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn maintainer_scripts_are_sound_shell_and_call_what_they_define() {
+    fn deb_scripts_pass_shell_checks() {
         for name in ["mpu", "mpu-container"] {
             for script in SCRIPTS {
                 let text = package(name).script("debian", &template(name, script).unwrap()).unwrap();
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_package_says_for_which_machine_it_is() {
+    fn package_names_its_architecture() {
         let control = package("mpu").filled(&template("mpu", "control").unwrap());
         assert!(control.contains("Architecture: arm64\n") && control.contains("linux-headers-arm64 |"), "{control}");
         assert_eq!(file_name("mpu", "1.2.3", Arch::Arm64), "mpu_1.2.3_arm64.deb");

@@ -1,6 +1,6 @@
 //! Where a release came from, and who vouches for it: checksums, an in-toto statement in SLSA's words, and a signature over both.
 //!
-//! A signature is openssl's over a file, by a key of its own in a file: whoever installs on Debian, Red Hat or SUSE has what
+//! A signature is openssl's over a file, by a key of its own in a file: a host with Debian, Red Hat or SUSE has what
 //! verifies it. Without a key nothing is signed, and everything says so.
 //!
 //! Outside truth: slsa.dev/spec/v1.0/provenance; in-toto's Statement v1; DSSE (github.com/secure-systems-lab/dsse), protocol.md.
@@ -78,7 +78,7 @@ pub fn seal(out: &Path, told: &Told, key: Option<&Path>) -> Result<()> {
     Ok(())
 }
 
-/// What is wrong with a release's folder, and what can be said of its signature. Faults first.
+/// What is wrong with a release's folder, and the state of its signature. Faults first.
 pub fn verify(dir: &Path, key: Option<&Path>) -> Result<(Vec<String>, String)> {
     let mut faults = Vec::new();
     let told = files::read(&dir.join(SUMS))?;
@@ -101,8 +101,8 @@ pub fn verify(dir: &Path, key: Option<&Path>) -> Result<(Vec<String>, String)> {
     }
     let is_signed = dir.join(SIGNATURE).exists();
     let said = match key {
-        None if is_signed => "signed; whoever names the key by --key checks it".to_owned(),
-        None => "unsigned: these checksums find accidents, and nobody vouches for them".to_owned(),
+        None if is_signed => "signed; --key KEY checks the signature".to_owned(),
+        None => "unsigned: these checksums find accidents, and no signature protects them".to_owned(),
         Some(key) => {
             if !is_signed || !is_by(key, &dir.join(SUMS), &dir.join(SIGNATURE)) {
                 let why = if is_signed { "is not by this key, or not of these checksums" } else { "is missing" };
@@ -225,7 +225,7 @@ fn is_by(key: &Path, file: &Path, signature: &Path) -> bool {
     output(&mut openssl).is_ok()
 }
 
-/// A path that is told and must be there before minutes of building.
+/// A given path, which must be there before minutes of building.
 pub fn readable(path: &Path) -> Result<PathBuf> {
     fs_err::read(path)?;
     Ok(path.to_owned())
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_whole_verifies_and_says_whether_anybody_vouches_for_it() {
+    fn intact_release_verifies_and_reports_signature() {
         let keys_folder = tempfile::tempdir().unwrap();
         let (private, public) = keys(keys_folder.path(), "ours").unwrap();
         let signed = release(Some(&private));
@@ -282,7 +282,7 @@ mod tests {
         let (private, public) = keys(keys_folder.path(), "ours").unwrap();
         let (theirs, _) = keys(keys_folder.path(), "theirs").unwrap();
         let append = |path: PathBuf| fs_err::write(&path, files::read(&path).unwrap() + "x").unwrap();
-        // Whoever changes a file can make new sums for it, but no signature.
+        // An attacker who changes a file can make new sums for it, but no signature.
         let resealed = |dir: &Path| {
             append(dir.join("mpu_1_arm64.deb"));
             sealed(dir, None);
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn the_statement_names_every_file_the_commit_and_what_was_told() {
+    fn statement_names_files_commit_and_parameters() {
         let folder = release(None);
         let text = std::fs::read_to_string(folder.path().join(STATEMENT)).unwrap();
         let statement: Value = serde_json::from_str(&text).unwrap();

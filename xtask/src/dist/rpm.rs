@@ -1,7 +1,7 @@
 //! RPM packages: the same files and the same scripts as Debian's, in the words of the other family.
 //!
 //! Built by rpmbuild, which Debian has, for any machine: nothing in them is compiled or stripped here. What Debian's rpmbuild
-//! would do by habits of its own, or by the machine that it runs on, is told to it (`MACROS`).
+//! would do by habits of its own, or by the machine that it runs on, is set by `MACROS`.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn scripts_are_sound_shell_and_call_what_they_define() {
+    fn rpm_scripts_pass_shell_checks() {
         for variant in VARIANTS {
             let package = Package {
                 name: variant.program,

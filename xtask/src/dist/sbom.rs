@@ -79,7 +79,7 @@ mod tests {
     use serde_json::Value;
 
     #[test]
-    fn what_is_linked_is_listed_with_licence_and_checksum_and_nothing_else() {
+    fn sbom_lists_only_linked_crates() {
         let list: Value =
             serde_json::from_str(&super::cyclonedx("mpu", crate::arch::Arch::Amd64.facts().target).unwrap()).unwrap();
         let components = list["components"].as_array().unwrap();

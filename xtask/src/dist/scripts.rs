@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-/// Sound shell, and no word of ours in it that nobody defines.
+/// Sound shell, and no undefined word of ours in it.
 pub fn check(text: &str, name: &str) {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("script");
@@ -29,7 +29,7 @@ pub fn check(text: &str, name: &str) {
     ];
     for word in text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_')) {
         if ours.iter().any(|prefix| word.starts_with(prefix)) {
-            assert!(defined.contains(&word), "{name} calls {word}, which nobody defines");
+            assert!(defined.contains(&word), "{name} calls {word}, which is not defined");
         }
     }
     assert!(!text.contains("@VERSION@") && !text.contains("@NAME@"), "{name} is not filled");

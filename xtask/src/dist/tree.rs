@@ -1,4 +1,4 @@
-//! The files of a package, as every family of packages has them: what the program stages by itself, and what is said about it.
+//! The files of a package, as every family of packages has them: what the program stages by itself, and its description.
 //!
 //! Knows no family: which files one of them has besides is in its own file, and the differences are a table of `check`.
 
@@ -70,7 +70,7 @@ pub fn empty_folders(dir: &Path) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// The modes of folders are nobody's umask.
+/// The modes of folders do not depend on a umask.
 pub fn directories_to_0755(dir: &Path) -> Result<()> {
     for entry in walkdir::WalkDir::new(dir).into_iter().filter_entry(|entry| entry.file_type().is_dir()) {
         fs_err::set_permissions(entry?.path(), std::fs::Permissions::from_mode(0o755))?;

@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_used_between_two_verdicts_is_the_second_ones() {
+    fn time_between_verdicts_counts_for_second_story() {
         let line = |used: u64, text: &str| Line { used: Duration::from_secs(used), ..Line::at_once(text) };
         let lines = [
             line(5, "booted"),

@@ -126,7 +126,7 @@ fn real_modules(archive: &mut Archive, kernel: &kernels::Kernel, release: &str) 
     for module in ["nvidia.ko", "made_up_gpu.ko", "made_up_drm.ko"].into_iter().chain(overrides) {
         archive.file(&format!("real/{release}/{module}"), 0o644, &folder.join(module))?;
     }
-    // An open driver wants to have read its firmware before it finds out that nobody asks what is in it.
+    // An open driver wants to have read its firmware before it finds out that no caller needs it.
     if overrides.is_none() {
         return Ok(());
     }
@@ -166,7 +166,7 @@ pub fn left_without_return_thunks(kernel: &kernels::Kernel) -> Result<Vec<String
     Ok(symbols.lines().filter_map(|line| line.trim().strip_prefix("U ")).map(str::to_owned).collect())
 }
 
-/// The module under both its names: see kmod/mpu_peer.h. One that is to redirect in a certain way is told so when it is built: not every
+/// The module under both its names: see kmod/mpu_peer.h. One that is to redirect in a certain way gets that at build time: not every
 /// command that loads it takes parameters.
 fn mpu_modules(kernel: &kernels::Kernel, redirect: Option<&str>) -> Result<Vec<PathBuf>> {
     let name = redirect.map_or_else(|| "mpu".to_owned(), |way| format!("mpu-{way}"));
@@ -240,7 +240,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_build_has_left_in_the_sources_is_not_shipped() {
+    fn source_files_exclude_ignored_build_products() {
         let folder = tempfile::tempdir().unwrap();
         output(Command::new("git").args(["init", "--quiet"]).current_dir(folder.path())).unwrap();
         for name in [".gitignore", "mpu_main.c", "mpu_main.o", "mpu_new.c"] {

@@ -33,7 +33,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_works_uses_more_and_more() {
+    fn busy_process_uses_more_processor_time() {
         let before = used(std::process::id());
         let mut sum = 0_u64;
         while used(std::process::id()) == before {

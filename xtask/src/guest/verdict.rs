@@ -51,7 +51,7 @@ impl Report {
 }
 
 impl Report {
-    /// Of a guest that nobody heard of, by what it is called.
+    /// Of a guest without a report, by its name.
     pub fn broken(name: String, error: &anyhow::Error) -> Self {
         let troubles = vec![format!("the rig broke: {error:#}")];
         let (took, used, costs) = (Duration::ZERO, Duration::ZERO, Costs::default());
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_story_that_every_row_skips_is_named() {
+    fn always_skipped_story_is_unplayed() {
         let mut tally = Tally::default();
         tally.add(&report(
             &[

@@ -99,7 +99,7 @@ mod tests {
     use super::{fragment, mark, refused};
 
     #[test]
-    fn a_line_that_kconfig_leaves_out_is_found() {
+    fn config_line_dropped_by_kconfig_is_found() {
         let wanted = "# a guard\nCONFIG_KASAN=y\nCONFIG_NR_CPUS=8\n";
         assert!(refused(wanted, "CONFIG_KASAN=y\nCONFIG_NR_CPUS=8\n").is_empty());
         assert_eq!(refused(wanted, "# CONFIG_KASAN is not set\nCONFIG_NR_CPUS=80\n").len(), 2);
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn kernels_have_guards_that_pages_name() {
+    fn kernel_configs_enable_documented_guards() {
         let of_debug =
             ["KASAN", "SLUB_DEBUG_ON", "PROVE_LOCKING", "PROVE_RCU", "DEBUG_ATOMIC_SLEEP", "FAILSLAB", "PREEMPT"];
         for (config, guards) in [("debug.config", &of_debug[..]), ("kcsan.config", &["KCSAN", "PREEMPT", "MODULES"])] {

@@ -25,7 +25,7 @@ pub fn is_name(name: &str) -> bool {
     name.starts_with(PREFIX)
 }
 
-/// Makes a tree known by a name, which `ready` and everybody else can be told.
+/// Makes a tree known by a name, which `ready` and the other functions take.
 pub fn adopt(tree: &Path) -> Result<String> {
     let tree = tree.canonicalize().with_context(|| format!("no kernel tree {}", tree.display()))?;
     for (file, target) in LEFT_BY {
@@ -95,7 +95,7 @@ mod tests {
     use super::{adopt, named_compiler, LEFT_BY};
 
     #[test]
-    fn a_tree_that_was_not_built_is_named_with_what_it_lacks() {
+    fn unbuilt_tree_names_its_missing_files() {
         let tree = tempfile::tempdir().unwrap();
         for (file, target) in LEFT_BY {
             let error = format!("{:#}", adopt(tree.path()).unwrap_err());

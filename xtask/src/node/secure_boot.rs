@@ -1,5 +1,5 @@
 //! A machine under UEFI Secure Boot: Debian's OVMF with the rig's own key as platform key, key exchange key and in db, and a second
-//! key that nobody enrolled.
+//! key that is not enrolled.
 //!
 //! QEMU hands the kernel to the firmware by itself, changed in its header, and the firmware lets it pass unverified: that a firmware
 //! refuses strange kernels is not what is tried here. Everything after it is real: the kernel sees Secure Boot on, locks itself

@@ -169,7 +169,7 @@ mod tests {
     ";
 
     #[test]
-    fn a_row_takes_the_name_that_the_driver_has() {
+    fn row_takes_the_drivers_symbol() {
         let symbols = BTreeSet::from(["new", "memory", "helper"]);
         let text = table(ROWS, "595.45.04", &symbols).unwrap();
         assert!(text.contains("OVERRIDE(new, 0x56, false, 1, 0, 0x0, 0)\n"), "{text}");
@@ -178,14 +178,14 @@ mod tests {
     }
 
     #[test]
-    fn what_the_driver_lacks_is_named_with_its_reason() {
+    fn missing_driver_symbols_are_named_with_reasons() {
         let fault = table(ROWS, "535.261.03", &BTreeSet::from(["old", "helper"])).unwrap_err().to_string();
         assert!(fault.contains("535.261.03") && fault.contains("gone (a question)"), "{fault}");
         assert!(fault.contains("memory (no heap)") && !fault.contains("helper ("), "{fault}");
     }
 
     #[test]
-    fn the_real_list_is_read_and_names_stand_ins_that_are_there() {
+    fn override_list_names_existing_stand_ins() {
         let rows: Table = toml::from_str(&read(&parts().join("overrides.toml")).unwrap()).unwrap();
         let source = read(&parts().join("overrides/standins.c")).unwrap();
         assert!(rows.standin.iter().all(|row| source.contains(&format!(" {}(", row.by))));

@@ -66,7 +66,7 @@ mod tests {
     use crate::guest::verdict::Ending;
 
     #[test]
-    fn each_stage_is_told_once_and_what_lanes_found_is_joined() {
+    fn lanes_record_stages_and_join_tallies() {
         let clock = Clock::start();
         let mut tallies = ["one", "other"].map(|name| {
             let mut lane = Lane::of(&clock);

@@ -17,7 +17,7 @@ pub struct Matrix {
     engines: Vec<String>,
     minutes: u64,
     reloads: u32,
-    /// What a row with every story takes, where nobody has looked.
+    /// What a row with every story takes, where it was not measured.
     pub row_seconds: u32,
     pub plays: BTreeMap<String, u32>,
     pair: Vec<Pair>,
@@ -219,7 +219,7 @@ mod tests {
     use super::{last, of_the_driver, simulated, stories, unfetched, Cell, Ending, Job, Matrix};
 
     #[test]
-    fn a_driver_whose_checksum_is_wrong_fails() {
+    fn driver_with_wrong_checksum_fails() {
         let error = anyhow::anyhow!("E: Failed to fetch http://x  Hash Sum mismatch");
         assert!(matches!(unfetched(&error), Ending::Fail));
     }
@@ -245,7 +245,7 @@ mod tests {
 
     /// A cell that is content with a few stories is played whole with `--full`, and by the engines of every other.
     #[test]
-    fn what_the_quick_run_leaves_out_of_a_kernel_the_full_one_plays() {
+    fn full_run_plays_stories_omitted_by_quick() {
         let matrix = Matrix::read().unwrap();
         for cell in matrix.quick.iter().filter(|cell| !cell.stories.is_empty()) {
             let played = |full| {

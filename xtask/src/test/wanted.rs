@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_named_is_everything() {
+    fn empty_selection_has_every_stage() {
         let all = of(&[]).unwrap();
         assert!([Stage::Lint, Stage::Chart, Stage::Host, Stage::Containers, Stage::Modules, Stage::Guest, Stage::Node]
             .into_iter()
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_name_is_refused_with_those_that_are() {
+    fn unknown_stage_is_refused_with_valid_names() {
         let fault = of(&["guests"]).err().unwrap().to_string();
         assert!(fault.contains("guests") && fault.contains("containers") && fault.contains("./x stories"), "{fault}");
     }

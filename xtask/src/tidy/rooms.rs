@@ -43,7 +43,7 @@ fn breaches(module: &[&str], text: &str, never: &[&str]) -> Vec<String> {
 }
 
 #[test]
-fn rooms_name_only_what_they_may() {
+fn rooms_import_only_allowed_modules() {
     let files = tracked();
     for row in ROOMS.trim().lines() {
         let (room, never) = row.trim().split_once(": ").unwrap();

@@ -55,7 +55,7 @@ pub struct Store {
 }
 
 impl Store {
-    /// Opens the place of one kernel's module, and waits for whoever is at work in it.
+    /// Opens the place of one kernel's module, and waits for a process that works in it.
     pub fn open(host: &Host, release: &str) -> Result<Store, ModuleError> {
         let dir = host.at(STORE).join(release);
         fs::create_dir_all(&dir).map_err(|source| BuildError::Store { path: dir.clone(), source })?;

@@ -13,7 +13,7 @@ use mpu_os::lock::Held;
 use std::io;
 use std::path::PathBuf;
 
-/// Why the module is not up, not down, or not told what it was to be told.
+/// Why the module is not up, not down, or not configured.
 #[derive(Debug, thiserror::Error)]
 pub enum ModuleError {
     /// This host cannot, or must not, run the engine.
@@ -43,11 +43,11 @@ pub enum ModuleError {
     #[error("{}; passed over: {}", chain(error), sources::in_words(passed_over))]
     After { error: Box<ModuleError>, passed_over: Vec<PassedOver> },
     /// Any of these, when it was to take the place of another version.
-    #[error("{}; {}", chain(error), what_is_up(now.as_deref()))]
+    #[error("{}; {}", chain(error), running_version_note(now.as_deref()))]
     Replacing { error: Box<ModuleError>, now: Option<String> },
 }
 
-fn what_is_up(now: Option<&str>) -> String {
+fn running_version_note(now: Option<&str>) -> String {
     now.map_or_else(|| "no engine is up now".to_string(), |version| format!("MPU {version} is up"))
 }
 

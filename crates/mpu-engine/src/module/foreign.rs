@@ -65,7 +65,7 @@ pub fn names_are_free(host: &Host) -> Result<(), Unfit> {
     Err(Unfit::ForeignModule { found: found.in_words(), fix: found.fix() })
 }
 
-/// Modules of that name for the running kernel that are another project's. DKMS's own, and those that nobody can look into, are not
+/// Modules of that name for the running kernel that are another project's. DKMS's own, and unreadable ones, are not
 /// among them.
 fn modules(host: &Host) -> Vec<PathBuf> {
     let Ok(release) = host.release() else { return Vec::new() };

@@ -51,7 +51,7 @@ pub fn find(host: &Host, folder: &Path, release: &str, asked: Option<&str>) -> R
         .into_iter()
         .map(|place| if place.is_empty() { folder.clone() } else { folder.join(place) })
         .find(|path| path.join("Makefile").is_file());
-    let Some(path) = place else { return Err(nothing_there(folder, release).into()) };
+    let Some(path) = place else { return Err(missing_headers_error(folder, release).into()) };
     let text = |name: &str| fs::read_to_string(path.join(name)).ok();
     let unprepared = |missing| HeadersError::Unprepared { path: path.clone(), missing };
     let utsrelease =
@@ -91,7 +91,7 @@ pub fn speakable(path: &Path) -> Result<(), HeadersError> {
 }
 
 /// A folder without the headers that were asked for: whether it has another kernel's.
-fn nothing_there(folder: PathBuf, release: &str) -> HeadersError {
+fn missing_headers_error(folder: PathBuf, release: &str) -> HeadersError {
     let release = release.to_string();
     for (place, prefix) in
         [("", "linux-headers-"), ("usr/src", "linux-headers-"), ("kernels", ""), ("usr/src/kernels", "")]

@@ -31,7 +31,7 @@ pub fn look(host: &Host, state: &State) -> Vec<Held> {
             let short = container.short_id().to_string();
             container.name.unwrap_or(short)
         };
-        // Whoever names a program or a container may put control characters into the name.
+        // A user who names a program or a container may put control characters into the name.
         let clean = |text: String| printable(&text, LONGEST_NAME);
         let container = containers::of(host, holder.pid).map(name);
         Held { holder, command: command.map(clean), container: container.map(clean) }

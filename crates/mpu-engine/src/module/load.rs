@@ -19,7 +19,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 pub trait Kernel {
-    /// `finit_module`. The name is the file's; it is said for those who must not ask the file.
+    /// `finit_module`. The name is the file's; it is passed for implementations that must not ask the file.
     fn insert(&self, instance: Instance, module: &File, parameters: &CStr) -> io::Result<()>;
     /// `delete_module`, without waiting for references to go.
     fn remove(&self, instance: Instance) -> io::Result<()>;
@@ -141,15 +141,15 @@ fn take_out(host: &Host, kernel: &dyn Kernel, instance: Instance, reason: Module
 /// What the module takes for one wait: a longer one is several.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
-/// Unloading a retired module takes no longer, unless somebody holds it: readers of its files are gone in a moment.
+/// Unloading a retired module takes no longer, unless a process holds it: readers of its files are gone in a moment.
 const SHORTEST_TRY: Duration = Duration::from_secs(2);
 
-/// Unloads the module, in two steps. It is told to retire first: new callers go to the bare driver at once, those
-/// inside have the time to leave, and then the redirects are taken out; if somebody stays inside, all is as before, and
+/// Unloads the module, in two steps. It retires first: new callers go to the bare driver at once, those
+/// inside have the time to leave, and then the redirects are taken out; if a caller stays inside, all is as before, and
 /// the error says who. Then the kernel is asked to let the retired module go, and asked again while something holds a
 /// reference. `again` is the command that may be tried again.
 ///
-/// A module of format 1 cannot be told: it waits for callers within the system call.
+/// A module of format 1 cannot retire: it waits for callers within the system call.
 pub fn remove(
     host: &Host,
     kernel: &dyn Kernel,
@@ -183,7 +183,7 @@ pub fn remove(
     }
 }
 
-/// Tells the module to retire, and waits for it; whether it is one that can be told.
+/// Tells the module to retire, and waits for it; whether it is one that can retire.
 fn retire(
     host: &Host,
     kernel: &dyn Kernel,
@@ -193,7 +193,7 @@ fn retire(
 ) -> Result<bool, LoadError> {
     let began = Instant::now();
     loop {
-        // Whole milliseconds are what can be told: a begun one counts.
+        // The parameter takes whole milliseconds: a begun one counts.
         let left = patience.saturating_sub(began.elapsed()).as_micros().div_ceil(1000);
         let left = Duration::from_millis(u64::try_from(left).unwrap_or(u64::MAX));
         let Err(source) = kernel.retire(host, instance, left.min(LONGEST_WAIT)) else { return Ok(true) };

@@ -281,7 +281,7 @@ fn will_be_signed(host: &Host, release: &str, options: &ModuleOptions) -> bool {
     Signer::find(host, release).is_some() || kept(host, release, options).is_some_and(|kept| kept.signed)
 }
 
-/// The module that somebody named, which may be packed.
+/// The module that the administrator named, which may be packed.
 fn given(host: &Host, path: &Path, release: &str) -> Result<Built, ModuleError> {
     let opened = open_regular(path, Links::Followed);
     let file = opened.map_err(|source| SourceError::Module { path: path.to_path_buf(), source })?;

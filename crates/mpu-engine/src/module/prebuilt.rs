@@ -1,6 +1,6 @@
 //! Modules that are built already: installed by DKMS, or built elsewhere and brought to this node as `<folder>/<kernel release>/mpu.ko`
 //! (docs/prebuilt.md).
-//! Whoever can change such a file is as good as root: so only root may (`trust`).
+//! A user who can change such a file is as good as root: so only root may (`trust`).
 
 use super::build::NEXT;
 use super::packed::{self, PACKINGS};

@@ -10,7 +10,7 @@ use std::time::Duration;
 pub enum Proof {
     /// The module has translated since its redirects were placed.
     Seen,
-    /// Nobody could ask the driver, so nothing is known.
+    /// No process could ask the driver, so nothing is known.
     NotAsked {
         why: String,
     },
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn what_needs_no_proof_is_not_asked() {
+    fn only_placed_module_needs_a_probe_call() {
         let never: Ask = |_, _| panic!("asked");
         assert_eq!(proven(&PLACED.replace("placed", "armed"), never), (Phase::Armed, Some(Proof::Seen)));
         assert_eq!(proven(ARMED, never), (Phase::Armed, None), "format 1 does not tell");

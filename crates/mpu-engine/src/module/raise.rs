@@ -56,7 +56,7 @@ pub struct Raised {
     pub replaced: Option<Replaced>,
 }
 
-/// A module that redirects nothing has nobody inside.
+/// A module that redirects nothing has no caller inside.
 const LEFTOVER_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Carries a plan out.
@@ -207,8 +207,8 @@ impl Site<'_> {
     }
 
     /// After a change of versions that left nothing loaded: the way to redirect that the configuration asks for may be the only thing that
-    /// is not to be had here. An instance that is up cannot hand over to one that was told to take another way, so it had to go first. A
-    /// host that translates by the other way is better than one that does not; the reason is said in any case.
+    /// is not to be had here. An instance that is up cannot hand over to one that is configured for another way, so it had to go first. A
+    /// host that translates by the other way is better than one that does not; the reason is reported in any case.
     fn by_any_way(&self, path: &Path, origin: Origin) {
         if self.parameters.redirect == Redirect::Auto || state::is_loaded(self.host) {
             return;

@@ -1,4 +1,4 @@
-//! What the module is made from, carried in this executable or in a directory; and modules that somebody built already.
+//! What the module is made from, carried in this executable or in a directory; and modules that were built already.
 
 use super::elf::Elf;
 use crate::signing;
@@ -207,7 +207,7 @@ mod tests {
     use mpu_host::explain::Explain;
 
     #[test]
-    fn a_directory_gives_its_sources_and_nothing_built() {
+    fn source_directory_excludes_build_products() {
         let dir = fake::directory();
         for name in ["mpu.ko", "mpu.mod.c", ".mpu.o.cmd", "mpu_probes.h", "notes.txt"] {
             fs::write(dir.path().join(name), "x").expect("a file");

@@ -82,7 +82,7 @@ fn cannot_hand_over(old: &State, error: &ModuleError) -> bool {
     match error {
         ModuleError::Load(LoadError::Insert { source, .. }) => source.raw_os_error() == Some(libc::EPROTO),
         // One of format 1 knows of no other instance, so the new one finds the functions taken that it has redirected. Whatever else is
-        // taken, somebody else holds, and would hold it from then on, too.
+        // taken, another module holds, and would hold it from then on, too.
         ModuleError::Load(LoadError::Redirect { errno: libc::EBUSY, symbol }) => {
             old.abi == "1" && (symbol == TOGETHER || old.hooks.contains(symbol))
         }
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn callers_that_stay_inside_are_named_and_leave_the_old_one_in_place() {
+    fn lingering_callers_are_named_and_block_swap() {
         for (old, said) in [(OLD, ""), (state::HELD, ": 2 callers are inside the driver: process 4242")] {
             let fake = setup(Instance::Mpu, old);
             let kernel = FakeKernel::taking(&fake, ARMED);
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn module_that_cannot_hand_over_is_replaced_with_a_gap() {
+    fn module_without_handover_is_replaced_with_gap() {
         // One that knows of no other and has the function itself goes first.
         let has_it = "version=0.0.9\nabi=1\nstate=armed\nhooks=nvidia_unlocked_ioctl,os_is_init_ns\n";
         for (old, errno, first, calls) in [(OLD, libc::EPROTO, None, (2, 1)), (has_it, 0, Some(TAKEN), (2, 2))] {
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn new_one_that_does_not_take_over_does_not_cost_the_old_one() {
+    fn failed_takeover_keeps_old_module() {
         let tracing = TAKEN.replace("os_is_init_ns", "kernel.ftrace_enabled");
         let retired = "version=0.2.0\nabi=2\nstate=retired\nrefused=mpu_peer:-12\ninside=0\n";
         let hooks = "hooks=nvidia_unlocked_ioctl";

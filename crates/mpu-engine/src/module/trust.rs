@@ -1,5 +1,5 @@
 //! Whether root alone decides what a file is: walks to it part by part and link by link. The walk goes downwards: in a folder that only
-//! root can write to, nobody else can exchange what was looked at, so the path that comes out leads to the same file.
+//! root can write to, no other user can exchange what was looked at, so the path that comes out leads to the same file.
 
 use mpu_host::host::Host;
 use rustix::fs::{openat2, Mode, OFlags, ResolveFlags, CWD};
@@ -27,7 +27,7 @@ pub fn real(host: &Host, folder: &Path, path: &Path) -> Result<PathBuf, String> 
     }
 }
 
-/// Opens what [`real`] gave. No link is followed on the way, and opening it waits for nobody.
+/// Opens what [`real`] gave. No link is followed on the way, and opening it never blocks.
 pub fn open(real: &Path) -> io::Result<File> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
     let no_links = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
@@ -66,7 +66,7 @@ impl Walk {
     fn below(host: &Host) -> Result<Walk, String> {
         let named = host.at("/");
         let root = fs::canonicalize(&named).map_err(cannot)?;
-        // Another root belongs to whoever it belongs to.
+        // Another root may belong to any user.
         let owner = if host.is_this() { 0 } else { fs::symlink_metadata(&root).map_err(cannot)?.uid() };
         Ok(Walk { root, named, owner })
     }

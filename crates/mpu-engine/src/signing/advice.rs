@@ -48,7 +48,7 @@ fn is_from_dkms(host: &Host, module: &Path) -> bool {
 fn without_a_key(host: &Host) -> String {
     if !host.at("/sys/firmware/efi").is_dir() {
         return "run `mpu up --build-only`, sign the module it names with a key that this kernel trusts, then \
-                `mpu up --module FILE.ko`; this host has no EFI firmware that could be told of a new key"
+                `mpu up --module FILE.ko`; this host has no EFI firmware that could take a new key"
             .to_string();
     }
     let is_there = |path: &str| host.at(path).exists();
@@ -118,7 +118,7 @@ mod tests {
         let said = || advice(&fake.host(), RELEASE, None);
         let writes =
             |file: &str| said().contains(&format!("-keyout {file} ")) || said().contains(&format!("-out {file} "));
-        // Somebody keeps the private key elsewhere.
+        // The administrator keeps the private key elsewhere.
         fake.write("/var/lib/dkms/mok.pub", "certificate");
         assert!(!writes("/var/lib/dkms/mok.pub") && !writes("/var/lib/dkms/mok.key"), "{}", said());
         assert!(writes("/etc/mpu/signing.key") && writes("/etc/mpu/signing.der"), "{}", said());

@@ -1,4 +1,4 @@
-//! The machine owner's key: where the field keeps it, and whether the firmware has been told of it. Reads no private key.
+//! The machine owner's key: where the field keeps it, and whether the firmware has it. Reads no private key.
 
 use mpu_host::host::Host;
 use percent_encoding::percent_decode;
@@ -30,7 +30,7 @@ pub const DKMS: (&str, &str) = ("/var/lib/dkms/mok.key", "/var/lib/dkms/mok.pub"
 const PLACES: [(&str, &str); 3] =
     [OWN, DKMS, ("/var/lib/shim-signed/mok/MOK.priv", "/var/lib/shim-signed/mok/MOK.der")];
 
-/// Where DKMS is told of another key, before its folder of such files.
+/// DKMS's setting for another key, before its folder of such files.
 const DKMS_CONFIG: &str = "/etc/dkms/framework.conf";
 
 /// The machine owner's list as shim hands it on, in a table and in a variable, and the firmware's own list. Each holds
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn dkms_is_asked_for_the_key_that_it_was_given() {
+    fn signing_key_comes_from_dkms_configuration() {
         let fake = FakeHost::in_order();
         put(&fake, PLACES[1], &DER);
         put(&fake, ("/root/k", "/root/c"), &DER);
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pin_is_told_from_names_that_are_like_it() {
+    fn pin_value_attribute_is_recognized() {
         for name in ["/keys/pin-value.pem", "pkcs11:token=t?pin-source=file:/root/pin", "pkcs11:object=100%25%zz%", ""]
         {
             assert!(!has_pin(name), "{name}");

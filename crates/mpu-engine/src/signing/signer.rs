@@ -81,7 +81,7 @@ impl SignError {
 
 explain_by_facts!(SignError);
 
-/// What the tool, and the token's library, may be told by the environment: which token, and its password.
+/// Environment variables for the tool and the token's library: which token, and its password.
 const TOLD: [&str; 5] =
     ["KBUILD_SIGN_PIN", "OPENSSL_CONF", "PKCS11_MODULE_PATH", "PKCS11_PROVIDER_MODULE", "SOFTHSM2_CONF"];
 
@@ -103,7 +103,7 @@ pub struct Signer {
     told: Vec<(&'static str, OsString)>,
 }
 
-/// What this process was told of tokens and passwords.
+/// This process's environment variables for tokens and passwords.
 fn told() -> Vec<(&'static str, OsString)> {
     TOLD.iter().filter_map(|name| Some((*name, std::env::var_os(name)?))).collect()
 }
@@ -185,7 +185,7 @@ impl Signer {
     }
 }
 
-/// Whether a module carries a signature, whoever's.
+/// Whether a module carries a signature, of any key.
 pub fn is_signed(module: &Path) -> bool {
     let mut end = Vec::new();
     let read = File::open(module).and_then(|mut file| {
@@ -287,7 +287,7 @@ mod tests {
 
     /// Whether the kernel believes it is the kernel's to say: neither keys nor tools are asked.
     #[test]
-    fn what_ends_in_the_mark_is_signed_whoever_signed_it() {
+    fn module_with_trailing_signature_mark_is_signed() {
         let fake = FakeHost::in_order();
         let with = |end: &[u8]| {
             let path = module(&fake);
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tool_that_signs_nothing_has_failed() {
+    fn tool_leaving_module_unsigned_fails() {
         let fake = locked();
         fake.tool("kmodsign", SIGNS);
         let path = module(&fake);
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernels_tool_makes_signatures_that_hold() {
+    fn sign_file_signature_verifies_with_openssl() {
         let Some(tool) = real_tool() else {
             return eprintln!("skipped: no kernel headers with sign-file, no MPU_SIGN_FILE");
         };
@@ -366,7 +366,7 @@ mod tests {
         };
         assert!(holds(content) && !holds(b"another"));
 
-        // A key with a password that nobody gave neither waits for one nor signs.
+        // A key whose password is missing neither waits for one nor signs.
         assert!(openssl(&keys, &format!("{pair} -passout pass:secret")));
         let path = module(&fake);
         let error = Signer::find(&fake.host(), RELEASE).expect("a signer").sign(&path).expect_err("no password");
@@ -453,13 +453,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shorter_than_a_signature_is_not_signed() {
+    fn file_shorter_than_signature_is_unsigned() {
         let fake = FakeHost::in_order();
         assert!(!is_signed(&module(&fake)) && !is_signed(Path::new("/nowhere")));
     }
 
     #[test]
-    fn secure_boot_is_what_the_firmware_and_shim_say() {
+    fn secure_boot_follows_firmware_and_shim_variables() {
         let fake = FakeHost::in_order();
         let check = |variables: &[(&str, &str)], expect| {
             for (path, value) in variables {

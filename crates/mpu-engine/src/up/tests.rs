@@ -41,7 +41,7 @@ fn version_up(s: &Setup) -> Option<String> {
 }
 
 #[test]
-fn a_module_that_works_does_not_go_for_the_other_engine_when_the_new_one_cannot_be_had() {
+fn running_module_stays_if_replacement_fails() {
     // No headers, and the modules that were built elsewhere are still the old version's.
     let s = with_old();
     s.fake.can_notify();
@@ -65,7 +65,7 @@ fn a_module_that_works_does_not_go_for_the_other_engine_when_the_new_one_cannot_
 }
 
 #[test]
-fn where_nothing_is_up_the_other_engine_is_taken_as_before() {
+fn refused_module_without_predecessor_selects_notify_engine() {
     let s = with_old();
     s.fake.can_notify();
     s.fake.remove("/sys/module/mpu");
@@ -76,7 +76,7 @@ fn where_nothing_is_up_the_other_engine_is_taken_as_before() {
 }
 
 #[test]
-fn an_old_one_that_cannot_hand_over_comes_back_if_the_new_one_does_not_come() {
+fn old_module_returns_if_replacement_is_refused() {
     let s = with_old();
     let kernel = s.kernel();
     kernel.inserts.borrow_mut().push(libc::EPROTO);
@@ -93,7 +93,7 @@ fn an_old_one_that_cannot_hand_over_comes_back_if_the_new_one_does_not_come() {
 }
 
 #[test]
-fn where_the_old_file_is_gone_it_is_said_that_nothing_is_up() {
+fn missing_old_file_reports_no_engine_up() {
     let s = with_old();
     // The new version lies in its place.
     fs::write(s.fake.host().at(OLD_FILE), sources::fake::module(RELEASE)).expect("a module");
@@ -106,7 +106,7 @@ fn where_the_old_file_is_gone_it_is_said_that_nothing_is_up() {
 }
 
 #[test]
-fn a_new_one_that_gets_no_calls_gives_way_to_the_old_one() {
+fn old_module_returns_if_replacement_gets_no_calls() {
     let s = with_old();
     let kernel = FakeKernel::taking(&s.fake, state::PLACED);
     kernel.states.borrow_mut().extend([state::PLACED.to_string(), state::PLACED.to_string(), OLD.to_string()]);
@@ -117,12 +117,12 @@ fn a_new_one_that_gets_no_calls_gives_way_to_the_old_one() {
 }
 
 #[test]
-fn another_way_to_redirect_that_is_refused_does_not_leave_the_host_without_an_engine() {
+fn refused_redirect_mode_restores_previous_mode() {
     let s = with_old();
     s.fake.remove(OLD_FILE);
     s.fake.write("/etc/mpu/config.toml", "redirect = \"ipmodify\"\n");
     let kernel = s.kernel();
-    // The instance that is up redirects by direct calls, and the new one was told not to.
+    // The instance that is up redirects by direct calls, and the new one is configured not to.
     kernel.inserts.borrow_mut().push(libc::EPROTO);
     kernel.states.borrow_mut().push("version=0.2.0\nabi=2\nstate=refused\nrefused=functions:-16\n".to_string());
     let error = replace(&s, &kernel, s.options()).expect_err("refused");

@@ -6,7 +6,7 @@ use std::io;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
-/// Whether anything has the name, be it a link that leads nowhere: somebody wanted a file there.
+/// Whether anything has the name, be it a link that leads nowhere: the administrator wanted a file there.
 pub fn is_there(path: &Path) -> bool {
     !fs::symlink_metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
 }

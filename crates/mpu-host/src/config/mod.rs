@@ -354,14 +354,14 @@ mod tests {
     }
 
     #[test]
-    fn what_no_engine_takes_is_refused_here() {
+    fn config_with_too_many_rules_is_refused() {
         let many = "[[rule]]\nsees = \"host\"\ncontainer = \"abcdef\"\n".repeat(40);
         let (line, what) = wrong(&many);
         assert!(line == 120 && what.contains("more than an engine takes"), "{line}: {what}");
     }
 
     #[test]
-    fn what_is_there_and_is_no_file_is_not_the_same_as_no_file() {
+    fn special_config_file_is_an_error() {
         let fake = FakeHost::in_order();
         let path = fake.host().at(FILE);
         let said = || match Config::of(&fake.host()) {
@@ -372,7 +372,7 @@ mod tests {
         std::os::unix::fs::symlink("/nowhere/config.toml", &path).expect("a link");
         assert!(said().contains("a link to /nowhere/config.toml, which is not there"), "{}", said());
         std::fs::remove_file(&path).expect("removed");
-        // Nobody writes into it: reading it would wait for ever.
+        // No process writes into it: reading it would wait for ever.
         rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, 0o600.into(), 0).expect("a pipe");
         assert!(said().contains("not a file"), "{}", said());
         std::fs::remove_file(&path).expect("removed");

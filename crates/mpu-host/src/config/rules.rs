@@ -33,14 +33,14 @@ const PODS: [&str; 4] =
 const POD_SLICES: [&str; 2] =
     ["/kubepods.slice/kubepods-pod{}.slice", "/kubepods.slice/kubepods-*.slice/kubepods-*-pod{}.slice"];
 
-/// Why a selector fits no cgroup there can be, if it does not: what the rule grants nobody gets, and what it takes from a wider
+/// Why a selector fits no cgroup there can be, if it does not: the rule grants nothing, and what it takes from a wider
 /// rule that one gives all the same.
 pub fn futile(whom: &Selector) -> Option<String> {
     let Selector::Cgroup(glob) = whom else { return None };
     // `*` and `?` stand for no slash; what `**` stands for comes on top.
     let names = glob.matches('/').count();
     match () {
-        () if glob.ends_with('/') => Some("no cgroup's path ends with /, and the root itself is nobody's".to_string()),
+        () if glob.ends_with('/') => Some("no cgroup's path ends with /, and the root is no container's".to_string()),
         () if glob.contains("//") => Some("no cgroup's path has //".to_string()),
         () if names > MOST_NAMES => {
             Some(format!("it has {names} names, and engines look at the first {MOST_NAMES} of a cgroup's path"))
@@ -79,7 +79,7 @@ pub fn fault(sees: Visibility, whom: &Selector) -> Option<String> {
         Selector::Container(_) | Selector::Pod(_) if glob.contains('/') => {
             return Some("an id or name has no /; a path goes with `cgroup`".to_string());
         }
-        // It would cross folders, and so reach beneath cgroups of tenants, whoever the rule shows more to.
+        // It would cross folders, and so reach beneath the cgroups of any tenant.
         Selector::Container(_) | Selector::Pod(_) if glob.contains("**") => {
             return Some(
                 "** in an id or name: a tenant could make a cgroup that it fits; write *, which fits any part of a name"
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn globs_that_cannot_be_meant_are_named() {
+    fn invalid_selectors_have_a_fault() {
         for whom in [
             Selector::Container(String::new()),
             Selector::Container("a/b".into()),
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_that_fits_no_cgroup_is_called_futile() {
+    fn rule_matching_no_cgroup_is_futile() {
         let deep = |names: usize| "/a".repeat(names);
         for (glob, path, is_futile) in [
             (deep(MOST_NAMES), deep(MOST_NAMES), false),
@@ -212,9 +212,9 @@ mod tests {
         assert_eq!(futile(&Selector::Container("a".into())), None);
     }
 
-    /// The case for which it is said: with a wider rule behind it, a futile one leaves the wider one's word.
+    /// With a wider rule behind it, a futile rule leaves the decision to the wider one.
     #[test]
-    fn beyond_the_names_that_are_looked_at_the_wider_rule_decides() {
+    fn wider_rule_decides_beyond_name_limit() {
         let of = |names: usize| {
             let own = Rule { sees: Visibility::Own, whom: Selector::Cgroup("/a".repeat(names)) };
             let wide = Rule { sees: Visibility::Host, whom: Selector::Cgroup("/a/**".into()) };

@@ -3,8 +3,8 @@
 //! Owns the reading of cgroup paths ([`path`]) and of what runtimes leave on disk ([`state`]). Asks no daemon, enters no namespace,
 //! and never fails: what cannot be read is not known. Knows nothing of GPUs.
 //!
-//! A cgroup's name is given by whoever made it. Where a user may make cgroups (below `user@UID.service`), a user may also name one
-//! like somebody else's container: [`Container::user`] says so, and what root's runtimes left is not taken for such a one. A container may
+//! The creator of a cgroup chooses its name. Where a user may make cgroups (below `user@UID.service`), a user may also name one
+//! like another user's container: [`Container::user`] says so, and what root's runtimes left is not taken for such a one. A container may
 //! name those in it as it likes: [`Container::outer`] keeps what encloses what.
 
 mod names;

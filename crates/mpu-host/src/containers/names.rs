@@ -55,7 +55,7 @@ pub struct Container {
     /// Who runs it.
     pub runtime: Runtime,
     /// The user whose service manager it runs below; none for one that root started. A user's container has the id that the
-    /// user chose for it, which may be somebody else's.
+    /// user chose for it, which may be another container's.
     pub user: Option<u32>,
     /// The name that a person gave it; none when its runtime's files cannot be read.
     pub name: Option<String>,

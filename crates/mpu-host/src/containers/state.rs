@@ -73,7 +73,7 @@ pub fn look(host: &Host, layer: &Layer, homes: bool, left: &Cell<usize>) -> Stat
         Runtime::Containerd => containerd(),
         Runtime::Crio => crio(),
         Runtime::Podman => podman(&files, &at(STORAGE, STORAGE_AT_HOME), id),
-        // The path has an id and no more: whoever has files about it runs it.
+        // The path has an id and no more: the runtime that has files about it runs it.
         Runtime::Unknown => docker().or_else(containerd).or_else(crio),
         Runtime::Lxc | Runtime::Nspawn => Some(State { name: Some(id.clone()), ..State::default() }),
         Runtime::Runc | Runtime::Crun => None,

@@ -167,7 +167,7 @@ fn lines_of_every_runtime_are_read() {
 }
 
 #[test]
-fn of_several_hierarchies_the_one_that_tells_most_counts() {
+fn most_specific_cgroup_hierarchy_wins() {
     let check = |text: &str, expected: &str| assert_eq!(told(&path::layers(&filled(text))), filled(expected), "{text}");
     check("12:pids:/docker/ID1\n1:name=systemd:/docker/ID1\n0::/system.slice/containerd.service\n", "docker ID1");
     check("0::/\n5:devices:/kubepods/podUID/ID1\n", "unknown ID1 pod UID");
@@ -176,7 +176,7 @@ fn of_several_hierarchies_the_one_that_tells_most_counts() {
 }
 
 #[test]
-fn nothing_that_a_path_can_hold_is_believed_to_be_a_way_through_the_file_system() {
+fn path_separators_and_dots_are_no_names() {
     for evil in ["..", ".", "", "/etc", "a/b", "-rf", "a b", "a\0b", &"x".repeat(300)] {
         assert!(!path::is_name(evil), "{evil:?}");
     }
@@ -323,7 +323,7 @@ fn nerdctl_and_dockershim_name_theirs() {
 }
 
 #[test]
-fn a_container_that_runc_or_crun_started_by_hand_is_known_by_their_state() {
+fn bare_oci_container_is_found_by_runtime_state() {
     let fake = FakeHost::in_order();
     fake.write("/proc/7/cgroup", "0::/train\n");
     let pid = HostPid::new(7).expect("a PID");
@@ -335,7 +335,7 @@ fn a_container_that_runc_or_crun_started_by_hand_is_known_by_their_state() {
 }
 
 #[test]
-fn the_innermost_container_is_told_and_what_is_around_it() {
+fn nested_container_reports_innermost_and_outermost() {
     let fake = FakeHost::in_order();
     fake.write(&format!("/var/lib/docker/containers/{}/config.v2.json", IDS[0]), r#"{"Name":"/kind-worker"}"#);
     // A user inside may write files of that name for the inner one out here; they are not read.
@@ -348,7 +348,7 @@ fn the_innermost_container_is_told_and_what_is_around_it() {
 }
 
 #[test]
-fn files_that_are_too_large_nonsense_or_pipes_are_no_names() {
+fn unusable_config_files_yield_no_name() {
     let fake = FakeHost::in_order();
     let at = format!("/var/lib/docker/containers/{}/config.v2.json", IDS[0]);
     let name = |fake: &FakeHost| container(fake, "0::/docker/ID1").name;
@@ -361,7 +361,7 @@ fn files_that_are_too_large_nonsense_or_pipes_are_no_names() {
     fake.remove(&at);
     let status = std::process::Command::new("mkfifo").arg(fake.host().at(&at)).status().expect("mkfifo");
     assert!(status.success());
-    assert_eq!(name(&fake), None, "a pipe that nobody writes to");
+    assert_eq!(name(&fake), None, "a pipe without a writer");
 }
 
 proptest::proptest! {

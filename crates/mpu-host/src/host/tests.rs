@@ -4,7 +4,7 @@ use super::fake::{FakeHost, RELEASE};
 use super::{Lockdown, CAP_SYS_MODULE};
 
 #[test]
-fn a_host_is_what_its_files_say() {
+fn host_facts_come_from_its_files() {
     let fake = FakeHost::in_order();
     let host = fake.host();
     assert_eq!(host.release().expect("a release"), RELEASE);

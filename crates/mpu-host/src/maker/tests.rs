@@ -124,7 +124,7 @@ fn a_node_is_known_by_its_device_whatever_it_is_called() {
     let node = folder.path().join("x");
     let made = Command::new("mknod").arg(&node).args(["c", "195", "255"]).stderr(Stdio::null()).status();
     if made.is_ok_and(|status| status.success()) {
-        // Without a driver nobody can open it but like this.
+        // Without a driver no process can open it but like this.
         let flags = rustix::fs::OFlags::PATH | rustix::fs::OFlags::CLOEXEC;
         let _held = rustix::fs::open(&node, flags, rustix::fs::Mode::empty()).expect("a node");
         let own = HostPid::new(std::process::id()).expect("a PID");
@@ -164,7 +164,7 @@ fn one_process_alone_has_a_bound_of_its_own() {
 }
 
 #[test]
-fn who_is_not_there_has_nothing() {
+fn missing_process_has_no_driver() {
     assert_eq!(has_the_driver(Path::new("/nowhere"), HostPid::new(1).expect("a PID"), &Look::new()), Has::No);
     let socket = std::os::unix::net::UnixDatagram::unbound().expect("a socket");
     let own = Folder::at("/proc/self").expect("ours");

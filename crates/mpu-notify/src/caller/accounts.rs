@@ -1,7 +1,7 @@
 //! Accounting records, and whose they are.
 //!
 //! Owns that a record goes to the process that it is of: the driver keeps records of processes that have ended by their numbers, and a
-//! number comes again. A record that begins before the process did which has its number now is somebody else's. Knows no namespace.
+//! number comes again. A record that begins before the process with its number started is another process's. Knows no namespace.
 //!
 //! Outside truth: NV0000_CTRL_GPUACCT_GET_PROC_ACCOUNTING_INFO_PARAMS and …_GET_ACCOUNTING_PIDS_PARAMS of ctrl0000gpuacct.h (times in
 //! microseconds since 1970, by the host's clock); proc_pid_stat(5).
@@ -20,7 +20,7 @@ const GPU: usize = 0;
 const PID: usize = 4;
 const START: usize = 32;
 
-/// A process's start is told in ticks of ten milliseconds, so a record can seem to begin a little before. Nobody's number comes again
+/// `/proc` has a process's start in ticks of ten milliseconds, so a record can seem to begin a little before. No number comes again
 /// within that time.
 const TICKS: u64 = 20_000;
 
@@ -102,7 +102,7 @@ mod tests {
         // Two looks at the clocks differ a little.
         assert!(is_of(&record(began + TICKS / 2), own));
         assert!(!is_of(&record(began - 2 * TICKS), own));
-        assert!(!is_of(&record(began), HostPid::new(0x7fff_fffe).expect("a PID")), "nobody's");
+        assert!(!is_of(&record(began), HostPid::new(0x7fff_fffe).expect("a PID")), "no process's");
     }
 
     #[test]

@@ -126,7 +126,7 @@ fn listed(text: impl Read, longest: u64) -> io::Result<Vec<Mapping>> {
 }
 
 /// The address without what a program may keep in its top byte: arm64's kernels leave that out of whatever a program gives them once it has
-/// asked for that. Whether it has, nobody else is told; one that has not gets an answer here where the kernel would refuse the address.
+/// asked for that. No other process can learn whether it has; one that has not gets an answer here where the kernel would refuse the address.
 fn untagged(address: u64) -> u64 {
     const TAG: u64 = 0xff << 56;
     /// Set in addresses of the kernel's: those stay what they are.
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_that_were_never_touched_are_counted_once() {
+    fn first_page_touch_is_counted_once() {
         let file = File::from(rustix::fs::memfd_create("mpu-test", rustix::fs::MemfdFlags::CLOEXEC).expect("memory"));
         rustix::fs::ftruncate(&file, 64 << 12).expect("64 pages");
         let numbers = sys::shared_numbers(&file, 64 << 9).expect("mapped");
@@ -187,7 +187,7 @@ mod tests {
             }
             brought()
         });
-        // Whoever emulates this processor has faults of its own.
+        // An emulator of this processor has faults of its own.
         assert!((1..=64).contains(&new) && again <= new / 4, "{new} pages, then {again}");
     }
 

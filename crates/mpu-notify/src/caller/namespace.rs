@@ -1,6 +1,6 @@
 //! A PID namespace.
 //!
-//! Owns which one it is, and which one it was made in. Knows nobody's number in it.
+//! Owns which one it is, and which one it was made in. Knows no process's number in it.
 
 use crate::sys;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -1,7 +1,7 @@
 //! Who has which number in a PID namespace.
 //!
 //! Owns the two ways to ask the kernel: by the namespace itself (Linux 6.11), and by `/proc`, where every process tells its
-//! numbers (`held`). Both are exact at the moment of asking, so a number that went to somebody else is never taken for the old
+//! numbers (`held`). Both are exact at the moment of asking, so a number that went to another process is never taken for the old
 //! one's. Knows nothing of policy.
 
 use crate::caller::namespace::{Id, Namespace};
@@ -60,7 +60,7 @@ impl<'a> Numbers<'a> {
         Numbers { namespace, lookup, walked: RefCell::new(None), held }
     }
 
-    /// The same of a process that is held: its numbers never change, so nobody need be asked.
+    /// The same of a process that is held: its numbers never change, so the kernel is not asked.
     pub(crate) fn view_of_held(&self, process: &Process) -> Option<ViewPid> {
         process.number_in(self.namespace.id())
     }
@@ -107,7 +107,7 @@ impl<'a> Numbers<'a> {
             inside = at.id() == self.namespace.id();
             above = at.parent().ok();
         }
-        // ProcessCache for the walk, so that nobody else gets its name in the meantime.
+        // Kept open for the walk, so that no other namespace gets its inode number in the meantime.
         seen.insert(namespace.id(), (namespace, inside));
         Some(inside)
     }

@@ -1,6 +1,6 @@
 //! Cache of processes, one for each container.
 //!
-//! What was read once counts while the process lives and not a moment longer: a number that went to somebody else is never
+//! What was read once counts while the process lives and not a moment longer: a number that went to another process is never
 //! taken for the old one's, and a list that is asked for again costs one poll a row. Also owns how many are held. Knows nothing of
 //! who may see which number.
 
@@ -17,7 +17,7 @@ const MOST: usize = 4096;
 /// One container has at most this part of the descriptors that all may have.
 const PART: usize = 4;
 
-/// All that are held for one container. Each has its own: what one asks about makes nobody be let go who is held for another.
+/// The processes cached for one container. Each container has its own cache: its requests evict no process of another.
 #[derive(Debug, Default)]
 pub(crate) struct ProcessCache {
     known: Mutex<Known>,
@@ -36,7 +36,7 @@ impl ProcessCache {
         ProcessCache { known: Mutex::default(), all: all.clone() }
     }
 
-    /// A process that is held already, and lives: what is known of it counts, and its number is nobody else's.
+    /// A process that is held already, and lives: what is known of it counts, and its number is no other process's.
     pub(crate) fn living(&self, pid: HostPid) -> Option<Arc<Process>> {
         let known = self.lock().processes.get(&pid).cloned();
         known.filter(|process| process.lives())
@@ -57,7 +57,7 @@ impl ProcessCache {
     }
 
     /// Whether a process can have made a client of the driver's: it has a descriptor of it, or had one when it was looked at before. A
-    /// number that a client's maker left behind, and that a process without got, means nobody.
+    /// number that a client's maker left behind, and that a process without one got, means no process.
     pub(crate) fn uses_the_driver(&self, pid: HostPid, look: &Look) -> bool {
         let known = self.living(pid).or_else(|| {
             self.look_up(pid);
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_known_counts_while_the_process_lives() {
+    fn cached_pid_is_valid_until_process_ends() {
         let own = Namespace::own().expect("ours").id();
         let (mut child, pid) = sleep();
         let (held, same) = (ProcessCache::default(), ViewPid::new(pid.get()).expect("a PID"));
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_that_was_given_away_is_not_the_old_ones() {
+    fn reused_pid_is_not_the_cached_process() {
         let own = Namespace::own().expect("ours").id();
         let (mut child, pid) = sleep();
         let (mut other, others) = sleep();
@@ -170,7 +170,7 @@ mod tests {
         child.kill().expect("ours");
         let ended = Instant::now();
         while process.lives() && ended.elapsed().as_secs() < 5 {}
-        assert!(held.uses_the_driver(pid, &Look::new()), "nobody can look at a zombie's descriptors");
+        assert!(held.uses_the_driver(pid, &Look::new()), "a zombie's descriptors cannot be read");
         child.wait().expect("ours");
         assert!(!held.uses_the_driver(pid, &Look::new()), "it is gone");
     }
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_container_found_out_another_knows() {
+    fn driver_use_is_shared_between_containers() {
         let all = Everybody::default();
         let (one, other) = (ProcessCache::among(&all), ProcessCache::among(&all));
         let own = Namespace::own().expect("ours").id();
@@ -211,7 +211,7 @@ mod tests {
         one.view_of(own, pid).expect("it lives");
         // As if it had been seen with a descriptor of the driver's, and had closed it.
         *one.living(pid).expect("held").uses.lock().expect("ours") = Uses::Yes;
-        assert!(other.living(pid).is_none(), "nobody has asked");
+        assert!(other.living(pid).is_none(), "no caller has asked");
         assert!(other.uses_the_driver(pid, &Look::new()), "seen once is seen");
         assert_eq!(all.count(), 1, "one descriptor for both");
         child.kill().expect("ours");
@@ -221,7 +221,7 @@ mod tests {
         assert_eq!(all.count(), 0);
     }
 
-    fn nobody(all: &Everybody) -> Arc<Process> {
+    fn dead_process(all: &Everybody) -> Arc<Process> {
         Arc::new(Process::new(std::fs::File::open("/dev/null").expect("/dev/null").into(), Numbers::new(), all))
     }
 
@@ -235,15 +235,15 @@ mod tests {
         let pid = |number| HostPid::new(number).expect("not 0");
         let most = MOST.min(most() / PART) as u32;
         for number in 1..=most {
-            known.keep(pid(number), nobody(&all), &all);
+            known.keep(pid(number), dead_process(&all), &all);
         }
         assert_eq!((known.processes.len(), all.count()), (most as usize, most as usize));
-        known.keep(pid(most + 1), nobody(&all), &all);
+        known.keep(pid(most + 1), dead_process(&all), &all);
         assert_eq!((known.processes.len(), all.count()), (1, 1));
     }
 
     #[test]
-    fn one_container_lets_go_its_own_and_nobody_elses() {
+    fn cache_evicts_only_own_processes() {
         let all = Everybody::default();
         let (quiet, busy) = (ProcessCache::among(&all), ProcessCache::among(&all));
         let own = Namespace::own().expect("ours").id();
@@ -251,12 +251,12 @@ mod tests {
         let (mut child, held) = sleep();
         quiet.view_of(own, held).expect("it lives");
         for number in 1..=MOST as u32 + 1 {
-            busy.lock().keep(pid(number), nobody(&all), &all);
+            busy.lock().keep(pid(number), dead_process(&all), &all);
         }
         assert!(quiet.living(held).is_some(), "the neighbour's is still known");
         // As if others had all descriptors that there are.
         all.as_if_more(most());
-        quiet.lock().keep(pid(7), nobody(&all), &all);
+        quiet.lock().keep(pid(7), dead_process(&all), &all);
         assert_eq!(quiet.lock().processes.len(), 0, "there is no room");
         assert_eq!(quiet.view_of(own, held), ViewPid::new(held.get()), "what is not kept is right all the same");
         all.as_if_fewer(most());

@@ -47,7 +47,7 @@ impl Own {
     /// When the rights cannot be taken on; nothing was done then.
     ///
     /// # Panics
-    /// Ends the process when our own rights do not come back: it must not go on with somebody else's.
+    /// Ends the process when our own rights do not come back: it must not go on with the caller's.
     pub(crate) fn act_as<T>(&self, rights: &Rights, act: impl FnOnce() -> T) -> io::Result<T> {
         let taken = self.take(rights);
         let acted = taken.map(|()| act());
@@ -137,9 +137,9 @@ mod tests {
     use rustix::process::geteuid;
 
     #[test]
-    fn what_is_done_is_done_as_the_caller_and_nothing_stays_of_it() {
+    fn act_as_takes_caller_rights_and_restores_own() {
         if !geteuid().is_root() {
-            println!("skipped: only root can act as somebody else");
+            println!("skipped: only root can act as another user");
             return;
         }
         let own = Own::of_now().expect("our own");
@@ -161,9 +161,9 @@ mod tests {
     }
 
     #[test]
-    fn a_caller_that_is_root_without_capabilities_lends_none() {
+    fn act_as_root_without_capabilities_has_none() {
         if !geteuid().is_root() {
-            println!("skipped: only root can act as somebody else");
+            println!("skipped: only root can act as another user");
             return;
         }
         let own = Own::of_now().expect("our own");
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_is_not_there_is_no_right_of_anybody() {
+    fn status_without_a_line_is_rejected() {
         let whole =
             "Name:\tx\nTgid:\t7\nUid:\t1\t2\t3\t4\nGid:\t5\t6\t7\t8\nGroups:\t9 10 \nCapEff:\t00000000a80425fb\n";
         let status = Status::parse(whole).expect("whole");
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn root_of_a_user_namespace_is_who_its_map_says() {
+    fn user_namespace_root_follows_uid_map() {
         assert_eq!(root_of("         0     100000      65536\n"), Some(100_000));
         assert_eq!(root_of("1000 1000 1\n0 7 1\n"), Some(7));
         assert_eq!(root_of("1000 1000 1\n"), None);

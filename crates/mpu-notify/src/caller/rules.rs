@@ -23,7 +23,7 @@ impl Rules {
         &self.text
     }
 
-    /// What a caller with this cgroup sees. Most hosts have no rule, and it is then nobody's business.
+    /// What a caller with this cgroup sees. Most hosts have no rule; then the cgroup is not read.
     pub(crate) fn of(&self, cgroup: impl FnOnce() -> Option<Vec<u8>>) -> Option<(Sees, Vec<u8>)> {
         let cgroup = if self.text.is_empty() { None } else { cgroup() }?;
         Some((self.table.of(self.text.as_bytes(), &cgroup), cgroup))

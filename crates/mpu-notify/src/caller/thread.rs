@@ -1,6 +1,6 @@
 //! One thread that waits for an answer: who it is, what it may do, and its descriptors.
 //!
-//! Owns that everything it tells is of that thread and of nobody who got its number later. Knows nothing of the driver.
+//! Guarantees that all facts are of that thread and not of a later one with its number. Knows nothing of the driver.
 //!
 //! Outside truth: proc(5), `proc_pid_status(5)`, pidfd_getfd(2); `PIDFD_THREAD` is Linux 6.9.
 
@@ -36,7 +36,7 @@ struct Known {
     rights: Rights,
 }
 
-/// A thread, by its folder in `/proc` and a descriptor of it. Both are of whoever had the number when they were opened.
+/// A thread, by its folder in `/proc` and a descriptor of it. Both are of the thread that had the number when they were opened.
 #[derive(Debug)]
 pub(crate) struct Caller {
     tid: Tid,

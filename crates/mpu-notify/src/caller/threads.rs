@@ -1,7 +1,7 @@
 //! Drivers that remember a client's maker by the thread, and name that where they mean its process (535.113 to 570.144, and 575.51).
 //!
-//! Owns whose thread is meant, and which drivers have to be asked by threads. A client whose maker has ended since cannot be told
-//! whose it is: its row is missing. Knows no namespace.
+//! Owns whose thread is meant, and which drivers have to be asked by threads. The process of a client whose maker has ended
+//! cannot be found: its row is missing. Knows no namespace.
 
 use crate::caller::proc_folder::{field, of_process};
 use mpu_abi::Control;
@@ -117,7 +117,7 @@ mod tests {
         let thread_id = told.recv().ok().and_then(HostPid::new).expect("its number");
         let own = HostPid::new(std::process::id()).expect("a PID");
         let call = |names, once: bool| InCall { names, wants: false, seen: once.then(RefCell::default) };
-        assert_eq!(call(false, false).process_of(thread_id), Some(thread_id), "to other drivers it is nobody");
+        assert_eq!(call(false, false).process_of(thread_id), Some(thread_id), "to other drivers it is no process");
         let list = call(true, true);
         assert_eq!(list.process_of(thread_id), Some(own));
         assert_eq!(list.process_of(own), None, "one row for one process");
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_waits_for_one_who_looks_what_the_driver_is() {
+    fn slow_driver_lookup_blocks_no_other_thread() {
         let threads = Threads::default();
         let (look_on, slow) = std::sync::mpsc::channel::<()>();
         let (told, is_looking) = std::sync::mpsc::channel();

@@ -51,7 +51,7 @@ impl PidMap for View<'_> {
         match self {
             View::Own(numbers) => numbers.view_of(pid),
             View::Group(numbers, group) => numbers.view_of(pid).or_else(|| {
-                // One of the group without a number here goes by its host's, unless that is somebody else's number here.
+                // One of the group without a number here goes by its host's, unless that is another process's number here.
                 let same = ViewPid::new(pid.get())?;
                 (numbers.host_of(same).is_none() && is_beneath(pid, group)).then_some(same)
             }),
@@ -145,7 +145,7 @@ mod tests {
     impl OfHeld for Same {}
 
     #[test]
-    fn a_number_of_a_process_that_never_had_the_driver_is_nobodys() {
+    fn pid_without_driver_use_is_not_translated() {
         let (held, threads) = (ProcessCache::default(), Threads::default());
         let own = HostPid::new(std::process::id()).expect("a PID");
         let view = ViewPid::new(own.get()).expect("a PID");

@@ -18,7 +18,7 @@ use mpu_abi::ioctl::RM_EVENT_SIZE;
 use mpu_abi::{event, Control};
 use mpu_core::{event_going_out, Reason};
 
-/// An event that somebody wants, and what it takes to fetch it.
+/// An event that a caller fetches, and what it takes to fetch it.
 pub(crate) struct Event<'a> {
     pub(crate) setting: &'a Setting,
     pub(crate) driver: Driver<'a>,
@@ -28,7 +28,7 @@ pub(crate) struct Event<'a> {
 }
 
 impl Event<'_> {
-    /// Asks the driver and hands the event to the caller, who has this view: nobody needs one where no event has come.
+    /// Asks the driver and hands the event to the caller, who has this view. Without an event no view is needed.
     pub(crate) fn fetch<'v>(
         mut self,
         space: &mut Fenced,
@@ -43,7 +43,7 @@ impl Event<'_> {
         if returned.is_ok() && self.asked.status() == 0 {
             let bytes = space.last(event::SIZE);
             self.translate(bytes, view());
-            // As the driver does: the event is lost, and the caller is told that its address is wrong.
+            // As the driver does: the event is lost, and the caller gets the error of a wrong address.
             if let Err(error) = self.memory.write(theirs, bytes) {
                 if error.raw_os_error() == Some(libc::ESTALE) {
                     // The caller has left.

@@ -36,7 +36,7 @@ impl Driver<'_> {
         self.by_users(block, |block| sys::rm_control(self.file.as_fd(), block, params, size, inner.as_deref_mut()))
     }
 
-    /// Asks with parameters that nobody can read or write, of the size that stands in `block`.
+    /// Asks with parameters that no process can read or write, of the size that stands in `block`.
     pub(crate) fn ask_unreadable(
         &self,
         block: &mut [u8; RM_CONTROL_SIZE],

@@ -22,7 +22,7 @@ pub(crate) enum Disposition {
     Continue,
     /// The same, though it may be.
     ContinueBecause(Reason),
-    /// It fails with this `errno`, as it does without us, or nobody is left who gets it.
+    /// It fails with this `errno`, as it does without us, or the caller is gone.
     Refused(i32),
     /// It fails with this `errno`, for a reason.
     RefusedBecause(i32, Reason),
@@ -145,7 +145,7 @@ impl Request<RM_EVENT_SIZE> {
 }
 
 impl Request<RM_CONTROL_SIZE> {
-    /// The driver looks for the records of whoever asks, so nobody can ask in another's place (cliresCtrlCmdNvdGetRcerrRpt_IMPL in
+    /// The driver looks for the records of the process that asks, so no other can ask in its place (cliresCtrlCmdNvdGetRcerrRpt_IMPL in
     /// client_resource.c of 580.95.05). The one PID in the answer is the caller's own.
     fn is_about_the_asker(&self) -> bool {
         mpu_abi::ROWS.iter().any(|row| row.cmd == self.cmd() && row.control == Control::RcErrorReport)

@@ -1,6 +1,6 @@
 //! A table behind a pointer in a control's parameters.
 //!
-//! Owns how much of it the driver fills, and how much of that the caller gets. Knows nobody's numbers.
+//! Owns how much of it the driver fills, and how much of that the caller gets. Knows no process's numbers.
 //!
 //! Outside truth: embedded_param_copy.c of 580.95.05 (the driver copies as many entries out as the caller asked for, used or not); 535.261.03
 //! copies none where there is no session.
@@ -20,7 +20,7 @@ pub(crate) struct Table {
     /// Where it points in the caller; 0 for a table that is ours alone.
     pub(crate) theirs: u64,
     inner: Inner,
-    /// Entries that the driver is asked for, where it is told so; of samples, how many bytes the caller has room for.
+    /// Entries that the driver is asked for, where the request has a count; of samples, how many bytes the caller has room for.
     asked: u32,
 }
 
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn the_driver_is_asked_for_what_the_caller_asks_and_refuses_by_itself_what_it_would() {
+    fn table_request_keeps_callers_count() {
         let row = row(Control::NvencSessions);
         let ours = Fenced::new().expect("memory");
         for count in [0, 512, 32768, 32769, u32::MAX] {
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn every_row_fits_into_the_memory_that_the_driver_is_given() {
+    fn every_row_fits_in_fenced_memory() {
         for row in mpu_abi::ROWS {
             assert!(row.params_size as usize <= FENCED, "{row:?}");
             let inner = match row.layout {

@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_has_what_its_threads_have() {
+    fn process_amount_is_sum_of_its_threads() {
         let (tell, told) = std::sync::mpsc::channel();
         let (done, wait) = std::sync::mpsc::channel::<()>();
         let thread = std::thread::spawn(move || {
@@ -105,7 +105,7 @@ mod tests {
         for (release, stride) in [(418, 40), (470, 48), (570, 72)] {
             let mut params = vec![0; FIRST + MOST * stride];
             put(&mut params, 0, 3);
-            // The second is refused, the third is nobody's.
+            // The second is refused, the third is no process's.
             for (place, (pid, result)) in
                 [(std::process::id(), 0), (std::process::id(), 31), (u32::MAX, 0)].into_iter().enumerate()
             {
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_does_not_come_changes_nothing() {
+    fn missing_driver_answer_keeps_params() {
         let mut params = vec![0; FIRST + MOST * 72];
         put(&mut params, 0, u32::MAX);
         put(&mut params, FIRST + PID, std::process::id());

@@ -77,14 +77,14 @@ impl Asker {
         let (rights, process) = caller.rights(setting.host_users.0)?;
         let memory = CallerMemory { memory: caller.memory()?, still_waits: &still_waits };
         let number = taken.data.args[0] as i32;
-        // Before it is ours: the mere closing of somebody else's kind of file can take for ever.
+        // Before it is ours: merely closing a file of another kind can take for ever.
         let device = caller.device(number).map_err(no_such_descriptor)?;
         if !is_drivers(device) && !may_be_tuners(taken, device) {
             return Err(Disposition::Refused(caller.refusal(number)));
         }
         let file = caller.file(process, number, still_waits)?;
         if is_tuners(character_device(file.as_fd())) {
-            // It goes on, as a tuner knows the request by another name: whoever puts a descriptor of the driver in its place gets what
+            // It goes on, as a tuner knows the request by another name: a caller that puts a descriptor of the driver in its place gets what
             // docs/notify.md says. A node that is not open (`O_PATH`) shows no right to a tuner: anybody may make and name one.
             return Err(if is_open(file.as_fd()) { Disposition::Continue } else { Disposition::Refused(libc::EBADF) });
         }
@@ -126,7 +126,7 @@ impl Asker {
     }
 
     /// A control with PIDs and a size that is no row's. A driver that does not know it either says so; what one that does would answer
-    /// cannot be told from other processes' numbers.
+    /// cannot be distinguished from other processes' numbers.
     fn ask_unknown(
         &mut self,
         setting: &Setting,

@@ -37,7 +37,7 @@ impl Turn {
                 Err(TryLockError::Poisoned(poisoned)) => return PoisonError::into_inner(poisoned),
                 Err(TryLockError::WouldBlock) => {}
             }
-            // A bell that rings for nothing is heard once: it is set again by who has the turn.
+            // A bell that rings for nothing wakes once: the thread that has the turn sets it again.
             let mut told = [MaybeUninit::<epoll::Event>::uninit(); 1];
             let _ = epoll::wait(bell.as_fd(), &mut told, None);
         }
@@ -81,7 +81,7 @@ mod tests {
     use std::time::{Duration, Instant};
 
     #[test]
-    fn the_other_thread_is_woken_by_a_caller_and_by_nothing_else() {
+    fn waiting_thread_is_woken_only_by_caller() {
         let listener = eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd");
         let call = |count: u64| rustix::io::write(&listener, &count.to_ne_bytes()).expect("a word");
         let turn = Turn::at(listener.as_fd());
@@ -101,7 +101,7 @@ mod tests {
             let _ = rustix::io::read(&listener, &mut [0u8; 8]);
             turn.leave(listener.as_fd(), first);
             pause();
-            assert!(!woken.load(SeqCst), "nobody calls");
+            assert!(!woken.load(SeqCst), "no caller calls");
             turn.come_back(listener.as_fd());
             let first = turn.wait();
             turn.leave(listener.as_fd(), first);

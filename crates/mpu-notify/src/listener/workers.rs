@@ -91,7 +91,7 @@ fn start(
     std::thread::Builder::new().name("mpu-listener".into()).stack_size(STACK).spawn(work).map(|_| ())
 }
 
-/// Answers until nobody is left who could ask.
+/// Answers until no caller is left.
 fn serve(listener: &Listener, setting: &Setting, mut place: ProcessCache, mut asker: Asker) {
     sys::wake_in_turn(listener.fd.as_fd());
     let mut worker = Worker::of_this_thread(listener.account.clone());
@@ -118,7 +118,7 @@ fn serve(listener: &Listener, setting: &Setting, mut place: ProcessCache, mut as
     }
 }
 
-/// Waits for a call that may carry PIDs, and passes on all others; none when there will be no more calls. Whoever has the turn does this.
+/// Waits for a call that may carry PIDs, and passes on all others; none when there will be no more calls. The thread that has the turn does this.
 fn next(listener: &Listener, setting: &Setting, place: &mut ProcessCache, worker: &mut Worker) -> Option<Asked> {
     while take(listener, setting, place, worker) {
         keep_within(listener, setting, worker);
@@ -130,7 +130,7 @@ fn next(listener: &Listener, setting: &Setting, place: &mut ProcessCache, worker
     None
 }
 
-/// Comes back once the container is within its budget, or there is nobody left whose calls are held back. A caller who does not wait any more
+/// Comes back once the container is within its budget, or no caller is left whose calls are held back. A caller who does not wait any more
 /// changes nothing: else calls that are interrupted as soon as they are made would be for nothing.
 fn keep_within(listener: &Listener, setting: &Setting, worker: &mut Worker) {
     worker.keep_within(&setting.budget, || !setting.retired.load(Relaxed) && !has_gone(listener, Some(&ZERO_TIMEOUT)));
@@ -220,7 +220,7 @@ mod tests {
     use std::time::{Duration, Instant};
 
     #[test]
-    fn calls_that_were_gone_before_they_were_taken_are_paid_for() {
+    fn calls_killed_before_receipt_are_charged() {
         if !rustix::process::geteuid().is_root() {
             println!("skipped: only root can answer for others");
             return;
@@ -238,10 +238,10 @@ mod tests {
                 child.kill().expect("ours");
                 child.wait().expect("ours");
             }
-            tell.send(listener).expect("somebody");
+            tell.send(listener).expect("a receiver");
             let _ = ended.recv();
         });
-        let fd = told.recv().expect("three calls that nobody waits for");
+        let fd = told.recv().expect("three calls whose callers are dead");
         let setting = Setting::new(Lookup::of_this_kernel(), "", 1).expect("root's");
         let file = std::fs::File::from(memfd_create("mpu-test", MemfdFlags::CLOEXEC).expect("memory"));
         ftruncate(&file, 4096).expect("a page");
@@ -262,7 +262,7 @@ mod tests {
             }
             setting.budget.store(0, Relaxed);
             drop(end);
-            assert!(!takes.join().expect("no panic"), "nobody is left");
+            assert!(!takes.join().expect("no panic"), "no caller is left");
         });
         caller.join().expect("no panic");
         assert!(account.paused() > Duration::from_millis(50), "{:?}", account.paused());

@@ -27,7 +27,7 @@ fn raised(fake: &FakeHost, options: &SupervisorOptions) -> Result<String, &'stat
 }
 
 #[test]
-fn one_that_is_up_is_left_alone() {
+fn running_supervisor_is_left_alone() {
     let fake = FakeHost::in_order();
     let supervisor = FakeSupervisor::on(&fake, state(&[]));
     assert_eq!(raised(&fake, &OPTIONS).as_deref(), Ok("already"));
@@ -36,7 +36,7 @@ fn one_that_is_up_is_left_alone() {
 }
 
 #[test]
-fn one_that_was_retired_takes_containers_again_with_the_rules_of_now() {
+fn retired_supervisor_resumes_with_current_rules() {
     let fake = FakeHost::in_order();
     let supervisor = FakeSupervisor::on(&fake, State { state: Phase::Retired, ..state(&["a"]) });
     let options = SupervisorOptions { policy: "host /monitors".to_string(), ..OPTIONS };
@@ -67,7 +67,7 @@ fn lowering_tells_whether_containers_still_need_it() {
 }
 
 #[test]
-fn where_systemd_has_the_unit_it_is_systemd_that_starts_it() {
+fn installed_unit_is_started_by_systemd() {
     let fake = FakeHost::in_order();
     fake.write("/usr/lib/systemd/system/mpu-notify.service", "");
     assert!(!systemd_has_unit(&fake.host()), "systemd does not run");
@@ -95,7 +95,7 @@ fn where_systemd_has_the_unit_it_is_systemd_that_starts_it() {
 }
 
 #[test]
-fn a_keeper_that_ends_at_once_is_named_with_its_log() {
+fn failed_keeper_leaves_its_output_in_log() {
     let fake = FakeHost::in_order();
     fake.program("/keeper", "echo \"$@: no\" >&2; exit 3");
     let options = SupervisorOptions { program: Some(fake.host().at("/keeper")), ..OPTIONS };
@@ -105,7 +105,7 @@ fn a_keeper_that_ends_at_once_is_named_with_its_log() {
 }
 
 #[test]
-fn only_root_starts_one_and_only_for_a_driver_that_is_known() {
+fn supervisor_needs_root_and_known_driver() {
     let fake = FakeHost::in_order();
     fake.write("/sys/module/nvidia/version", "700.10");
     assert_eq!(raised(&fake, &OPTIONS), Err("unknown_driver"));
@@ -134,7 +134,7 @@ fn a_host_is_fit_when_its_kernel_has_listeners_and_we_are_on_it() {
 }
 
 #[test]
-fn a_keeper_that_ends_at_once_is_refused_in_its_own_words() {
+fn failed_keeper_error_quotes_last_log_line() {
     let fake = FakeHost::in_order();
     fake.tool("keeper", "echo first; echo 'no room for a socket' >&2; exit 3");
     let program = Some(fake.host().at("/usr/bin/keeper"));

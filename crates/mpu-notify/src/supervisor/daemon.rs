@@ -36,7 +36,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const SOCKET: &str = "socket";
 /// What connections' names with the keeper begin with.
 const CONNECTION: &str = "connection-";
-/// So long a retired supervisor without a container waits for those of runtimes that were told of it before.
+/// So long a retired supervisor without a container waits for those of runtimes that knew its socket.
 const LINGER: Duration = Duration::from_secs(1);
 /// Between two attempts to take a connection when there is no descriptor left for one.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -44,14 +44,14 @@ const PAUSE: Duration = Duration::from_millis(50);
 const LATE: Duration = Duration::from_millis(500);
 /// The longest request: a word and a policy.
 const LONGEST_REQUEST: u64 = 8 << 10;
-/// The exit code that asks whoever started us to start us again, with all that was kept (EX_TEMPFAIL of sysexits.h).
+/// The exit code that asks the parent to start this program again, with all that was kept (EX_TEMPFAIL of sysexits.h).
 pub const AGAIN: u8 = 75;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
     /// It was retired, and the last listener has gone.
     Over,
-    /// It was told to make room for another.
+    /// It got the command to make room for another.
     Again,
 }
 
@@ -175,7 +175,7 @@ impl Daemon {
                 for path in [LISTENER_SOCKET, CONTROL_SOCKET, RETIRED] {
                     let _ = fs::remove_file(path);
                 }
-                // Whoever is started next finds nothing of ours.
+                // The next supervisor finds nothing of ours.
                 [SOCKET, JOURNAL, COUNTERS].into_iter().for_each(fd_store::forget);
                 return Ok(End::Over);
             }
@@ -202,7 +202,7 @@ impl Daemon {
         }
     }
 
-    /// Whether nobody needs us any more.
+    /// Whether no container needs the supervisor any more.
     fn is_idle(&self) -> bool {
         let retired = self.registry.setting.retired.load(Relaxed);
         retired && self.open.load(SeqCst) == 0 && self.registry.len() == 0
@@ -216,7 +216,7 @@ impl Daemon {
         };
         let name = format!("{CONNECTION}{}-{}", std::process::id(), self.taken.fetch_add(1, Relaxed));
         // crun connects when a container is made and speaks when it is started, which may be any time later; runc hangs up at once. A
-        // SIGKILL between these two lines loses the container's listener: nobody but us has the connection then.
+        // SIGKILL between these two lines loses the container's listener: only this process has the connection then.
         fd_store::keep_unread(&name, stream.as_fd());
         self.receive(name, Arc::new(stream));
     }
@@ -240,7 +240,7 @@ impl Daemon {
         let again = (name.clone(), stream.clone());
         open.fetch_add(1, SeqCst);
         let receive = move || {
-            // The message stays in the connection until the keeper has the listener: whoever comes after us finds the one or the other.
+            // The message stays in the connection until the keeper has the listener: the next supervisor finds the one or the other.
             // If both, the listener has threads twice, which does no harm.
             let looked = message::look(stream.as_fd());
             let unread = matches!(looked, Ok(Some(_)));
@@ -360,10 +360,10 @@ fn readable(fd: BorrowedFd<'_>) -> PollFd<'_> {
     PollFd::from_borrowed_fd(fd, PollFlags::IN)
 }
 
-/// Makes a socket that root alone can use. What was left of an earlier one, which nobody answers, is replaced.
+/// Makes a socket that root alone can use. The socket of an earlier supervisor, which no process answers, is replaced.
 fn bind(path: &str) -> Result<UnixListener, NotifyError> {
     let _ = fs::remove_file(path);
-    // The folder is root's alone, so nobody connects before the mode is set.
+    // The folder is root's alone, so no other user connects before the mode is set.
     let made = UnixListener::bind(path).map_err(file_error(path))?;
     fs::set_permissions(path, fs::Permissions::from_mode(0o600)).map_err(file_error(path))?;
     Ok(made)

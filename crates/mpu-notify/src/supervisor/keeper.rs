@@ -31,7 +31,7 @@ const SOCKET: &str = "/run/mpu/notify/keeper.sock";
 const PAUSE: Duration = Duration::from_millis(200);
 /// Its owner holds this file locked for as long as it lives: there is one keeper.
 const LOCK: &str = "/run/mpu/notify/keeper.lock";
-/// Somebody who only looks whether there is a keeper has the lock so long at most.
+/// A process that only looks whether there is a keeper has the lock so long at most.
 const LOOK: Duration = Duration::from_millis(500);
 /// So often is looked whether a supervisor has died of which a thread is left.
 const STUCK: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
@@ -49,7 +49,7 @@ struct Kept {
 /// Keeps a supervisor alive until it ends by itself.
 pub fn hold(program: &Path, arguments: &[&str]) -> Result<(), NotifyError> {
     let failed = |source| NotifyError::Start { what: "the keeper".to_string(), source };
-    // Whoever started us goes away, with its terminal.
+    // The process that started this one goes away, with its terminal.
     let _ = rustix::process::setsid();
     let (wake, woken) = std::os::unix::net::UnixStream::pair().map_err(failed)?;
     signal_hook::low_level::pipe::register(SIGCHLD, wake).map_err(failed)?;
@@ -73,7 +73,7 @@ pub fn hold(program: &Path, arguments: &[&str]) -> Result<(), NotifyError> {
         let mut child = match start(program, arguments, &kept) {
             Ok(child) => child,
             Err(source) if kept.is_empty() => return Err(failed(source)),
-            // Whoever waits for it waits on: all that is kept would go with us.
+            // Callers go on waiting: all that is kept would go with this process.
             Err(error) => {
                 say!("the supervisor cannot be started again now: {error}");
                 std::thread::sleep(LONG_PAUSE);
@@ -220,12 +220,12 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     #[test]
-    fn there_is_one_keeper_and_whoever_looks_does_not_keep_it_out() {
+    fn keeper_is_unique_despite_brief_lock_probe() {
         let fake = mpu_host::host::fake::FakeHost::in_order();
         let path = fake.host().at(LOCK);
         assert!(!lives(&fake.host()) && !path.exists(), "looking makes nothing");
         std::fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
-        let look = lock::take(&path, Duration::ZERO).expect("nobody has it");
+        let look = lock::take(&path, Duration::ZERO).expect("no process has it");
         let later = std::thread::spawn({
             let path = path.clone();
             move || take_lock(&path)
@@ -246,7 +246,7 @@ mod tests {
 
     /// What a thread in an uninterruptible wait leaves of its process, a thread leaves that lives on when the first one has ended.
     #[test]
-    fn a_process_whose_first_thread_has_ended_has_died_before_it_has_a_status() {
+    fn process_with_dead_leader_has_died() {
         let program = "import ctypes, sys, threading\n\
             threading.Thread(target=sys.stdin.read).start()\n\
             print('up', flush=True)\n\
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_sent_before_the_other_side_hung_up_is_kept_if_it_is_wanted() {
+    fn unpolled_descriptor_is_kept_after_hangup() {
         let (ours, theirs) = UnixDatagram::pair().expect("a pair of sockets");
         let mut kept = Vec::new();
         for words in ["FDSTORE=1\nFDNAME=polled", "FDSTORE=1\nFDNAME=unread\nFDPOLL=0"] {

@@ -48,7 +48,7 @@ impl Registry {
         Registry::make(setting, journal, true)
     }
 
-    /// That ends with this process, and with it whoever it answers.
+    /// That ends with this process, and with it the callers that it answers.
     pub(crate) fn of_this_process(setting: Arc<Setting>) -> io::Result<Arc<Registry>> {
         Registry::make(setting, None, false)
     }
@@ -160,7 +160,7 @@ impl Registry {
         }
     }
 
-    /// Wakes whoever waits for a change.
+    /// Wakes the thread that waits for a change.
     pub(crate) fn tell(&self) {
         let _ = rustix::io::write(&self.changed, &1u64.to_ne_bytes());
     }
@@ -213,7 +213,7 @@ mod tests {
     const MAX_ARG_STRLEN: usize = 131_072;
 
     #[test]
-    fn the_names_of_all_that_is_kept_fit_into_one_variable() {
+    fn all_kept_names_fit_in_one_variable() {
         let longest = kept_id(&"a".repeat(300));
         let names: usize = (0..MOST).map(|key| kept_name(key, &longest).len() + 1).sum();
         // As many again may be connections of runtimes that have not spoken yet.
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_tells_which_listener_it_was() {
+    fn kept_name_holds_listener_key_and_id() {
         let name = kept_name(17, &kept_id("my-pod/c\n0"));
         let (key, id) = name.strip_prefix(PREFIX).and_then(|rest| rest.split_once('-')).expect("two parts");
         assert_eq!((key, id), ("17", kept_id("my-pod/c\n0").as_str()));

@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_labels_value_does_not_reach_a_log_as_it_is() {
+    fn invalid_label_value_is_sanitized() {
         let wrong = labelled(&format!("\u{1b}[2J\n\u{202e}{}", "x".repeat(1 << 20))).expect_err("refused");
         assert!(wrong.contains(&format!("{ENGINE}=?[2J??x")), "{}", &wrong[..100]);
         assert!(wrong.len() < 400 && wrong.is_ascii() && !wrong.contains(|c: char| c.is_control()), "{}", wrong.len());

@@ -165,7 +165,7 @@ impl<'a> Agent<'a> {
         }
     }
 
-    /// One round. Fails only if the meeting place does: everything else is said, and tried again.
+    /// One round. Fails only if the meeting place does: everything else is logged, and tried again.
     pub fn round(&mut self) -> Result<(), AgentError> {
         let driver = Driver::loaded(self.host).map(|driver| driver.version);
         if driver != self.driver {
@@ -332,7 +332,7 @@ impl<'a> Agent<'a> {
         Ok(note.write(self.host, &self.options.id)?)
     }
 
-    /// Gives the place up, and takes the engine down if nobody else is there to look after it.
+    /// Gives the place up, and takes the engine down if no other agent is there to look after it.
     fn leave(self) -> Result<Parting, AgentError> {
         let Agent { host, kernel, options, turn, .. } = self;
         Note::remove(host, &options.id);

@@ -67,7 +67,7 @@ fn path(id: &str) -> PathBuf {
 }
 
 impl Note {
-    /// Leaves it; nobody ever reads half of it.
+    /// Writes it; a reader never gets half of it.
     pub fn write(&self, host: &Host, id: &str) -> Result<(), TurnError> {
         let path = host.at(path(id));
         let failed = |source| TurnError::Io { path: path.clone(), source };

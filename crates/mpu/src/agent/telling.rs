@@ -1,6 +1,6 @@
-//! What is said of a node to its cluster, and how often.
+//! What an agent reports of a node to its cluster, and how often.
 //!
-//! Owns the reasons, and the time between two Events. One reason has one Event on a node, and what is said again is counted there: at
+//! Owns the reasons, and the time between two Events. One reason has one Event on a node, which counts the repetitions: at
 //! once, then rarely, as long as the trouble lasts. Never more than one a minute for each reason, whatever flaps. What an API server does
 //! not do, labels or Events, is asked of it after longer and longer pauses: no engine waits for it.
 
@@ -41,12 +41,12 @@ impl Reason {
         }
     }
 
-    /// Whether somebody has to do something.
+    /// Whether an administrator has to act.
     pub fn is_warning(self) -> bool {
         !matches!(self, Reason::WaitsForDriver | Reason::Served)
     }
 
-    /// How long it must be so before it is said: a driver comes late at every boot.
+    /// How long it must be so before it is reported: a driver comes late at every boot.
     fn after(self) -> u64 {
         match self {
             Reason::WaitsForDriver => 60,
@@ -57,7 +57,7 @@ impl Reason {
 
 /// Between two of one reason at least, whatever is in them.
 const LEAST: u64 = 60;
-/// Until the same is said again; twice as long each time, up to [`LONGEST`]. An API server forgets an Event after an hour.
+/// Seconds until the same Event is repeated; twice as long each time, up to [`LONGEST`]. An API server forgets an Event after an hour.
 const AGAIN: u64 = 600;
 const LONGEST: u64 = 2400;
 /// How often the node's labels are read.
@@ -102,7 +102,7 @@ impl Line {
     }
 }
 
-/// What was said for a reason.
+/// The last Event of a reason.
 struct Said {
     event: Event,
     at: u64,
@@ -119,7 +119,7 @@ pub struct Telling<'a> {
     now: Option<(Reason, u64)>,
     /// Counts the times that something came to be so.
     spell: u64,
-    /// Something was said that is not so any more, and nobody said so. Of what an agent before this one said nothing is known: a Warning of
+    /// An Event is out of date, and no later one corrects it. The Events of an earlier agent are not known: a Warning of
     /// its may stand.
     owes: bool,
     engine: Result<Option<Asked>, String>,
@@ -181,7 +181,7 @@ impl<'a> Telling<'a> {
         }
     }
 
-    /// Whether it was said now.
+    /// Whether the Event was sent now.
     fn say(&mut self, now: u64, reason: Reason, words: &str) -> bool {
         let before = self.said.get(&reason);
         let is_due = before.is_none_or(|said| {
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn what_flaps_or_changes_its_words_is_said_once_a_minute_at_most() {
+    fn flapping_state_reports_once_per_minute() {
         let heard = Heard::default();
         let mut telling = Telling::new(&heard, &|_| ());
         for now in 0..600 {
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn that_a_node_is_served_is_said_after_trouble_and_once_by_each_agent() {
+    fn served_event_is_sent_once_after_trouble() {
         let heard = Heard::default();
         let mut telling = Telling::new(&heard, &|_| ());
         for now in 0..1000 {
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn a_driver_that_comes_late_is_no_event() {
+    fn driver_wait_under_a_minute_sends_no_event() {
         let heard = Heard::default();
         let mut telling = Telling::new(&heard, &|_| ());
         for now in 0..60 {
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn an_api_server_that_is_away_is_left_alone_and_told_afterwards() {
+    fn unreachable_api_server_is_retried_rarely() {
         let heard = Heard::default();
         heard.is_down.set(true);
         let log = RefCell::new(Vec::new());
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn events_that_are_denied_are_tried_rarely_though_nodes_can_be_read() {
+    fn denied_events_are_retried_rarely() {
         let heard = Heard::default();
         heard.denies_events.set(true);
         let log = RefCell::new(Vec::new());

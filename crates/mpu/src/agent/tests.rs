@@ -13,7 +13,7 @@ use std::cell::{Cell, RefCell};
 const BUILDS_BOTH: &str =
     r#"for a; do case $a in M=*) for m in mpu mpu_next; do echo m >"${a#M=}/$m.ko"; done;; esac; done"#;
 
-/// What is measured, how often it was, and what was said.
+/// What is measured, how often it was, and the log.
 struct Stage {
     setup: Setup,
     right: Cell<Option<bool>>,
@@ -87,7 +87,7 @@ impl Stage {
 }
 
 #[test]
-fn it_waits_for_the_driver_then_raises_measures_and_leaves_nothing() {
+fn agent_waits_for_driver_and_cleans_up() {
     let stage = Stage::new();
     stage.fake().remove("/sys/module/nvidia");
     stage.play(&["a"], |_, mut agents| {
@@ -108,7 +108,7 @@ fn it_waits_for_the_driver_then_raises_measures_and_leaves_nothing() {
 }
 
 #[test]
-fn an_engine_that_went_down_comes_up_again_and_is_measured_anew() {
+fn lost_engine_is_raised_and_measured_again() {
     let stage = Stage::new();
     stage.play(&["a"], |kernel, mut agents| {
         let agent = &mut agents[0];
@@ -121,7 +121,7 @@ fn an_engine_that_went_down_comes_up_again_and_is_measured_anew() {
 }
 
 #[test]
-fn a_driver_that_is_replaced_is_measured_anew() {
+fn replaced_driver_is_measured_again() {
     let stage = Stage::new();
     stage.play(&["a"], |_, mut agents| {
         let agent = &mut agents[0];
@@ -170,7 +170,7 @@ fn a_kubelet_hears_of_the_loop_before_the_driver_has_answered() {
 }
 
 #[test]
-fn what_fails_is_said_with_its_cure_and_tried_later_and_later() {
+fn failed_raise_is_logged_and_backs_off() {
     let stage = Stage::new();
     stage.fake().remove("/usr/bin/make");
     stage.play(&["a"], |kernel, mut agents| {
@@ -240,7 +240,7 @@ fn another_version_is_replaced_without_a_gap() {
 const NEWER: &str = "version=99.0.0\nabi=2\nstate=armed\n";
 
 #[test]
-fn a_newer_module_that_no_agent_loaded_is_left_alone() {
+fn newer_module_from_node_is_left_alone() {
     // Nothing is known of it, as of one that kernel-module-management loads; or the node's own `mpu up` did.
     for record in ["", "{\"since\":1,\"module\":\"/m\",\"version\":\"99.0.0\"}"] {
         let stage = Stage::new();
@@ -259,7 +259,7 @@ fn a_newer_module_that_no_agent_loaded_is_left_alone() {
 }
 
 #[test]
-fn a_newer_module_that_a_newer_agent_loaded_is_replaced_after_a_rollback() {
+fn newer_module_from_agent_is_replaced_after_rollback() {
     let stage = Stage::new();
     stage.fake().tool("make", BUILDS_BOTH);
     stage.fake().write("/run/mpu/up.json", "{\"since\":1,\"module\":\"/m\",\"version\":\"99.0.0\",\"by_agent\":true}");
@@ -326,7 +326,7 @@ fn a_killed_agent_leaves_the_engine_to_the_next() {
 }
 
 #[test]
-fn rules_that_change_reach_the_running_engine() {
+fn changed_rules_reach_running_engine() {
     let stage = Stage::new();
     stage.play(&["a"], |kernel, mut agents| {
         agents[0].round().expect("a round");
@@ -339,7 +339,7 @@ fn rules_that_change_reach_the_running_engine() {
 }
 
 #[test]
-fn an_agent_that_is_to_keep_the_engine_does() {
+fn agent_with_keep_leaves_engine_up() {
     let stage = Stage::new();
     stage.play(&["a"], |_, mut agents| {
         let mut agent = agents.remove(0);
@@ -355,7 +355,7 @@ fn an_agent_that_is_to_keep_the_engine_does() {
 }
 
 #[test]
-fn an_engine_that_no_pod_can_be_is_refused_by_name() {
+fn agent_refuses_notify_engine() {
     let stage = Stage::new();
     stage.fake().write("/etc/mpu/config.toml", "engine = \"notify\"\n");
     stage.play(&["a"], |kernel, mut agents| {
@@ -387,7 +387,7 @@ fn the_nodes_own_notify_engine_is_left_at_its_work() {
 }
 
 #[test]
-fn a_notify_engine_that_takes_no_containers_does_not_keep_the_module_away() {
+fn retired_notify_engine_does_not_block_module() {
     let stage = Stage::new();
     let _retired = FakeSupervisor::on(
         stage.fake(),
@@ -422,7 +422,7 @@ fn a_nodes_label_wins_over_the_charts_engine() {
 }
 
 #[test]
-fn a_cluster_hears_why_a_node_is_not_served_and_only_of_the_agent_that_manages_it() {
+fn only_managing_agent_reports_cluster_events() {
     let stage = Stage::new();
     stage.fake().remove("/usr/bin/make");
     stage.play(&["old", "new"], |_, mut agents| {

@@ -41,7 +41,7 @@ pub enum TurnError {
     /// The node is to have an engine of its own, and has none.
     #[error("this node is to have the notify engine of MPU's package, and none is up here")]
     NoNotifyEngine,
-    /// Somebody does not let the gate go.
+    /// Another process does not let the gate go.
     #[error(transparent)]
     Held(Held),
     /// The meeting place cannot be used.
@@ -107,7 +107,7 @@ pub struct Turn {
 
 #[derive(Debug, PartialEq, Eq)]
 pub enum Left<T> {
-    /// Nobody else is there; this is what the last one did.
+    /// No other agent is there; this is what the last one did.
     Last(T),
     To(String),
 }
@@ -118,7 +118,7 @@ impl Turn {
         check_id(id)?;
         let dir = host.at(MEETING);
         fs::create_dir_all(&dir).map_err(at(&dir))?;
-        // Whoever can open a file can lock it, and would be taken for an agent.
+        // A process that can open a file can lock it, and would be taken for an agent.
         fs::set_permissions(&dir, fs::Permissions::from_mode(0o700)).map_err(at(&dir))?;
         let _gate = gate(&dir, PATIENCE)?;
         let others = living(&dir, None)?;
@@ -144,7 +144,7 @@ impl Turn {
         Ok(youngest.filter(|(order, id)| (*order, id.as_str()) > (self.order, self.id.as_str())).map(|(_, id)| id))
     }
 
-    /// Gives the place up. If nobody else is there, `last` is done before anybody can come.
+    /// Gives the place up. If no other agent is there, `last` is done before one can come.
     pub fn leave<T>(self, last: impl FnOnce() -> T) -> Result<Left<T>, TurnError> {
         let _gate = gate(&self.dir, PATIENCE)?;
         let others = living(&self.dir, Some(&self.id))?;
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_that_leave_at_once_one_is_the_last() {
+    fn simultaneous_leavers_have_one_last() {
         let fake = FakeHost::in_order();
         for _ in 0..20 {
             let turns = [turn(&fake, "a"), turn(&fake, "b")];
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_killed_agent_is_nobody_and_has_its_place_again_when_it_comes_back() {
+    fn killed_agent_regains_its_turn() {
         let fake = FakeHost::in_order();
         let (old, new) = (turn(&fake, "old"), turn(&fake, "new"));
         drop(old); // as the kernel does with the files of a killed process
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gate_that_is_not_let_go_is_not_waited_for_without_end() {
+    fn held_gate_times_out() {
         let fake = FakeHost::in_order();
         let turn = turn(&fake, "a");
         // What another test starts at this moment has the descriptor of the turn's own look until it runs its program.
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_but_root_can_hold_what_agents_hold() {
+    fn turn_files_are_root_only() {
         let fake = FakeHost::in_order();
         // As an older agent made them.
         for name in ["gate", "a.turn"] {

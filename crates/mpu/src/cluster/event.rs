@@ -15,19 +15,19 @@ const LONGEST: usize = 1024;
 /// The longest name of an object.
 const LONGEST_NAME: usize = 253;
 
-/// What is said of a node.
+/// An Event on a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
     pub reason: &'static str,
-    /// Whether somebody has to do something.
+    /// Whether an administrator has to act.
     pub is_warning: bool,
     /// What is so, and how it is cured.
     pub message: String,
-    /// How often it was said.
+    /// How often it was sent.
     pub count: u64,
-    /// When it was said first, in seconds since 1970.
+    /// When it was sent first, in seconds since 1970.
     pub first: u64,
-    /// When it was said last.
+    /// When it was sent last.
     pub last: u64,
 }
 

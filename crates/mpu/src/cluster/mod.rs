@@ -32,7 +32,7 @@ pub mod fake {
     use super::{BTreeMap, Cluster, ClusterError, Event};
     use std::cell::{Cell, RefCell};
 
-    /// An API server that remembers what it was told.
+    /// An API server that records its requests.
     #[derive(Default)]
     pub struct Heard {
         pub labels: RefCell<BTreeMap<String, String>>,

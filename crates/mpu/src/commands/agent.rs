@@ -17,7 +17,7 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
-/// What became of the engine when the agent was told to go.
+/// What became of the engine when the agent ended.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct Left {
     /// `down`, `kept` or `left_to`.
@@ -40,7 +40,7 @@ pub struct Answered {
     pub note: Option<Note>,
 }
 
-/// Runs an agent until `wait`, which is given the time to the next round, says that it is told to go.
+/// Runs an agent until `wait`, which gets the time to the next round, returns that the agent is to end.
 pub fn run(
     host: &Host,
     kernel: &dyn Kernel,
@@ -71,7 +71,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 type Found = Result<(bool, String), ProbeError>;
 
 /// Measures in a thread of its own. One that hangs in the driver, where no signal ends it, is left alone: the agent goes round, says that
-/// the node is not right, and can be told to go. Until it comes back no other is started.
+/// the node is not right, and can end. Until it comes back no other is started.
 struct Measuring {
     look: fn(&Host) -> Found,
     patience: Duration,
@@ -170,7 +170,7 @@ mod tests {
     use mpu_host::host::fake::FakeHost;
 
     #[test]
-    fn a_driver_that_hangs_is_said_to_and_asked_no_second_time() {
+    fn hanging_driver_is_measured_only_once() {
         use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
         static ASKED: AtomicUsize = AtomicUsize::new(0);
         static IS_BACK: AtomicBool = AtomicBool::new(false);
@@ -188,11 +188,11 @@ mod tests {
             assert!(!right && because.contains("hangs"), "{because}");
         }
         IS_BACK.store(true, SeqCst);
-        let is_heard = (0..6000).any(|_| {
+        let has_answer = (0..6000).any(|_| {
             thread::sleep(Duration::from_millis(10));
             measuring.measure(&host).expect("no error").0
         });
-        assert!(is_heard, "its answer is heard when it comes");
+        assert!(has_answer, "its answer counts when it comes");
         assert_eq!(ASKED.load(SeqCst), 1, "one thread hangs, not one for each measurement");
     }
 

@@ -27,7 +27,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_json_is_documented_and_the_text_says_what_to_do_next() {
+    fn build_report_names_the_next_step() {
         let mut done = Elsewhere {
             kernel: "6.1.0".to_string(),
             arch: "x86_64",

@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn without_an_engine_there_is_nothing_to_apply_to() {
+    fn apply_without_engine_is_not_up() {
         let fake = FakeHost::in_order();
         let applied = apply(&fake.host()).expect("nothing to do");
         assert_eq!((applied.result, applied.exit()), (How::NotUp, Exit::NotReady));
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn an_older_module_that_has_no_policy_is_named() {
+    fn module_without_policy_is_reported_older() {
         let fake = FakeHost::in_order();
         fake.write("/sys/module/mpu/parameters/state", ARMED);
         // Nothing can be made below a file: as in sysfs, where files are not made by writing.

@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn details_that_were_not_measured_contradict_nothing() {
+    fn unmeasured_details_keep_probe_as_expected() {
         let mut evidence = fake::era(1);
         evidence.child.details = None;
         evidence.child.details_error = Some("the driver answered a block of video memory with status 0x56".to_string());
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn of_an_unknown_driver_nothing_is_expected() {
+    fn unknown_driver_has_no_expectation() {
         let probed = compare(fake::era(4), &driver("700.1"), None, Some([true, true]));
         assert_eq!(
             (probed.as_expected, probed.predicted, probed.symbols_agree, probed.exit()),

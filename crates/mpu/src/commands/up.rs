@@ -42,7 +42,7 @@ pub struct Done {
     pub gapless: Option<bool>,
     /// What the loaded module says.
     pub module_state: Option<StateView>,
-    /// Whether it was seen to translate; null with the notify engine, while it waits for a driver, and where nobody asked.
+    /// Whether it was seen to translate; null with the notify engine, while it waits for a driver, and where it was not asked.
     pub proof: Option<ProofView>,
     /// What the notify engine's supervisor says.
     pub notify_state: Option<NotifyView>,

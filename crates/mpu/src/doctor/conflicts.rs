@@ -62,7 +62,7 @@ fn livepatch(host: &Host) -> Seen {
             return Seen::broken(
                 format!("the live patch {patch} changes the NVIDIA driver's {function}, which MPU redirects"),
                 format!(
-                    "cat {PATCHES}/{patch}/enabled   # once whoever put the patch in agrees: echo 0 | sudo tee \
+                    "cat {PATCHES}/{patch}/enabled   # once the patch's owner agrees: echo 0 | sudo tee \
                     {PATCHES}/{patch}/enabled"
                 ),
             );
@@ -139,7 +139,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn needed_is_what_the_module_redirects() {
+    fn needed_symbols_match_module_hooks() {
         let table = include_str!("../../../../kmod/mpu_hooks.c");
         let rows = table.lines().filter(|line| line.starts_with("\t[MPU_"));
         let symbols: BTreeSet<&str> = rows.flat_map(|row| row.split('"').skip(1).step_by(2)).collect();

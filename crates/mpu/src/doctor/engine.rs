@@ -64,7 +64,7 @@ fn choice(host: &Host) -> Seen {
     }
 }
 
-/// The state of the engine that is up. Root's to read: whoever is not root cannot know.
+/// The state of the engine that is up. Only root can read it.
 fn state_of(host: &Host) -> Result<Option<state::State>, Seen> {
     state::read(host).map_err(|error| match &error {
         state::StateError::Unreadable { source, .. } if source.kind() == std::io::ErrorKind::PermissionDenied => {
@@ -181,7 +181,7 @@ fn argument(host: &Host) -> Seen {
                     the caller's memory; a hostile \
                          container that changes it at the right moment sees what the driver shows by itself"
                 ),
-                "sudo cat /sys/kernel/debug/kprobes/enabled   # 0: somebody switched kprobes off; else report it \
+                "sudo cat /sys/kernel/debug/kprobes/enabled   # 0: an administrator switched kprobes off; else report it \
                     with the driver's version",
             )
         }

@@ -146,7 +146,7 @@ fn module_file(host: &Host) -> Seen {
     let fix = match over.iter().any(is_elsewhere) {
         true => format!("# {}", prebuilt::advice(&release, signing::demanded(host))),
         false => {
-            "# mend what is said of the file, or remove it: `mpu up` builds a module where none is at hand".to_string()
+            "# mend the file as described, or remove it: `mpu up` builds a module where none is at hand".to_string()
         }
     };
     Seen::attention(format!("{used}; passed over: {}", sources::in_words(&over)), fix)

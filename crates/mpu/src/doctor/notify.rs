@@ -1,4 +1,4 @@
-//! What the notify engine needs around it: a kernel, containers that get its filter, somebody who keeps it.
+//! What the notify engine needs around it: a kernel, containers that get its filter, a keeper.
 
 use super::seen::{CheckRow, Group, Level, Seen};
 use super::taken::{not_used, uses_notify};
@@ -73,7 +73,7 @@ fn kernel(host: &Host) -> Seen {
 fn socket(host: &Host) -> Seen {
     if is_stale(host) {
         return Seen::broken(
-            "the notify engine's socket exists and nobody answers: in containers with its filter the driver returns errors, and nothing can be \
+            "the notify engine's socket exists and no process answers: in containers with its filter the driver returns errors, and nothing can be \
              executed in them",
             "sudo mpu up --engine notify   # then restart those containers",
         );
@@ -273,7 +273,7 @@ fn unserved(host: &Host) -> Seen {
     )
 }
 
-/// Its name, or some digits of its id. Whoever starts a container chooses both.
+/// Its name, or some digits of its id. The user who starts a container chooses both.
 fn shown(container: &Container) -> String {
     harmless(container.name.as_deref().unwrap_or(container.short_id()))
 }
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn a_containers_name_does_nothing_to_a_terminal() {
+    fn container_name_has_no_control_characters() {
         let of = |name: Option<&str>, id: &str| {
             let (id, name) = (id.to_string(), name.map(str::to_string));
             shown(&Container { id, runtime: Runtime::Docker, user: None, name, pod: None, outer: None })

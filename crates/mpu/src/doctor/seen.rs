@@ -13,7 +13,7 @@ pub enum Level {
     Ok,
     /// Not looked at; the finding says why.
     Skipped,
-    /// Works, or would; somebody should see to it.
+    /// Works, or would; an administrator should see to it.
     Attention,
     /// MPU does not work, or containers are seen wrong, until this is mended.
     Broken,
@@ -88,7 +88,7 @@ mod tests {
     use super::typeable;
 
     #[test]
-    fn what_a_person_types_is_a_command_or_a_comment() {
+    fn fix_becomes_command_or_comment() {
         for (fix, typed) in [
             ("apt-get install make gcc-12", "sudo apt-get install make gcc-12"),
             ("`dmesg | tail` shows the kernel's messages", "# `dmesg | tail` shows the kernel's messages"),

@@ -1,4 +1,4 @@
-//! Which engine this host takes: what another one lacks is nobody's trouble.
+//! Which engine this host takes: what another one lacks does not matter.
 
 use super::seen::Seen;
 use mpu_engine::module::state;

@@ -107,7 +107,7 @@ impl<'a> Journal<'a> {
         self.note(Undo::Run(undo.to_vec()))
     }
 
-    /// Ends the change. What cannot be undone is left for `last`: nobody else begins before it ends.
+    /// Ends the change. What cannot be undone is left for `last`: no other change begins before it ends.
     pub fn commit(mut self, last: impl FnOnce()) -> Result<(), InstallError> {
         self.forget().map_err(of(&self.host.at(UNDO)))?;
         self.is_over = true;
@@ -210,7 +210,7 @@ impl Drop for Journal<'_> {
     }
 }
 
-/// Locks the folder. If whoever had it is done, the folder is another one by now.
+/// Locks the folder. If its holder is done, the folder is another one by now.
 fn lock(host: &Host) -> Result<File, InstallError> {
     let dir = host.at(DIR);
     loop {

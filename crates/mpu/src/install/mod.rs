@@ -183,7 +183,7 @@ fn executable(path: Option<&Path>) -> Result<Vec<u8>, InstallError> {
     read.map_err(|source| InstallError::Executable { source })
 }
 
-/// Checks who may change the host, and begins. A dry run changes nothing, and waits for nobody.
+/// Checks who may change the host, and begins. A dry run changes nothing, and waits for no other change.
 fn begin<'a>(
     host: &'a Host,
     kernel: &dyn Kernel,
@@ -268,7 +268,7 @@ fn act(
 /// Clears /run/mpu, as the packages' scripts do (`packaging/scripts/mpu.sh`): agents and NRI plugins in pods continue without this
 /// installation, and keep their names there. What an agent has brought up is recorded beside its name.
 fn clear_run(host: &Host) {
-    // A folder goes only if nobody has a name in it.
+    // A folder goes only if it is empty.
     for folder in ["/run/mpu/agents", "/run/mpu/nri"] {
         let _ = fs::remove_dir(host.at(folder));
     }

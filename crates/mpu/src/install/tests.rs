@@ -148,7 +148,7 @@ impl Node {
 }
 
 #[test]
-fn installation_is_complete_and_a_second_one_changes_nothing() {
+fn repeated_installation_is_unchanged() {
     let node = Node::new();
     let done = node.install().expect("installed");
     assert!(done.missing.is_empty(), "{:?}", done.missing);
@@ -166,7 +166,7 @@ fn installation_is_complete_and_a_second_one_changes_nothing() {
 }
 
 #[test]
-fn dry_run_changes_nothing_and_lists_the_steps_of_a_run() {
+fn dry_run_lists_steps_without_changes() {
     let node = Node::new();
     let before = node.fake().snapshot();
     let planned = node.plan().expect("planned");
@@ -217,7 +217,7 @@ fn second_install_brings_the_module_once_it_can_be_built() {
 }
 
 #[test]
-fn uninstall_leaves_nothing() {
+fn uninstall_restores_previous_state() {
     let node = Node::new();
     let before = node.state();
     node.install().expect("installed");
@@ -231,7 +231,7 @@ fn uninstall_leaves_nothing() {
 }
 
 #[test]
-fn uninstall_keeps_what_others_use() {
+fn uninstall_keeps_files_in_use() {
     const FOLDER: &str = "/usr/lib/mpu/modules";
     for (theirs, run_stays, folder_stays) in [
         ("/run/mpu/agents/one", true, false),
@@ -284,7 +284,7 @@ fn failure_at_any_file_leaves_the_host_as_it_was() {
 }
 
 #[test]
-fn engine_that_does_not_come_up_undoes_all() {
+fn failed_engine_start_rolls_back_installation() {
     let node = Node::new();
     let before = node.state();
     let kernel = node.setup.kernel();
@@ -322,7 +322,7 @@ fn killed_change_is_undone_by_the_next() {
 }
 
 #[test]
-fn second_change_at_once_is_refused_and_changes_nothing() {
+fn concurrent_installation_is_refused() {
     let node = Node::new();
     node.write("/etc/x", "before");
     let (before, host) = (node.state(), node.host());
@@ -337,7 +337,7 @@ fn second_change_at_once_is_refused_and_changes_nothing() {
     assert_eq!(node.state(), before);
 }
 
-/// What is not undone, a removal does while nobody else can begin: it would take another's files.
+/// A removal finishes what it cannot undo while no other change can begin: it would take another's files.
 #[test]
 fn removal_holds_the_lock_until_all_is_removed() {
     let node = Node::installed();
@@ -368,7 +368,7 @@ fn removal_holds_the_lock_until_all_is_removed() {
 }
 
 #[test]
-fn bytes_that_cannot_be_restored_stay_until_they_can() {
+fn unrestorable_bytes_stay_in_journal() {
     let node = Node::new();
     for file in ["/etc/x", "/etc/y", "/etc/z"] {
         node.write(file, "before");
@@ -428,7 +428,7 @@ fn lost_bytes_are_not_called_restored() {
     broken_off().die();
     let error = Journal::begin(&host).err().expect("lost");
     assert!(error.code() == "not_restored" && error.fix().contains("look at these files"), "{error}: {}", error.fix());
-    drop(Journal::begin(&host).expect("nobody can do more, and it was said"));
+    drop(Journal::begin(&host).expect("no more can be done, and it was reported"));
     assert_eq!(journal::left(&host), Left::Nothing);
 }
 

@@ -78,7 +78,7 @@ fn is_place(message: &str) -> bool {
     let Some(place) = message.strip_suffix(" [mpu]") else { return false };
     let Some((function, offset)) = place.split_once("+0x") else { return false };
     let is_name = |c: char| c.is_ascii_alphanumeric() || "._".contains(c);
-    // Longer than the kernel's own names are not: nobody's message hides here.
+    // Longer than the kernel's own names are not: no message of another program passes.
     !function.is_empty()
         && function.len() <= 128
         && function.chars().all(is_name)

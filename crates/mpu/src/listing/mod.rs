@@ -100,7 +100,7 @@ pub fn notes(host: &Host, seen: &Snapshot) -> Vec<String> {
         notes.push(format!("{dark} of the processes ended meanwhile, or /proc hides them (hidepid): nothing but their numbers is known"));
     }
     let reads_all = host.has_capability(CAP_DAC_OVERRIDE) || host.has_capability(CAP_DAC_READ_SEARCH);
-    // A process in a namespace of its own and in no container that can be told may be in one whose runtime hides its state.
+    // A process in a namespace of its own and in no known container may be in one whose runtime hides its state.
     let nameless = |p: &&GpuProcess| p.container.as_ref().map_or(p.container_pid.is_some(), |c| c.name.is_none());
     let nameless = seen.processes.iter().filter(nameless).count();
     if nameless > 0 && !reads_all {
@@ -110,7 +110,7 @@ pub fn notes(host: &Host, seen: &Snapshot) -> Vec<String> {
 }
 
 impl Listed {
-    /// What is to be said beside the table: on standard error, so that a script's table stays one.
+    /// Notes beside the table: on standard error, so that a script's table stays one.
     pub fn beside(&self) -> Vec<String> {
         let mut lines = self.notes.clone();
         match (self.processes.is_empty(), self.left_out) {

@@ -102,7 +102,7 @@ fn pids(line: &str) -> Vec<u32> {
 }
 
 #[test]
-fn the_table_says_who_is_who() {
+fn table_lists_process_columns() {
     let expected = "\
 GPU    PID  CPID  USER  CONTAINER     NAMESPACE  POD      TYPE   MEMORY  GPU%  COMMAND
   0  20001     5  1000  train         -          -        C     8000MiB     7  python3 train.py --gpu 0
@@ -123,7 +123,7 @@ fn columns_can_be_chosen_and_titles_left_out() {
 }
 
 #[test]
-fn a_gpu_that_is_not_there_is_said_to_be_missing() {
+fn unknown_gpu_filter_is_an_error() {
     let check = |line: &str| {
         let words = ["ps", "--gpu", line];
         let filter = Line::try_parse_from(words).expect("a line that makes sense").options.filter;
@@ -188,9 +188,9 @@ fn an_empty_list_is_said_beside_the_table() {
 }
 
 #[test]
-fn what_cannot_be_seen_is_said() {
+fn unreadable_processes_and_gpus_are_noted() {
     let fake = FakeHost::in_order();
-    assert_eq!(notes(&fake.host(), &seen()), [""; 0], "root, and a name that nobody has");
+    assert_eq!(notes(&fake.host(), &seen()), [""; 0], "root, and an unused name");
     fake.write("/proc/self/status", "CapEff:\t0000000000000000\n");
     let told = notes(&fake.host(), &seen());
     assert!(told.len() == 1 && told[0].contains("sudo mpu ps"), "{told:?}");

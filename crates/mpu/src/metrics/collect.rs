@@ -110,7 +110,7 @@ impl Exporter {
                 return page.clone();
             }
         }
-        // A task of its own: a client that goes away ends no reading, whose answer would be nobody's and the next scrape's time lost.
+        // A task of its own: a client that goes away ends no reading: its answer would be lost, and so would the next scrape's time.
         let parts = self.parts.clone();
         let reading = tokio::spawn(async move { parts.page(&mut state).await });
         match reading.await {

@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_names_a_person_or_a_command() {
+    fn metric_labels_name_no_user_or_command() {
         for label in ALL.iter().flat_map(|family| family.labels) {
             assert!(!["pid", "user", "uid", "command", "comm", "cmdline"].contains(label), "{label}");
         }

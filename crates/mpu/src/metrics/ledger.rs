@@ -6,7 +6,7 @@
 //! From one reading to the next, what the first one found counts: to the processes, to the GPU, by the same rule. So the
 //! processes' sums and the residue make up the GPU's sum whatever happened in between, and a new row begins at 0, as
 //! Prometheus' `increase` wants it. A process counts a little too long at its end, and that much too short at its
-//! beginning. The driver's accounting, which is off unless somebody switched it on, would correct the ends alone, and
+//! beginning. The driver's accounting, which is off unless an administrator switched it on, would correct the ends alone, and
 //! sums would come out too small.
 //!
 //! The driver lists a process that has ended for as long as anybody keeps its memory. `/proc` does not say whose that is
@@ -22,8 +22,8 @@ use std::time::{Duration, Instant};
 pub const LONGEST_GAP: Duration = Duration::from_secs(300);
 /// How long an account stays after its last process: long enough for every scraper to fetch its last figure.
 pub const KEPT: Duration = Duration::from_secs(900);
-/// How many accounts without processes are kept at most. Whoever has most of them loses the oldest: who starts containers without end
-/// pushes out nobody else's.
+/// How many accounts without processes are kept at most. The user with most of them loses the oldest: a user who starts containers without end
+/// pushes out no other user's.
 pub const MOST_KEPT: usize = 1000;
 /// How many processes are remembered that a full list may lack.
 const MOST_UNLISTED: usize = 1000;
@@ -43,7 +43,7 @@ pub struct Tenant {
     container: Option<Container>,
 }
 
-/// What somebody used since the exporter began.
+/// What a container or the host used since the exporter began.
 #[derive(Debug, Clone, Copy)]
 pub struct Account {
     /// Memory over time, in bytes times seconds; none where the driver never said how much memory.
@@ -114,8 +114,8 @@ impl Ledger {
         self.forget(now);
     }
 
-    /// Gives a row that `/proc` knows nothing of to whom the reading before found there. Nobody knows whose another one
-    /// is: without the row its memory is in the GPU's residue, and no container nor the host is billed for it.
+    /// Gives a row that `/proc` knows nothing of to whom the reading before found there. The owner of another one
+    /// is unknown: without the row its memory is in the GPU's residue, and no container nor the host is billed for it.
     fn own(&self, usage: &mut Usage) {
         usage.uses.retain_mut(|row| {
             if row.start_ticks.is_none() {
@@ -142,7 +142,7 @@ impl Ledger {
         self.devices.iter().map(|((gpu, uuid), device)| (*gpu, uuid.as_str(), device))
     }
 
-    /// Lets go of what nobody asks for any more: memory stays bounded however many containers come and go.
+    /// Drops accounts that no scrape needs any more: memory stays bounded however many containers come and go.
     fn forget(&mut self, now: Instant) {
         self.devices.retain(|_, device| now.saturating_duration_since(device.at) < KEPT);
         let held: BTreeSet<&Tenant> = self.devices.values().flat_map(|d| d.held.iter().map(|(who, _)| who)).collect();
@@ -171,7 +171,7 @@ fn process(row: &Use) -> Option<Process> {
     Some((row.pid, row.start_ticks?, row.mig.clone()))
 }
 
-/// The account, opened if need be, of somebody who is or was there just now.
+/// The account, opened if need be, of a tenant that is or was there just now.
 fn account<'a>(accounts: &'a mut BTreeMap<Tenant, Account>, who: &Tenant, now: Instant) -> &'a mut Account {
     let account = accounts.entry(who.clone()).or_insert(Account { byte_seconds: None, ended: 0, seen: now });
     account.seen = now;

@@ -121,7 +121,7 @@ fn lacks_ipv6(error: &io::Error) -> bool {
 }
 
 fn unix(path: &Path) -> io::Result<Listening> {
-    // A socket that nobody answers at was left by a run that was killed.
+    // A socket that no process answers was left by a run that was killed.
     let is_socket = std::fs::symlink_metadata(path).is_ok_and(|meta| meta.file_type().is_socket());
     if is_socket && UnixStream::connect(path).is_err_and(|e| e.kind() == io::ErrorKind::ConnectionRefused) {
         std::fs::remove_file(path)?;
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn every_address_is_both_kinds_or_the_one_that_there_is() {
+    fn wildcard_address_binds_available_ip_families() {
         let asked = |at: &str, errno: i32| {
             let tried = std::cell::RefCell::new(Vec::new());
             let bound = tcp(at.parse().expect("an address"), |at| {

@@ -36,7 +36,7 @@ pub struct Limits {
     pub head: Duration,
     /// How long a connection may live, whatever it does.
     pub life: Duration,
-    /// How long answers that are under way may take once the exporter is told to stop.
+    /// How long answers that are under way may take once the exporter gets the signal to stop.
     pub goodbye: Duration,
     /// The largest head of a request, in bytes.
     pub head_bytes: usize,

@@ -51,7 +51,7 @@ fn usage(host: &Host) -> Result<Usage, Trouble> {
     let mut told = Vec::new();
     let read = child.stdout.take().map(|out| out.take(LONGEST).read_to_end(&mut told)).transpose();
     let ended = child.wait().map_err(|error| failed("is lost", &error))?;
-    read.map_err(|error| failed("cannot be heard", &error))?;
+    read.map_err(|error| failed("cannot be read", &error))?;
     let told: Result<Usage, String> = serde_json::from_slice(&told)
         .map_err(|error| failed(&format!("said nothing sensible and ended with {ended}"), &error))?;
     told.map_err(Trouble::Failed)
@@ -63,7 +63,7 @@ pub const CHILD: &str = "metrics-child";
 /// The child's longest answer in bytes: 16 GPUs full of processes need a quarter of it.
 const LONGEST: u64 = 32 << 20;
 
-/// How long the child lives at most, so that none is left over where nobody waits for it any more.
+/// How long the child lives at most, so that none is left over where no exporter waits for it any more.
 const LIFE: Duration = Duration::from_secs(30);
 
 /// What the child does: asks NVML and tells the answer, or what is wrong, as JSON.
@@ -88,7 +88,7 @@ fn words(error: &dyn Explain) -> String {
     format!("{}; fix: {}", chain(error), error.fix())
 }
 
-/// The rows of a snapshot, without what is nobody's business: users and commands stay behind.
+/// The rows of a snapshot, without private data: users and commands stay behind.
 pub fn rows(snapshot: &Snapshot) -> Usage {
     let gpu = |gpu: &processes::Gpu| Gpu {
         index: gpu.index,
@@ -115,7 +115,7 @@ fn row(process: &GpuProcess, gpus: &[Gpu]) -> Use {
     // Containers in a container are its own doing: under their names it could hide, or make rows without end.
     let container = process.container.as_ref().map(mpu_host::containers::Container::outermost).and_then(|container| {
         let pod = container.pod.as_ref();
-        // A user names a container as the user likes, also like somebody else's.
+        // A user names a container as the user likes, also like another user's.
         let name = container.name.as_deref().filter(|_| container.user.is_none());
         Container::new(Known {
             id: &container.whole_id(),
@@ -150,7 +150,7 @@ mod tests {
     use mpu_host::host::fake::FakeHost;
 
     #[test]
-    fn without_a_driver_nobody_asks_nvml() {
+    fn usage_without_driver_skips_nvml() {
         let fake = FakeHost::in_order();
         fake.remove("/sys/module/nvidia");
         assert_eq!(usage(&fake.host()), Err(Trouble::Failed("no NVIDIA driver is loaded".to_string())));
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_child_tells_is_what_it_read() {
+    fn usage_json_from_child_round_trips() {
         let known = Known { id: "a", name: "b", pod: "c", namespace: "d", runtime: "e" };
         let row = Use {
             gpu: 1,

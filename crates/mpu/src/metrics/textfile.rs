@@ -13,7 +13,7 @@ use std::path::Path;
 pub struct Written(File);
 
 impl Written {
-    /// Takes the page away, unless somebody else has put a file there since.
+    /// Takes the page away, unless another program has put a file there since.
     pub fn remove(&self, path: &Path) {
         let number = |of: fs::Metadata| (of.dev(), of.ino());
         let there = fs::symlink_metadata(path).map(number);
@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_file_stays_what_it_is() {
+    fn textfile_refuses_special_files() {
         let dir = tempfile::tempdir().expect("a directory");
         let (pipe, link, dangling) = (dir.path().join("pipe"), dir.path().join("link"), dir.path().join("dangling"));
         rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).expect("a pipe");

@@ -36,7 +36,7 @@ pub struct Gpu {
     pub name: String,
     /// Its memory in bytes.
     pub memory: Option<u64>,
-    /// How much of it is in use, whoever uses it.
+    /// How much of it is in use, by all processes.
     pub used: Option<u64>,
     /// Whether all of its processes could be read.
     pub readable: bool,
@@ -189,8 +189,8 @@ impl<'a> Whose<'a> {
     /// As a row has them; `asked` as it was given to [`Usage::sums`].
     pub fn labels(&self, asked: &[Label]) -> Labels {
         let gpu = self.gpu.to_string();
-        let nobody = Container::default();
-        let Container { id, name, pod, namespace, runtime } = self.container.unwrap_or(&nobody);
+        let none = Container::default();
+        let Container { id, name, pod, namespace, runtime } = self.container.unwrap_or(&none);
         let usual: [&str; WHOSE.len()] = [&gpu, self.uuid, self.mig, id, name, pod, namespace, runtime];
         let asked = asked.iter().map(|label| label.name()).zip(self.asked.iter().map(String::as_str));
         Labels::new(WHOSE.iter().copied().zip(usual).chain(asked))
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_differ_only_where_they_are_cut_are_one_row() {
+    fn equally_truncated_names_share_one_row() {
         let long = "x".repeat(text::LONGEST_VALUE);
         let uses = vec![row(0, &format!("{long}a"), 1, Some(1)), row(0, &format!("{long}b"), 2, Some(1))];
         assert_eq!(Usage { gpus: vec![], uses }.sums(&[]).len(), 1);

@@ -32,7 +32,7 @@ impl Left {
         matches!(self, Left::Without(Without::NoEngine(..) | Without::Retired(_)))
     }
 
-    /// Whether nobody needs to hear of it.
+    /// Whether it is not reported.
     pub fn is_ordinary(&self) -> bool {
         matches!(self, Left::Without(why) if why.is_ordinary())
     }
@@ -44,7 +44,7 @@ pub fn armed(container: &Container, engine: &Engine, notify: &Notify) -> Result<
     let sent = linux.and_then(|linux| linux.seccomp_policy.as_deref());
     let known = sent.map(|bytes| Seccomp::decode(bytes).ok().filter(|known| known.encoded_len() == bytes.len()));
     let mut tree = tree(container, known.as_ref().and_then(Option::as_ref));
-    // What the container itself lacks comes first: nobody is told of an engine's shortcomings for a container without a GPU.
+    // What the container itself lacks comes first: an engine's shortcomings are not reported for a container without a GPU.
     listen(&mut tree, notify)?;
     let kind = linux.and_then(|linux| linux.seccomp_profile.as_ref()).map(|kind| kind.kind);
     // A profile that is named without its rules is not known, whatever else the engine can tell.

@@ -1,6 +1,6 @@
 //! What container engines can do about a container's seccomp profile, by their name and version.
 //!
-//! Owns the table. An engine that is not on it is believed as far as what it sends shows it.
+//! Owns the table. An engine that is not on it counts by what it sends.
 //!
 //! Outside truth: `internal/cri/nri/nri_api_linux.go` of containerd 2.2.0 to 2.4 (rules are sent from 2.3.0 on); `go.mod` of each, for NRI's
 //! version (a profile can be set from NRI 0.10 on); `internal/nri/container_linux.go` of CRI-O 1.34 to 1.36 (neither kind nor rules are sent).
@@ -12,7 +12,7 @@ struct Row {
     name: &'static str,
     /// Sets the profile that a plugin gives.
     sets: Since,
-    /// Tells a plugin the rules that a container has, so that one which is told none has none.
+    /// Tells a plugin the rules that a container has, so that a container without any has none.
     tells: Option<Since>,
 }
 
@@ -33,12 +33,12 @@ pub struct Engine {
 impl Engine {
     pub fn of(name: &str, version: &str) -> Engine {
         let row = ENGINES.iter().find(|row| row.name == name);
-        // A version that cannot be read is one of a build of somebody's own.
+        // A version that cannot be read is one of a private build.
         let since = |least: Since| release(version).is_some_and(|release| release >= least);
         Engine {
             called: format!("{} {}", name.escape_debug(), version.escape_debug()),
             sets: row.is_none_or(|row| release(version).is_none() || since(row.sets)),
-            // What is before a release, or of somebody's own, may lack what the release has.
+            // A prerelease or a private build may lack what the release has.
             tells: row.and_then(|row| row.tells).is_some_and(since) && !version.contains(['-', '~']),
         }
     }
@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_engine_is_believed_from_the_release_that_can() {
+    fn engine_capabilities_follow_its_release() {
         for (name, version, sets, tells) in [
             ("containerd", "v2.3.1", true, true),
             ("containerd", "2.10.0~rc.1", true, false),

@@ -82,7 +82,7 @@ impl Presence {
     pub fn say(&mut self, standing: Standing, words: &str) {
         (self.plugin.standing, self.plugin.words) = (standing, words.to_string());
         self.write();
-        // Last: whoever waited for systemd and asks `mpu status` then finds it there.
+        // Last: a script that waited for systemd and asks `mpu status` then finds it there.
         let _ = sd_notify::notify(&[NotifyState::Ready, NotifyState::Status(words)]);
     }
 
@@ -108,7 +108,7 @@ impl Drop for Presence {
 /// Makes and locks the file, and takes away what plugins that died left.
 fn begin(folder: &Path, path: &Path) -> io::Result<File> {
     fs::create_dir_all(folder)?;
-    // Whoever can open a file can lock it, and one of a plugin that died would be taken for one that lives.
+    // A process that can open a file can lock it, and one of a plugin that died would be taken for one that lives.
     fs::set_permissions(folder, fs::Permissions::from_mode(0o700))?;
     files(folder).iter().for_each(|other| lock::remove_unheld(other));
     // Others that look whether we live hold it for a moment.
@@ -158,7 +158,7 @@ mod tests {
     use rustix::fs::{flock, FlockOperation};
 
     #[test]
-    fn a_plugin_that_writes_is_seen_all_the_same() {
+    fn plugin_is_visible_while_rewriting_its_file() {
         let fake = FakeHost::in_order();
         let mut presence = Presence::new(&fake.host().at(FOLDER), Path::new("/run/nri.sock"), &|line| panic!("{line}"));
         presence.say(Standing::Waits, "it waits");
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn who_lives_is_seen_and_who_died_is_not() {
+    fn only_live_plugins_are_listed() {
         let fake = FakeHost::in_order();
         let folder = fake.host().at(FOLDER);
         fake.write(
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plugin_that_begins_while_others_do_has_the_file_that_is_seen() {
+    fn concurrent_plugin_start_keeps_its_file() {
         let folder = tempfile::tempdir().unwrap();
         let (path, other) = (folder.path().join("1.json"), folder.path().join("2.json"));
         let ends = std::sync::atomic::AtomicBool::new(false);
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plugin_that_cannot_leave_a_file_serves_as_well() {
+    fn plugin_without_presence_file_still_serves() {
         let fake = FakeHost::in_order();
         fake.write("/run/mpu/nri", "a file where a folder should be");
         let said = std::cell::RefCell::new(Vec::new());
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_hostile_file_says_is_nothing() {
+    fn malformed_presence_files_are_ignored() {
         let fake = FakeHost::in_order();
         for (name, text) in
             [("1.json", "[]".to_string()), ("2.json", "{\"pid\":0}".into()), ("3.json", "x".repeat(1 << 20))]
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_but_root_can_hold_a_plugins_file() {
+    fn plugin_presence_file_is_root_only() {
         let fake = FakeHost::in_order();
         let folder = fake.host().at(FOLDER);
         let _presence = Presence::new(&folder, Path::new("/run/nri.sock"), &|line| panic!("{line}"));

@@ -1,7 +1,7 @@
 //! The messages of ttrpc and of NRI, as far as this plugin reads and writes them.
 //!
 //! Owns field numbers. A field that is not here is passed over; where that would lose something on the way back (`Seccomp`), the message
-//! stays bytes until whoever reads it has seen that nothing is lost.
+//! stays bytes until its reader has seen that nothing is lost.
 //!
 //! Outside truth: `src/ttrpc.proto` of containerd/ttrpc 1.2 and `pkg/api/api.proto` of containerd/nri 0.12.
 

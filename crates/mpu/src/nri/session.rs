@@ -37,7 +37,7 @@ pub struct Session<'a> {
     pub trunk: Trunk<'a>,
     /// The plugin's place among others.
     pub index: &'a str,
-    /// Who is told, and where.
+    /// Which containers get the listener, and its socket.
     pub notify: &'a Notify,
     /// Where a line for the log goes.
     pub log: &'a dyn Fn(&str),
@@ -76,7 +76,7 @@ impl Session<'_> {
                     let answer = self.answer(&Request::decode(&*message.payload)?);
                     self.send(PLUGIN, message.call, RESPONSE, answer.encode_to_vec())?;
                 }
-                // Answers that nobody waits for, and kinds that a later protocol may have.
+                // Answers to no request of ours, and kinds that a later protocol may have.
                 _ => {}
             }
         }
@@ -127,7 +127,7 @@ impl Session<'_> {
             ));
         } else if !engine.tells {
             (self.log)(&format!(
-                "{} does not say which rules a container's seccomp profile has, so only containers that are said to have no \
+                "{} does not say which rules a container's seccomp profile has, so only containers that it marks as without a \
                  profile get the listener here; fix: containerd 2.3 or later, or nvidia-container-runtime as the engine's \
                  default runtime",
                 engine.called
@@ -153,7 +153,7 @@ impl Session<'_> {
         let name = name.escape_debug();
         match armed(container, engine, self.notify) {
             Ok(created) => {
-                (self.log)(&format!("{name}: the notify engine is told of its calls"));
+                (self.log)(&format!("{name}: the notify engine gets its calls"));
                 created
             }
             // A host without an engine is worth a line for each container that would have had it; others never are.

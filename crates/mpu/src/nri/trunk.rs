@@ -40,7 +40,7 @@ pub struct Message {
     pub stream: u32,
     /// The number of the call, which its answer bears too.
     pub call: u32,
-    /// [`REQUEST`] or [`RESPONSE`]; others are for nobody here.
+    /// [`REQUEST`] or [`RESPONSE`]; others are ignored here.
     pub kind: u8,
     pub payload: Vec<u8>,
 }
@@ -67,7 +67,7 @@ pub enum TrunkError {
 #[derive(Debug, PartialEq, Eq)]
 pub enum Came {
     Message(Message),
-    /// Whoever started us wants an end.
+    /// A signal asked this process to end.
     Stop,
 }
 
@@ -177,7 +177,7 @@ impl<'a> Trunk<'a> {
     fn fill(&mut self, mut into: &mut [u8], until: Instant) -> Result<(), TrunkError> {
         while !into.is_empty() {
             match self.wait(Some(until))? {
-                // A frame that has begun ends soon; the wish to end is heard after it.
+                // A frame that has begun ends soon; the signal to end is handled after it.
                 Waited::Ready | Waited::Stop => {}
                 Waited::Late => return Err(TrunkError::Stuck),
             }
@@ -251,7 +251,7 @@ mod tests {
         let ended = loop {
             match trunk.next(None) {
                 Ok(Came::Message(message)) => messages.push(message),
-                Ok(Came::Stop) => panic!("nobody wants an end"),
+                Ok(Came::Stop) => panic!("no signal was sent"),
                 Err(why) => break why,
             }
         };

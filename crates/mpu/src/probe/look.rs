@@ -10,7 +10,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::thread;
 
-/// Video memory that the second thread's client takes: enough to be told from a client's own overhead.
+/// Video memory that the second thread's client takes: enough to stand out from a client's own overhead.
 const TAKEN: u64 = 8 << 20;
 
 /// What a caller in a fresh PID namespace saw of itself.
@@ -18,7 +18,7 @@ const TAKEN: u64 = 8 << 20;
 pub struct Sighting {
     /// The process's number in its namespace.
     pub own_pid: u32,
-    /// Its number in the namespace of whoever started it.
+    /// Its number in the namespace of its parent.
     pub outer_pid: u32,
     /// The number, in its namespace, of the thread that made the third client.
     pub thread_id: u32,

@@ -2,7 +2,7 @@
 //! the driver and looks itself up, as a container's `nvidia-smi` would.
 //!
 //! Owns the child and the conversation with it. What the child asks is [`look`]'s, what the answers mean is
-//! [`verdict`]'s. Takes nobody's word for anything: neither the driver's version nor MPU's state has a part in the
+//! [`verdict`]'s. Trusts no reported state: neither the driver's version nor MPU's state has a part in the
 //! measurement.
 
 mod ask;
@@ -93,7 +93,7 @@ impl ProbeError {
 pub enum Under {
     /// The notify engine's, where that is up, as a container's first process is that is started then.
     Notify,
-    /// Nobody's but the module's: it reaches the driver by itself.
+    /// The module's: it reaches the driver by itself.
     Module,
 }
 
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_named_before_anything_is_started() {
+    fn probe_names_missing_prerequisites_first() {
         let fake = FakeHost::in_order();
         let driver = Driver::loaded(&fake.host());
         let measure = |driver: Option<&Driver>| {
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_is_no_driver_is_told_from_one_that_is_missing() {
+    fn plain_file_as_device_node_refuses_probe() {
         let fake = FakeHost::in_order();
         fake.write("/dev/nvidiactl", "a file");
         let driver = Driver::loaded(&fake.host());
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn the_conversation_survives_a_child_that_says_nothing() {
+    fn silent_probe_child_fails() {
         let mut child = Command::new("/bin/sh")
             .args(["-c", "read number"])
             .stdin(Stdio::piped())

@@ -1,7 +1,7 @@
 //! What the probe's answers mean.
 //!
-//! Owns the list of faults and their words. Knows neither the driver's release nor whether MPU is up: whoever compares
-//! with those does so with a verdict in hand.
+//! Owns the list of faults and their words. Knows neither the driver's release nor whether MPU is up: `compare`
+//! adds those to a verdict.
 
 use super::Evidence;
 use mpu_host::driver::Numbering;

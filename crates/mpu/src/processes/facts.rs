@@ -1,7 +1,7 @@
 //! What `/proc` says about a process, and its container.
 //!
 //! Owns the reading of four files, none of them believed to be well-formed. A process may end at any moment: what is not there any more is
-//! none. Whether a number is still of who the driver means by it is told by [`maker`].
+//! none. Whether a number is still of the process that the driver means is [`maker`]'s to answer.
 
 use mpu_core::{HostPid, ViewPid};
 use mpu_host::containers::{self, Container};
@@ -47,7 +47,7 @@ pub enum Depth {
 
 impl Facts {
     /// `folder` is where the process, or a thread of it that still lives, can be read. None of one that was not there any more when the
-    /// last of it had been read: what was read may be the next one's, or say that nobody has it.
+    /// last of it had been read: what was read may be the next one's, or say that no process has it.
     fn started_at(moment: &Moment, pid: HostPid, folder: &str, ticks: u64, shared: &mut Shared) -> Option<Facts> {
         let host = moment.host;
         let status = host.bounded(format!("/proc/{}/status", pid.get()), FILE_LIMIT).unwrap_or_default();
@@ -64,7 +64,7 @@ impl Facts {
             ..Facts::default()
         };
         // One that is at the root and has ended may have been anywhere, and so may one whose cgroup the kernel does not tell: a container
-        // that makes cgroups within its own can make one whose path has 4096 bytes, and is told by no kernel that does not cut it
+        // that makes cgroups within its own can make one whose path has 4096 bytes, which only a kernel that cuts it shows
         // (ENAMETOOLONG in proc_cgroup_show; 6.18 cuts it).
         let is_known = cgroups.is_some_and(|cgroups| !containers::is_at_the_root(&cgroups) || !has_ended(host, folder));
         if moment.depth == Depth::Whose {
@@ -99,7 +99,7 @@ impl Moment<'_> {
         stat_in(self.host, &format!("/proc/{}", pid.get())).is_some_and(|stat| started_ticks(&stat) == Some(ticks))
     }
 
-    /// Where a process that lives can be read; none if what `/proc` says of this number is of nobody or not of who the driver means.
+    /// Where a process that lives can be read; none if `/proc` has no process of this number, or not the one that the driver means.
     fn folder_of(&self, pid: HostPid, stat: &str, has: Has) -> Option<String> {
         let folder = format!("/proc/{}", pid.get());
         if has == Has::No {
@@ -144,7 +144,7 @@ fn ended(moment: &Moment, makers: &maker::Look) -> Facts {
     let (host, proc) = (moment.host, moment.host.at("/proc"));
     let entries = std::fs::read_dir(&proc).into_iter().flatten().flatten();
     let others = entries.filter_map(|entry| HostPid::new(entry.file_name().to_str()?.parse().ok()?));
-    // One whose first thread has ended counts as a maker, and not as a holder: nobody can look.
+    // One whose first thread has ended counts as a maker, and not as a holder: its descriptors cannot be read.
     let has = |pid: &HostPid| {
         let stat = host.text(format!("/proc/{}/stat", pid.get())).unwrap_or_default();
         !maker::has_ended(&stat) && maker::has_the_driver(&proc, *pid, makers) == Has::Yes
@@ -248,8 +248,8 @@ impl Cache {
         if let Some((_, facts)) = self.known.get(&pid).filter(|(start, _)| *start == ticks) {
             return facts.clone();
         }
-        // The driver goes on listing a process that has ended for as long as anybody keeps its descriptors. Its number may be somebody
-        // else's by now, who never had any. One of whom that cannot be told is believed: else many descriptors hid their owner.
+        // The driver goes on listing a process that has ended for as long as any process keeps its descriptors. Its number may be another
+        // process's by now, which never had any. If that cannot be checked, the process counts as the owner: else many descriptors hid it.
         let has = maker::has_the_driver(&host.at("/proc"), pid, &moment.makers);
         let Some(folder) = moment.folder_of(pid, &stat, has) else { return self.ended(moment) };
         let Some(facts) = Facts::started_at(moment, pid, &folder, ticks, &mut self.shared) else {

@@ -1,6 +1,6 @@
 //! The limit of GPU memory that holds for a process: the least of its cgroup's and of those above it.
 //!
-//! Owns the reading of the kernel's controller `dmem`. Whoever set a limit, and whether a container asked for it, is not
+//! Owns the reading of the kernel's controller `dmem`. The origin of a limit, and whether a container asked for it, is not
 //! looked at. A limit that the driver holds by itself, on kernels without this controller, is not known here.
 //!
 //! Outside truth: Linux, `Documentation/admin-guide/cgroup-v2.rst`, "DMEM"; open kernel modules 615, `os.c` (the region's

@@ -60,7 +60,7 @@ fn join(host: &Host, reading: Reading, at: u64, cache: &mut Cache) -> Snapshot {
         for ((pid, mig), (kind, memory)) in merged(&gpu.rows) {
             let utilisation = samples.as_ref().and_then(|samples| share_of(pid, samples));
             let facts = cache.of(&moment, pid);
-            // The number of one that has ended may be somebody else's, in another cgroup.
+            // The number of one that has ended may be another process's, in another cgroup.
             let limit = limits.as_mut().zip(facts.start_ticks);
             let limit = limit.and_then(|(limits, _)| limits.of_process(host, pid, gpu.gpu.bus_id.as_deref()));
             processes.push(GpuProcess {
@@ -87,7 +87,7 @@ fn join(host: &Host, reading: Reading, at: u64, cache: &mut Cache) -> Snapshot {
 }
 
 /// What a process used. A GPU lays each sample to the one process that used most (seen on an H200: of two that compute, one is in no sample,
-/// neither here nor in nvidia-smi's pmon). So a process without a sample used nothing only where nobody used anything.
+/// neither here nor in nvidia-smi's pmon). So a process without a sample used nothing only where no process used anything.
 fn share_of(pid: HostPid, samples: &BTreeMap<HostPid, Utilisation>) -> Option<Utilisation> {
     let idle = || samples.values().all(|used| *used == Utilisation::default()).then(Utilisation::default);
     samples.get(&pid).copied().or_else(idle)

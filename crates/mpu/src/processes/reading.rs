@@ -1,6 +1,6 @@
 //! What NVML says: the GPUs, and the rows of their process lists.
 //!
-//! Owns NVML: finding it, loading it, and asking it in the newest way that its release knows. A GPU that fails in between is told of and
+//! Owns NVML: finding it, loading it, and asking it in the newest way that its release knows. A GPU that fails in between is reported and
 //! does not hide the others.
 
 use super::error::ProcessError;
@@ -107,7 +107,7 @@ impl Nvml {
         gpu.mig = parts.iter().map(|(instance, part)| mig_device(*instance, &self.library, part)).collect();
         let list = |device: &Device, mig| lists(&self.library, device, mig);
         let lists = match list(&device, None) {
-            // Of a divided GPU as a whole only root is told; each part tells of itself.
+            // NVML lists a divided GPU as a whole for root only; each part has its own list.
             Lists { trouble: Some(NvmlError::NoPermission), .. } if !parts.is_empty() => {
                 parts.iter().map(|(instance, part)| list(part, Some(*instance))).fold(Lists::default(), Lists::and)
             }
@@ -264,7 +264,7 @@ fn newest<T>(
 fn samples(device: &Device, since: u64) -> Option<BTreeMap<HostPid, Utilisation>> {
     let mut samples = match device.process_utilization_stats(since) {
         Ok(samples) => samples,
-        // Nobody used anything.
+        // No process used anything.
         Err(NvmlError::NotFound) => Vec::new(),
         Err(_) => return None,
     };
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_that_fails_leaves_no_complete_answer() {
+    fn failed_process_list_marks_answer_incomplete() {
         let both = |other| Lists::default().with(Kind::Compute, listed(2), None).with(Kind::Graphics, Err(other), None);
         for lacking in [NvmlError::NotSupported, NvmlError::FunctionNotFound] {
             let lists = both(lacking);
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_that_fails_leaves_no_complete_answer() {
+    fn failed_mig_part_marks_answer_incomplete() {
         let part = |list| Lists::default().with(Kind::Compute, list, None);
         let lists = part(listed(1)).and(part(Err(NvmlError::NoPermission))).and(part(listed(1)));
         assert!(matches!(lists.trouble, Some(NvmlError::NoPermission)) && lists.rows.len() == 2, "{lists:?}");

@@ -1,6 +1,6 @@
 //! What a look at the GPUs of a host gives.
 //!
-//! Owns the rows, as JSON has them. Asks nobody.
+//! Owns the rows, as JSON has them. Reads nothing.
 
 use mpu_core::{HostPid, ViewPid};
 use mpu_host::containers::Container;

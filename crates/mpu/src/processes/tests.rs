@@ -116,7 +116,7 @@ fn the_least_limit_of_its_cgroups_holds_for_a_process() {
 }
 
 #[test]
-fn a_number_that_was_given_away_is_not_its_heirs() {
+fn reused_pid_keeps_no_facts_of_successor() {
     let fake = host();
     let mut cache = cache(Depth::Everything);
     let region = "nvidia/00000000:1B:00.0/vidmem 1073741824\n";
@@ -146,7 +146,7 @@ fn a_number_that_was_given_away_is_not_its_heirs() {
 }
 
 #[test]
-fn who_closes_renames_or_moves_descriptors_stays_who_it_is() {
+fn process_with_moved_descriptors_keeps_container() {
     let name = |fake: &FakeHost| facts(fake, &mut cache(Depth::Whose), 20001).container.map(|container| container.id);
     let mine = Some(LONG.to_string());
     let fake = host();
@@ -162,7 +162,7 @@ fn who_closes_renames_or_moves_descriptors_stays_who_it_is() {
 }
 
 #[test]
-fn one_whose_first_thread_has_ended_is_where_the_others_are() {
+fn process_with_dead_leader_uses_other_threads() {
     let fake = host();
     fake.remove("/proc/20001/fd");
     std::fs::create_dir_all(fake.host().at("/proc/20001/fd")).expect("a folder");
@@ -189,7 +189,7 @@ thread_local! {
 }
 
 /// Whose a process is if this happens to it between the first look and the last.
-fn whose_if(happens: impl FnOnce(&FakeHost) + 'static) -> Facts {
+fn facts_after_change_during_read(happens: impl FnOnce(&FakeHost) + 'static) -> Facts {
     let fake = std::rc::Rc::new(host());
     let theirs = fake.clone();
     MEANWHILE.with(|meanwhile| *meanwhile.borrow_mut() = Some(Box::new(move || happens(&theirs))));
@@ -205,28 +205,28 @@ fn whose_if(happens: impl FnOnce(&FakeHost) + 'static) -> Facts {
 }
 
 #[test]
-fn what_ends_while_it_is_looked_at_is_not_the_hosts_nor_its_heirs() {
-    assert_eq!(whose_if(|_| ()).container.map(|container| container.id).as_deref(), Some(LONG));
+fn process_ending_during_read_has_no_facts() {
+    assert_eq!(facts_after_change_during_read(|_| ()).container.map(|container| container.id).as_deref(), Some(LONG));
     let nobodys = Facts::default();
     // Version 1 shows one that has ended at the root.
     let ends = |fake: &FakeHost| {
         fake.write("/proc/20001/stat", &stat(12_345).replace(") S ", ") Z "));
         fake.write("/proc/20001/cgroup", "4:memory:/\n1:name=systemd:/\n0::/\n");
     };
-    assert_eq!(whose_if(ends), nobodys);
-    assert_eq!(whose_if(|fake| fake.remove("/proc/20001")), nobodys);
+    assert_eq!(facts_after_change_during_read(ends), nobodys);
+    assert_eq!(facts_after_change_during_read(|fake| fake.remove("/proc/20001")), nobodys);
     let heir = |fake: &FakeHost| {
         fake.write("/proc/20001/stat", &stat(99_999));
         fake.write("/proc/20001/cgroup", &format!("0::/system.slice/docker-{}.scope\n", LONG.replace('a', "b")));
     };
-    assert_eq!(whose_if(heir), nobodys);
-    let of_the_host = whose_if(|fake| fake.write("/proc/20001/cgroup", "0::/\n"));
-    assert_eq!((of_the_host.container, of_the_host.start_ticks), (None, Some(12_345)), "one that lives is believed");
+    assert_eq!(facts_after_change_during_read(heir), nobodys);
+    let of_the_host = facts_after_change_during_read(|fake| fake.write("/proc/20001/cgroup", "0::/\n"));
+    assert_eq!((of_the_host.container, of_the_host.start_ticks), (None, Some(12_345)), "one that lives counts");
 }
 
 /// A cgroup may be so deep that the kernel does not tell its path, and those within a container are the container's to make.
 #[test]
-fn one_whose_cgroup_is_not_told_is_not_the_hosts() {
+fn process_without_readable_cgroup_has_no_container() {
     let fake = host();
     fake.remove("/proc/20001/cgroup");
     assert_eq!(facts(&fake, &mut cache(Depth::Whose), 20001), Facts::default());
@@ -250,7 +250,7 @@ fn the_exporter_looks_for_no_limits() {
 }
 
 #[test]
-fn what_cannot_be_looked_at_is_believed_and_not_remembered() {
+fn unverified_process_facts_are_not_cached() {
     let fake = host();
     fake.remove("/proc/20001/fd");
     for number in 0..20 {
@@ -286,7 +286,7 @@ fn holders_are_looked_for_once_and_not_for_the_exporter() {
 }
 
 #[test]
-fn the_exporter_reads_nothing_that_a_user_can_make_wait() {
+fn exporter_skips_user_owned_files() {
     let fake = host();
     let line = format!("0::/user.slice/user-1000.slice/user@1000.service/user.slice/docker-{LONG}.scope\n");
     fake.write("/proc/20001/cgroup", &line);
@@ -299,7 +299,7 @@ fn the_exporter_reads_nothing_that_a_user_can_make_wait() {
 }
 
 #[test]
-fn a_process_that_ended_meanwhile_keeps_its_row() {
+fn ended_process_keeps_its_row() {
     let fake = host();
     fake.remove("/proc/20001");
     let seen = joined(&fake, reading(vec![row(4242, Kind::Graphics, None)], None));
@@ -335,7 +335,7 @@ fn a_process_on_two_parts_of_a_gpu_is_two_rows() {
 }
 
 #[test]
-fn who_is_in_no_sample_used_nothing_where_nobody_did() {
+fn unsampled_process_on_idle_gpu_used_zero() {
     let rows = || vec![row(20001, Kind::Compute, None)];
     let seen = joined(&host(), reading(rows(), Some(&[(20002, 60)])));
     assert_eq!(seen.processes[0].utilisation, None, "a busier one has all the samples");
@@ -364,7 +364,7 @@ fn facts_are_read_once_for_a_process_and_anew_for_another_of_its_number() {
 }
 
 #[test]
-fn a_clock_that_is_set_makes_no_other_process_of_one() {
+fn clock_change_keeps_start_ticks() {
     let fake = host();
     // As each reading of the exporter's does, which is a process of its own.
     let look = || joined(&fake, reading(vec![row(20001, Kind::Compute, None)], None)).processes.remove(0);
@@ -387,7 +387,7 @@ fn nonsense_in_proc_is_not_known() {
 }
 
 #[test]
-fn what_is_the_same_for_all_is_read_once() {
+fn passwd_and_boot_time_are_read_once() {
     let fake = host();
     fake.write("/proc/20002/status", "Name:\tx\nUid:\t1000\t1000\t1000\t1000\nNSpid:\t20002\n");
     fake.write("/proc/20002/stat", &stat(200));
@@ -409,7 +409,7 @@ fn a_command_line_has_an_end() {
 }
 
 #[test]
-fn outside_the_hosts_namespace_nothing_is_asked() {
+fn monitor_outside_host_namespace_is_refused() {
     let fake = FakeHost::in_order();
     let error = Monitor::open(&fake.host(), Depth::Everything).err().expect("a made-up host has no namespace");
     use mpu_host::explain::Explain;

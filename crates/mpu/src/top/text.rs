@@ -12,7 +12,7 @@ use std::io::{self, Write};
 use std::thread;
 use std::time::Instant;
 
-/// Prints looks until there were enough of them, or nobody reads any more.
+/// Prints looks until there were enough of them, or no process reads any more.
 pub fn print(host: &Host, mut monitor: Monitor, options: &TopOptions, json: bool) -> Result<(), TopError> {
     let looks = if options.once { Some(1) } else { options.count };
     let asked = listing::ListOptions {
@@ -47,7 +47,7 @@ pub fn print(host: &Host, mut monitor: Monitor, options: &TopOptions, json: bool
     }
 }
 
-/// The time, the GPUs, the processes, and what is to be said beside; an empty line at the end.
+/// The time, the GPUs, the processes, and the notes beside; an empty line at the end.
 fn page(listed: &Listed) -> String {
     let mut lines = vec![format!("at {}", time::stamp(listed.at))];
     lines.extend(listed.gpus.iter().map(view::gpu_text));

@@ -56,7 +56,7 @@ fn caller() {
     let calls: u32 = std::env::var(CALLS).ok().and_then(|calls| calls.parse().ok()).unwrap_or(0);
     let null = File::options().read(true).write(true).open("/dev/null").expect("/dev/null");
     for _ in 0..calls {
-        // One that carries no PID, one that does, one that does with a size that nobody knows.
+        // One that carries no PID, one that does, one that does with an unknown size.
         for (cmd, size) in [(0x0080_0101, 64), (0x2080_018d, 3812), (0x2080_018e, 4)] {
             let error = sys::control(&null, cmd, size).expect_err("/dev/null knows no control");
             assert_eq!(error.raw_os_error(), Some(libc::ENOTTY), "{cmd:#x}");
@@ -88,15 +88,15 @@ fn a_command_has_its_own_numbers_and_its_code_comes_back() {
 }
 
 #[test]
-fn a_signal_to_mpu_reaches_the_command_and_nobody_is_left() {
+fn signal_to_run_ends_its_command() {
     let script = "$MPU run -- sh -c 'trap \"echo told; exit 3\" TERM; echo up; >/run/mpu/up; while :; do sleep 0.1; done' & run=$!
         until test -e /run/mpu/up; do sleep 0.1; done; kill -TERM $run; wait $run; echo $?
         $MPU run -- sleep 987654 & run=$!
         until pgrep -f '^sleep 987654' > /run/mpu/there; do sleep 0.1; done; kill -KILL $run; wait $run
         for i in $(seq 600); do pgrep -f '^sleep 987654' > /run/mpu/there || break; sleep 0.1; done
-        pgrep -f '^sleep 987654' || echo nobody";
+        pgrep -f '^sleep 987654' || echo none";
     let Some(out) = play(script) else { return };
-    assert_eq!(out.lines().collect::<Vec<_>>(), ["up", "told", "3", "nobody"], "{out}");
+    assert_eq!(out.lines().collect::<Vec<_>>(), ["up", "told", "3", "none"], "{out}");
 }
 
 #[test]
@@ -113,13 +113,13 @@ fn a_terminals_interrupt_reaches_the_command_once() {
 }
 
 #[test]
-fn without_a_filter_and_with_one_a_file_that_is_not_the_drivers_answers_alike() {
+fn filter_keeps_ioctl_result_of_other_files() {
     let Some(out) = play(&format!("export {CALLS}=500; {CALLER}; $MPU run -- {CALLER}")) else { return };
     assert_eq!(out.matches("all 500 came back").count(), 2, "{out}");
 }
 
 /// Says a word to the supervisor and prints its answer.
-/// One who was killed just now has left its socket, and whoever comes next listens in a moment.
+/// A supervisor that was killed just now has left its socket, and the next one listens in a moment.
 const TELL: &str = "tell() { python3 -c 'import socket,sys,time
 for _ in range(2400):
     s=socket.socket(socket.AF_UNIX)
@@ -198,7 +198,7 @@ fn killing_the_supervisor_again_and_again_loses_no_call() {
     let mut kills = 0;
     while told.recv_timeout(Duration::from_millis(60)).is_err() {
         kills += u32::from(stage.kill_supervisor());
-        assert!(began.elapsed() < Duration::from_secs(600), "after {kills} kills somebody still waits");
+        assert!(began.elapsed() < Duration::from_secs(600), "after {kills} kills a caller still waits");
     }
     drop(stage);
     let out = reading.join().expect("the reader");
@@ -225,7 +225,7 @@ fn a_retired_supervisor_lets_its_containers_go_on_and_ends_with_the_last() {
 /// systemd keeps what it was given over the end of a unit, too. A retired supervisor without containers ends after a second, however slow the
 /// machine is; a runtime that has connected and not spoken yet is among what was left to it, and it stays for that one.
 #[test]
-fn a_supervisor_that_was_left_a_socket_nobody_finds_makes_another() {
+fn supervisor_with_unreachable_socket_makes_another() {
     if skipped() {
         return;
     }
@@ -354,9 +354,9 @@ fn toucher() {
     println!("touched {}", asked.count());
 }
 
-/// The page tables for such a page are charged to the supervisor, so nobody gets many.
+/// The page tables for such a page are charged to the supervisor, so no container gets many.
 #[test]
-fn pages_that_calls_bring_in_are_paid_for() {
+fn faulted_pages_are_charged_to_budget() {
     let script = "for percent in 0 100; do
             tell \"budget\n$percent\" >/dev/null; $MPU run -- $CALLER --exact toucher --ignored --nocapture
         done
@@ -372,7 +372,7 @@ fn pages_that_calls_bring_in_are_paid_for() {
 }
 
 #[test]
-fn a_log_that_takes_nothing_ends_neither_keeper_nor_supervisor() {
+fn full_log_ends_neither_keeper_nor_supervisor() {
     let script = format!(
         "$MPU run -- {ASKER} & run=$!
         until tell state | grep -q '\"listeners\":1'; do sleep 0.05; done
@@ -389,7 +389,7 @@ const PID: &str = "sed -n 's/.*\"pid\":\\([0-9]*\\).*/\\1/p'";
 
 /// A container that has all numbers of processes for a moment must not cost another one its listener.
 #[test]
-fn a_listener_for_which_there_is_no_thread_is_attended_later() {
+fn listener_without_thread_is_attended_later() {
     let script = format!(
         "group=
         for at in /sys/fs/cgroup/pids /sys/fs/cgroup /sys/fs/cgroup/unified; do

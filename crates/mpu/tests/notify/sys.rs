@@ -15,7 +15,7 @@ pub fn control(file: &File, cmd: u32, size: u32) -> io::Result<()> {
     block[1] = u64::from(cmd);
     block[2] = params.as_mut_ptr() as u64;
     block[3] = u64::from(size);
-    // SAFETY: whoever answers writes at most the 32 bytes of `block` and the `size` bytes of `params`, both ours.
+    // SAFETY: the driver or the supervisor writes at most the 32 bytes of `block` and the `size` bytes of `params`, both ours.
     match unsafe { libc::ioctl(file.as_raw_fd(), RM_CONTROL, block.as_mut_ptr()) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
@@ -24,7 +24,7 @@ pub fn control(file: &File, cmd: u32, size: u32) -> io::Result<()> {
 
 /// Asks with an argument at this place, where this program has zeros: a control of number 0.
 pub fn control_at(file: &File, argument: *const u8) -> io::Result<()> {
-    // SAFETY: whoever answers a control of number 0 writes nothing; where nothing is mapped, it says so.
+    // SAFETY: the driver and the supervisor write nothing for a control of number 0; an unmapped address is an error.
     match unsafe { libc::ioctl(file.as_raw_fd(), RM_CONTROL, argument) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),

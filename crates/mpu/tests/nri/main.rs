@@ -115,7 +115,7 @@ fn a_containers_own_profile_is_kept_and_the_listener_added() {
     assert_eq!((after.text(5), after.text(6)), (place.listener().display().to_string(), "mpu".into()));
     let rules: Vec<Fields> = after.all(7).iter().map(|rule| Fields::of(rule)).collect();
     let of = |name: &str| rules.iter().filter(|rule| rule.texts(1).contains(&name.to_owned())).collect::<Vec<_>>();
-    // `ioctl` is allowed by its argument now, but for the three that the engine is told of.
+    // `ioctl` is allowed by its argument now, but for the three that the engine gets.
     let ioctl = of("ioctl");
     assert!(ioctl.iter().all(|rule| rule.all(4).len() == 1), "one condition for each rule");
     let told: Vec<_> =
@@ -131,12 +131,12 @@ fn a_containers_own_profile_is_kept_and_the_listener_added() {
     assert_eq!((clone.inner(4).number(2), clone.inner(4).text(4)), (0x7e02_0000, "SCMP_CMP_MASKED_EQ".into()));
     let [clone3] = of("clone3")[..] else { panic!("one rule for clone3") };
     assert_eq!((clone3.text(2), clone3.inner(3).number(1)), ("SCMP_ACT_ERRNO".into(), 38));
-    plugin.says("container worker of pod default/train (0123456789ab): the notify engine is told of its calls", 1);
+    plugin.says("container worker of pod default/train (0123456789ab): the notify engine gets its calls", 1);
     assert!(plugin.log().lines().all(|line| line.contains("Z mpu: ")), "each line has its time: {}", plugin.log());
 }
 
 #[test]
-fn who_gets_the_listener_and_why_others_do_not() {
+fn only_eligible_containers_get_the_listener() {
     let gpu = Made::with_gpu;
     let any = |access: &str| message(&[number(1, 1), bytes(5, access)]);
     let fuse =
@@ -157,7 +157,7 @@ fn who_gets_the_listener_and_why_others_do_not() {
     let (node, mount) = (("/dev/null", 1), "/usr/bin/nvidia-smi");
     let unknown = "its seccomp profile has fields that this mpu does not know";
     let cases: Vec<((&str, &str), Made, &str)> = vec![
-        // Nodes and names, whoever put them there.
+        // Nodes and names, from hooks or the engine.
         (NEW, gpu(), "listens"),
         (NEW, Made { nodes: vec![("/dev/gpu", 195)], ..Made::default() }, "listens"),
         (NEW, Made { mounts: vec!["/dev/nvidia0"], ..Made::default() }, "listens"),
@@ -224,7 +224,7 @@ fn who_gets_the_listener_and_why_others_do_not() {
         let said = plugin.log().split_off(before);
         match expected {
             "" => assert_eq!(said, "", "{what}"),
-            "listens" => assert!(said.contains("is told of its calls"), "{what}: {said}"),
+            "listens" => assert!(said.contains("gets its calls"), "{what}: {said}"),
             reason => {
                 assert!(said.contains("starts without the notify engine: ") && said.contains(reason), "{what}: {said}")
             }
@@ -269,11 +269,11 @@ fn without_a_notify_engine_containers_start_as_without_mpu() {
 }
 
 #[test]
-fn an_engine_that_comes_late_or_restarts_is_found_again() {
+fn plugin_reconnects_to_late_or_restarted_engine() {
     let place = Place::new();
     let mut plugin = Plugin::start(&place, &[]);
     plugin.says("waiting for a container engine at ", 1);
-    // Whoever waits says so once.
+    // A waiting plugin logs that once.
     std::thread::sleep(Duration::from_millis(1200));
     assert_eq!(plugin.log().lines().count(), 1, "{}", plugin.log());
     for _ in 0..3 {
@@ -297,11 +297,11 @@ fn an_engine_that_comes_late_or_restarts_is_found_again() {
 
 /// Each of these ends the connection with a reason, and the next one is as good as any.
 #[test]
-fn an_engine_that_sends_no_messages_is_left_and_tried_again() {
+fn plugin_reconnects_after_malformed_engine_messages() {
     type Bad = (&'static str, fn(&mut Connection), &'static str);
     let bad: [Bad; 8] = [
         ("a frame of 4 GiB", |it| it.raw(&[0, 0, 0, 1, 0xff, 0xff, 0xff, 0xff]), "announced 4294967295 bytes"),
-        ("a frame for nobody, too long", |it| it.raw(&[0, 0, 0, 9, 0, 0x40, 0, 0x0b]), "announced 4194315 bytes"),
+        ("a frame of no stream, too long", |it| it.raw(&[0, 0, 0, 9, 0, 0x40, 0, 0x0b]), "announced 4194315 bytes"),
         (
             "a message of 4 GiB",
             |it| it.frame(1, &[0xff, 0xff, 0xff, 0xff, 0, 0, 0, 1, 1, 0]),
@@ -326,7 +326,7 @@ fn an_engine_that_sends_no_messages_is_left_and_tried_again() {
         assert!(connection.is_given_up(), "{what}: {}", plugin.log());
         plugin.says(says, 1);
     }
-    // What is only odd does no harm: unknown streams and kinds, frames of nothing, of one byte, calls that nobody knows.
+    // What is only odd does no harm: unknown streams and kinds, frames of nothing, of one byte, unknown calls.
     let mut connection = engine.serve(NEW.0, NEW.1);
     connection.frame(0, b"reserved");
     connection.frame(77, &[0; 4096]);
@@ -349,13 +349,13 @@ fn an_engine_that_sends_no_messages_is_left_and_tried_again() {
 }
 
 #[test]
-fn an_engine_that_refuses_or_hangs_is_asked_again_later() {
+fn plugin_retries_refusing_or_silent_engine() {
     let place = Place::new();
     let engine = Engine::at(&place.socket());
     let mut plugin = Plugin::start(&place, &[]);
     engine.accept().refuse("no plugin\n\u{1b}[2J today");
     plugin.says(r"refused the plugin: no plugin\n\u{1b}[2J today", 1);
-    // It registers, and nobody configures it; another does not even take the registration.
+    // It registers, and the engine does not configure it; another does not even take the registration.
     let began = Instant::now();
     let mut silent = engine.accept();
     assert!(began.elapsed() >= Duration::from_millis(900), "not at once");
@@ -394,7 +394,7 @@ fn a_wrong_line_and_a_forbidden_socket_have_their_codes() {
         assert_eq!(done.status.code(), Some(2), "{line:?}");
     }
     if !rustix::process::geteuid().is_root() {
-        println!("skipped: only root can be somebody else");
+        println!("skipped: only root can become another user");
         return;
     }
     let place = Place::new();

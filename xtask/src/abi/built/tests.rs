@@ -138,13 +138,13 @@ __attribute__((used)) static const struct NVOC_EXPORTED_METHOD_DEF __nvoc_export
         Some((dir, types))
     }
 
-    /// Holds the alarms of a built driver against these, its exit against this one, and what is said of it against a part.
+    /// Holds the alarms of a built driver against these, its exit against this one, and its report against a part.
     fn check(&self, expected: &[&str], exit: Option<Outcome>, said: &str) -> Tree {
         let tree = self.tree().unwrap();
         let findings = judged(&tree, &known(), &ROWS);
         check(said, &findings, expected);
         let is_cannot_tell =
-            |error: anyhow::Error| error.to_string().contains("whether something is new cannot be told");
+            |error: anyhow::Error| error.to_string().contains("whether something is new cannot be determined");
         match (outcome(&tree, &findings), exit) {
             (Ok(found), wanted) => assert_eq!(Some(found), wanted, "{said}"),
             (Err(error), wanted) => assert!(wanted.is_none() && is_cannot_tell(error), "{said}"),
@@ -244,7 +244,7 @@ fn table_in_another_form_needs_debug_information() {
 
 /// The flags of anybody, of the driver's own and of root, in the two meanings that they had.
 #[test]
-fn flags_say_who_may_call() {
+fn flags_decide_control_reach() {
     for flags in [[0x8, 0x88, 0x4], [0x10, 0x410, 0x100]] {
         let mut built = Built::new();
         built.made.control("InternalWho", 0, 0x7e57_0107, "NvU32 pid;");
@@ -314,7 +314,7 @@ NV_STATUS rm_calls(void *p) { return os_memcpy_to_user(p, p, 1); }"
 }
 
 #[test]
-fn file_that_is_no_object_of_the_driver_is_named() {
+fn file_without_driver_object_is_refused() {
     let own = fs::read(std::env::current_exe().unwrap()).unwrap();
     let cases: [(&[u8], &str); 6] = [
         (b"", "neither an ELF object nor BTF"),

@@ -90,7 +90,7 @@ impl Rig {
 }
 
 #[test]
-fn what_comes_out_is_where_a_node_looks_for_it() {
+fn built_module_is_found_by_node() {
     let rig = Rig::new();
     let built = rig.build(&rig.options()).expect("built");
     assert_eq!(built.module, rig.at("out").join(RELEASE).join("mpu.ko"));
@@ -155,7 +155,7 @@ fn headers_in_two_packages_need_not_be_where_they_were_made_for() {
 }
 
 #[test]
-fn headers_that_cannot_be_used_say_why() {
+fn unusable_headers_are_refused_with_reason() {
     type Harm = fn(&Rig, &mut BuildOptions);
     let cases: [(&str, &str, Harm); 14] = [
         ("cannot read the folder", "headers_unreadable", |_, o| o.headers = "/nonexistent".into()),
@@ -221,7 +221,7 @@ fn headers_of_another_processor_want_its_compiler_and_its_core() {
 }
 
 #[test]
-fn what_comes_out_for_another_kernel_is_not_kept() {
+fn module_for_another_kernel_is_not_kept() {
     let rig = Rig::new();
     rig.makes("6.9.1-7-cloud-amd64");
     assert_eq!(rig.fails(&rig.options(), "built for kernel 6.9.1-7-cloud-amd64"), "built_wrong");
@@ -238,12 +238,12 @@ fn a_failed_build_names_its_log_and_the_next_one_works() {
 }
 
 #[test]
-fn what_is_there_already_stays() {
+fn existing_output_is_kept() {
     let rig = Rig::new();
     let path = rig.at("out").join(RELEASE).join("mpu.ko");
-    rig.write(&format!("out/{RELEASE}/mpu.ko"), "somebody's");
+    rig.write(&format!("out/{RELEASE}/mpu.ko"), "another's");
     let error = rig.build(&rig.options()).expect_err("there is one");
-    assert_eq!((error.code(), fs::read_to_string(path).expect("readable").as_str()), ("output_exists", "somebody's"));
+    assert_eq!((error.code(), fs::read_to_string(path).expect("readable").as_str()), ("output_exists", "another's"));
     fs::create_dir_all(rig.at("file")).expect("a folder");
     let out = rig.at("headers/Makefile");
     let error = rig.build(&BuildOptions { out, ..rig.options() }).expect_err("a file in the way");
@@ -251,7 +251,7 @@ fn what_is_there_already_stays() {
 }
 
 #[test]
-fn what_comes_there_during_the_build_stays() {
+fn output_created_during_build_is_kept() {
     for (name, other) in [("mpu.ko", NEXT), (NEXT, "mpu.ko")] {
         let rig = Rig::new();
         let place = rig.at("out").join(RELEASE);
@@ -267,7 +267,7 @@ fn what_comes_there_during_the_build_stays() {
 }
 
 #[test]
-fn a_key_that_does_not_sign_leaves_no_module() {
+fn failed_signing_leaves_no_module() {
     let rig = Rig::new();
     let with = |key: &str, cert: &str| BuildOptions {
         sign_key: Some(key.to_string()),

@@ -1,4 +1,4 @@
-//! Kernels that take, refuse and hold a module, and what a person is told.
+//! Kernels that take, refuse and hold a module, and the messages for each.
 
 use super::fake::FakeKernel;
 use super::*;
@@ -33,7 +33,7 @@ fn loaded_module_gives_its_state() {
 }
 
 #[test]
-fn module_that_redirects_nothing_does_not_stay() {
+fn module_without_redirection_is_unloaded() {
     let refused = |what: &str| format!("version=0.1.0\nabi=2\nstate=refused\nrefused={what}\n");
     for (state, code, exit, said, fix) in [
         (String::new(), "no_state", Exit::Failed, "", ""),
@@ -97,7 +97,7 @@ fn unloading_waits_for_callers_but_not_for_ever() {
 }
 
 #[test]
-fn caller_inside_is_named_and_nothing_is_changed() {
+fn caller_inside_is_named_and_blocks_unload() {
     let fake = FakeHost::in_order();
     let kernel = held(&fake);
     kernel.retires.borrow_mut().push(libc::EBUSY);
@@ -122,7 +122,7 @@ fn long_wait_is_several_of_a_minute() {
 }
 
 #[test]
-fn retired_module_that_is_held_can_be_unloaded_later() {
+fn retired_held_module_can_be_unloaded_later() {
     let fake = FakeHost::in_order();
     let kernel = held(&fake);
     kernel.removes.borrow_mut().extend([libc::EAGAIN; 100]);

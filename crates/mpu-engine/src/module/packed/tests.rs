@@ -31,7 +31,7 @@ fn names(folder: &Path) -> Vec<String> {
 }
 
 #[test]
-fn a_module_and_its_twin_come_whole_and_nothing_else_stays() {
+fn module_and_twin_unpack_without_leftovers() {
     let fake = in_order();
     let folder = fake.host().at(STORE).join(RELEASE).join("installed");
     fs::create_dir_all(&folder).expect("a folder");
@@ -53,7 +53,7 @@ fn a_module_and_its_twin_come_whole_and_nothing_else_stays() {
 }
 
 #[test]
-fn what_cannot_be_unpacked_leaves_what_was_there() {
+fn failed_unpack_keeps_previous_module() {
     let fake = in_order();
     let path = unpack(&fake).expect("unpacked");
     for (body, said) in [
@@ -76,7 +76,7 @@ fn what_cannot_be_unpacked_leaves_what_was_there() {
         .contains("cannot be unpacked: there is no zstd on this host"));
 }
 
-/// Whoever reads the store while others unpack finds both files, whole, at every moment.
+/// A process that reads the store while others unpack finds both files, whole, at every moment.
 #[test]
 fn unpackers_do_not_disturb_each_other_or_a_reader() {
     let fake = in_order();

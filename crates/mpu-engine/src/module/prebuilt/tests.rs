@@ -31,7 +31,7 @@ fn one_of_this_version_and_kernel_is_taken_and_the_hosts_own_folder_comes_first(
     assert_eq!(find(&fake.host(), "../6.1.0", all), Found::default(), "a release is one name");
 }
 
-/// What is done to the file, and what is said of it.
+/// Each change to the file, and the reason it is passed over for.
 #[test]
 fn each_reason_passes_one_over_and_the_next_is_taken() {
     let mode = |bits| move |_: &FakeHost, path: &Path| chmod(path, bits);
@@ -138,16 +138,16 @@ fn packed_ones_are_unpacked_and_a_lack_of_the_tool_is_said() {
 }
 
 #[test]
-fn what_is_larger_than_any_module_is_not_read_whole() {
+fn oversized_module_is_passed_over() {
     let (fake, path) = in_order();
     File::options().write(true).open(&path).and_then(|file| file.set_len(1 << 40)).expect("a large file");
     let over = find(&fake.host(), RELEASE, all).passed_over;
     assert!(over[0].why.contains("is larger than 64 MiB"), "{over:?}");
 }
 
-/// Where the folder is a link, whoever may change the link decides which module is loaded.
+/// Where the folder is a link, a user who may change the link decides which module is loaded.
 #[test]
-fn the_folder_may_be_a_link_that_only_root_can_change() {
+fn module_folder_link_must_be_root_only() {
     let (fake, path) = in_order();
     let at = |path: &str| fake.host().at(path);
     fs::rename(at("/usr/lib/mpu/modules"), at("/usr/lib/kept")).expect("moved");
@@ -168,7 +168,7 @@ fn the_folder_may_be_a_link_that_only_root_can_change() {
 }
 
 #[test]
-fn what_the_caller_wants_passes_over_too() {
+fn caller_predicate_can_pass_over_module() {
     let (fake, path) = in_order();
     let found = find(&fake.host(), RELEASE, |built| match built.signed {
         true => Ok(()),

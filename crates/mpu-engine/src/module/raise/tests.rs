@@ -47,7 +47,7 @@ fn answers<'a>(s: &'a Setup, errnos: &[i32]) -> FakeKernel<'a> {
 }
 
 #[test]
-fn module_that_is_up_decides_what_is_done() {
+fn running_module_state_decides_action() {
     let s = Setup::new();
     s.fake.write(STATE, "version=0.0.9\nstate=armed\n");
     let error = fails(&s, &s.kernel(), &s.options(), ("other_version_up", Exit::Failed, (0, 0)));
@@ -258,7 +258,7 @@ fn packed_prebuilt_is_unpacked_only_to_be_loaded() {
 }
 
 #[test]
-fn prebuilt_that_the_kernel_refuses_is_passed_over() {
+fn prebuilt_module_refused_by_kernel_is_passed_over() {
     let s = Setup::new();
     put_prebuilt(&s, THIS);
     put_installed(&s);
@@ -306,7 +306,7 @@ fn named_module_is_unpacked() {
 }
 
 #[test]
-fn named_module_that_is_none_is_refused() {
+fn named_file_without_module_is_refused() {
     let s = Setup::new();
     let host = s.fake.host();
     let check = |name: &str, code: &str, said: &str| {

@@ -16,7 +16,7 @@ fn an_armed_module_is_read() {
 }
 
 #[test]
-fn a_module_of_format_2_says_what_it_goes_by_and_who_is_inside() {
+fn format_2_state_has_argument_and_holders() {
     let state = parse(Instance::Mpu, HELD).expect("a state");
     assert_eq!((&state.phase, state.argument), (&Phase::Armed, Some(Argument::Claimed { errno: 2 })));
     assert_eq!((state.entered, state.translated, state.inside, state.orphans), (Some(9), Some(3), 2, 1));
@@ -89,7 +89,7 @@ fn every_reason_has_a_sentence() {
 }
 
 #[test]
-fn a_module_that_is_not_there_is_no_error() {
+fn absent_module_reads_as_none() {
     let fake = FakeHost::in_order();
     assert_eq!(read(&fake.host()).expect("no error"), None);
     fake.write("/sys/module/mpu/parameters/state", ARMED);

@@ -25,7 +25,7 @@ fn link(fake: &FakeHost, target: impl AsRef<Path>, path: &str) {
     symlink(target, fake.host().at(path)).expect("a link");
 }
 
-/// What is said of a file in a folder.
+/// The verdict on a file in a folder.
 fn said(fake: &FakeHost, folder: &str, path: &str) -> Result<PathBuf, String> {
     real(&fake.host(), &fake.host().at(folder), &fake.host().at(path))
 }
@@ -74,7 +74,7 @@ fn every_folder_on_the_way_is_looked_at() {
 }
 
 #[test]
-fn what_cannot_be_walked_to_is_refused() {
+fn unwalkable_path_is_refused() {
     let fake = in_order();
     link(&fake, "loop", "/opt/loop");
     assert!(said(&fake, "/opt", "/opt/loop").expect_err("a loop").contains("too many links"));
@@ -89,7 +89,7 @@ fn what_cannot_be_walked_to_is_refused() {
 }
 
 #[test]
-fn a_link_that_came_after_the_walk_is_not_opened() {
+fn link_created_after_walk_is_not_opened() {
     let fake = in_order();
     let path = said(&fake, "/a", "/a/b/file").expect("in order");
     fs::rename(fake.host().at("/a/b"), fake.host().at("/a/kept")).expect("moved");

@@ -4,7 +4,7 @@ use super::*;
 use rustix::thread::Gid;
 
 #[test]
-fn what_this_thread_may_do_is_what_the_kernel_says_of_it() {
+fn caller_rights_match_the_kernels_status() {
     let mut caller = Caller::of(Tid::of_this_thread(), None).expect("our own folder");
     let (rights, process) = caller.rights(own_user_namespace().expect("ours").0).expect("our own status");
     assert_eq!((rights.uid, rights.gid), (rustix::process::geteuid(), rustix::process::getegid()));
@@ -19,7 +19,7 @@ fn what_this_thread_may_do_is_what_the_kernel_says_of_it() {
     );
 }
 
-/// A thread that does what it is told.
+/// A thread that runs closures sent to it.
 struct Told {
     tid: Tid,
     order: std::sync::mpsc::Sender<fn()>,
@@ -47,10 +47,10 @@ impl Told {
 }
 
 #[test]
-fn what_a_thread_gave_up_since_it_asked_last_it_does_not_have() {
+fn dropped_rights_are_seen_on_next_call() {
     use rustix::thread::{set_capabilities, set_thread_groups, set_thread_res_gid, set_thread_res_uid};
     if !rustix::process::geteuid().is_root() {
-        println!("skipped: only root can become somebody else");
+        println!("skipped: only root can become another user");
         return;
     }
     let told = Told::start();
@@ -84,7 +84,7 @@ fn what_a_thread_gave_up_since_it_asked_last_it_does_not_have() {
 }
 
 #[test]
-fn kernels_that_keep_what_they_are_asked_about_are_not_asked() {
+fn only_leaking_kernel_releases_are_detected() {
     for (release, leaks) in [
         ("6.14.11-arch1", false),
         ("6.15.0-rc1", true),
@@ -101,7 +101,7 @@ fn kernels_that_keep_what_they_are_asked_about_are_not_asked() {
 }
 
 #[test]
-fn a_thread_is_still_who_it_was_until_it_ends() {
+fn thread_keeps_identity_until_it_ends() {
     let (tell, told) = std::sync::mpsc::channel();
     let (done, wait) = std::sync::mpsc::channel::<()>();
     let thread = std::thread::spawn(move || {
@@ -124,7 +124,7 @@ fn a_thread_is_still_who_it_was_until_it_ends() {
 }
 
 #[test]
-fn what_is_no_drivers_file_is_refused_as_the_kernel_does() {
+fn non_driver_fd_refusal_matches_kernel_errno() {
     use std::os::fd::AsRawFd;
     let caller = Caller::of(Tid::of_this_thread(), None).expect("our own folder");
     let null = std::fs::File::open("/dev/null").expect("/dev/null");
@@ -145,7 +145,7 @@ fn bytes_read() -> Option<u64> {
 }
 
 #[test]
-fn a_refusal_does_not_read_all_that_an_epoll_watches() {
+fn refusal_of_epoll_reads_little() {
     use rustix::event::{epoll, eventfd, EventfdFlags};
     use std::os::fd::AsRawFd;
     let Some(before) = bytes_read() else {

@@ -136,7 +136,7 @@ fn a_server_of_another_authority_or_name_never_sees_the_token() {
 }
 
 #[test]
-fn an_answer_that_is_none_is_an_error_with_a_cause() {
+fn malformed_api_answer_is_an_error() {
     for answer in ["", "{", "[]", "{\"metadata\":{\"labels\":{\"a\":1}}}", "<html>"] {
         let error = server("127.0.0.1", 200, answer).pod("127.0.0.1").labels().unwrap_err();
         assert!(matches!(error, ClusterError::Answer(_)), "{answer:?}: {error}");
@@ -149,7 +149,7 @@ fn an_answer_that_is_none_is_an_error_with_a_cause() {
 }
 
 #[test]
-fn what_does_not_answer_is_left_after_its_time() {
+fn silent_api_server_times_out() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let server = Server { port: listener.local_addr().unwrap().port(), ..server("127.0.0.1", 200, "{}") };
     let began = std::time::Instant::now();
@@ -159,7 +159,7 @@ fn what_does_not_answer_is_left_after_its_time() {
 }
 
 #[test]
-fn a_name_that_is_resolved_for_ever_is_not_waited_for() {
+fn endless_name_resolution_times_out() {
     let began = std::time::Instant::now();
     // As tokio asks getaddrinfo: on a thread of its own, which nothing can interrupt.
     let hangs = async { tokio::task::spawn_blocking(|| std::thread::sleep(Duration::from_secs(20))).await };
@@ -168,7 +168,7 @@ fn a_name_that_is_resolved_for_ever_is_not_waited_for() {
 }
 
 #[test]
-fn credentials_that_are_missing_or_no_credentials_are_named() {
+fn unusable_credential_files_are_named() {
     let server = server("127.0.0.1", 200, "{}");
     let pod = server.pod("127.0.0.1");
     let error_with = |name: &str, text: &str| {

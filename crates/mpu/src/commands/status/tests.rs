@@ -55,7 +55,7 @@ fn json_has_every_row_zero_or_not() {
 }
 
 #[test]
-fn of_two_engines_the_one_that_translates_is_told_of() {
+fn status_of_two_engines_shows_translating_one() {
     let fake = armed();
     let supervisor = FakeSupervisor::on(&fake, fake::state(&["a", "b"]));
     let both = status(&fake.host(), cannot).expect("a status");
@@ -76,7 +76,7 @@ fn of_two_engines_the_one_that_translates_is_told_of() {
 }
 
 #[test]
-fn who_costs_most_is_first_and_who_was_held_back_is_named() {
+fn status_lists_costliest_and_throttled_containers() {
     let fake = FakeHost::in_order();
     let names: Vec<String> = (0..20).map(|at| format!("container-{at:02}")).collect();
     let mut state = fake::state(&names.iter().map(String::as_str).collect::<Vec<_>>());
@@ -131,7 +131,7 @@ fn how_plugins_stand_is_a_line_for_each() {
         let text = status.text(Style::Plain);
         let line = text.lines().find(|line| line.starts_with("nri")).expect("a line");
         assert!(format!("{line}\n").contains(words), "{line}");
-        assert_eq!(status.exit(), Exit::Ok, "the engine is up, whoever brings it containers");
+        assert_eq!(status.exit(), Exit::Ok, "the engine is up, whatever brings it containers");
     }
 }
 
@@ -143,7 +143,7 @@ fn says(text: &str) -> FakeHost {
 }
 
 #[test]
-fn a_module_that_only_stands_is_asked_to_translate_and_armed_when_it_did() {
+fn status_arms_placed_module_after_translation() {
     let proven = status(&says(state::PLACED).host(), translates).expect("a status");
     assert_eq!((proven.exit(), proven.module_state.as_ref().map(|s| &s.state)), (Exit::Ok, Some(&Phase::Armed)));
     let unasked = status(&says(state::PLACED).host(), cannot).expect("a status");
@@ -156,7 +156,7 @@ fn a_module_that_only_stands_is_asked_to_translate_and_armed_when_it_did() {
 }
 
 #[test]
-fn who_is_inside_whom_to_believe_and_who_died_there_is_shown() {
+fn status_shows_holders_argument_and_orphans() {
     let fake = says(state::HELD);
     fake.write("/proc/4242/comm", "python3\n");
     let text = status(&fake.host(), cannot).expect("a status").text(Style::Plain);

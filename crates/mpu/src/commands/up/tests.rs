@@ -40,7 +40,7 @@ fn supervised(s: &Setup, containers: &[&str]) -> FakeSupervisor {
 }
 
 #[test]
-fn up_builds_loads_and_reports_and_again_changes_nothing() {
+fn repeated_up_is_already_up() {
     let s = Setup::new();
     let done = up(&s, &s.kernel()).expect("up");
     assert_eq!((done.result, done.engine), (How::Loaded, Engine::Module));
@@ -56,13 +56,13 @@ fn up_builds_loads_and_reports_and_again_changes_nothing() {
     assert_eq!((kernel.calls.get(), s.fake.snapshot()), ((0, 0), before));
 }
 
-/// `mpu up` of a module that says `placed`, with somebody to ask the driver.
+/// `mpu up` of a module that says `placed`, with a function that asks the driver.
 fn asked(s: &Setup, kernel: &FakeKernel<'_>, ask: Ask) -> Result<Done, Error> {
     up_with(s, kernel, UpOptions { module: s.options(), ask: Some(ask), ..UpOptions::default() })
 }
 
 #[test]
-fn armed_is_said_of_what_was_seen_and_placed_of_what_was_not() {
+fn up_reports_armed_only_after_translation() {
     let s = Setup::new();
     let done = asked(&s, &FakeKernel::taking(&s.fake, state::PLACED), translates).expect("up");
     assert_eq!((done.result, done.exit()), (How::Loaded, Exit::Ok));
@@ -82,7 +82,7 @@ fn armed_is_said_of_what_was_seen_and_placed_of_what_was_not() {
 }
 
 #[test]
-fn module_that_gets_no_calls_does_not_stay_and_one_that_does_not_translate_does() {
+fn up_unloads_only_module_without_calls() {
     let s = Setup::new();
     let kernel = FakeKernel::taking(&s.fake, state::PLACED);
     let options = UpOptions { module: s.options(), ask: Some(misses), ..UpOptions::default() };
@@ -126,7 +126,7 @@ fn without_a_driver_it_waits() {
 }
 
 #[test]
-fn refused_redirect_leaves_nothing_loaded_and_no_record() {
+fn refused_redirect_leaves_no_module_or_record() {
     let s = Setup::new();
     let kernel = FakeKernel::taking(&s.fake, "version=0.1.0\nstate=refused\nrefused=nvidia_unlocked_ioctl:16\n");
     fails(&s, &kernel, by(Asked::Auto, &s), ("redirect_refused", Exit::Refused, (1, 1)));
@@ -153,7 +153,7 @@ fn building_alone_needs_no_rights_and_a_given_module_no_tools() {
 }
 
 #[test]
-fn policy_goes_in_with_the_module_and_a_bad_one_loads_nothing() {
+fn module_loads_only_with_valid_policy() {
     let s = Setup::new();
     s.fake.write(FILE, "[[rule]]\nsees = \"host\"\ncgroup = \"/monitors\"\n");
     up(&s, &s.kernel()).expect("up");
@@ -271,7 +271,7 @@ fn plugin_is_started_with_the_notify_engine_where_the_configuration_wants_it() {
     s.fake.write("/usr/lib/systemd/system/mpu-nri.service", "");
     let asked = s.fake.host().at("/asked");
     s.fake.tool("systemctl", &format!("echo \"$@\" >{}", asked.display()));
-    assert_eq!(note("engine = \"notify\"\n"), "", "nobody wants it");
+    assert_eq!(note("engine = \"notify\"\n"), "", "it is not configured");
     assert!(!asked.exists());
     assert!(note(wanted).starts_with("mpu-nri.service is started"));
     let said = std::fs::read_to_string(asked).expect("asked");

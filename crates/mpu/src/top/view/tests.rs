@@ -80,7 +80,7 @@ fn many_gpus_leave_room_for_processes() {
 }
 
 #[test]
-fn the_foot_and_the_head_say_what_is_on() {
+fn head_and_foot_show_current_mode() {
     let mut app = app();
     press(&mut app, 'p');
     assert!(picture(&mut app, 100, 12).contains("PAUSED"));
@@ -100,7 +100,7 @@ fn the_foot_and_the_head_say_what_is_on() {
 }
 
 #[test]
-fn a_gpu_that_fell_off_the_bus_says_so() {
+fn unreadable_gpu_shows_its_error() {
     let mut app = app();
     let mut lost = seen();
     lost.gpus[1].unreadable = Some("device fell off the bus".to_string());
