@@ -10,7 +10,7 @@ use crate::listing;
 use crate::metrics;
 use crate::nri;
 use crate::top;
-use clap::builder::PossibleValuesParser;
+use clap::builder::{PossibleValuesParser, StyledStr, Styles};
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueHint};
 use mpu_engine::module::elsewhere;
 use mpu_engine::up;
@@ -20,8 +20,8 @@ use std::path::PathBuf;
 
 /// Makes nvidia-smi in a container show that container's own GPU processes. Runs on the host; containers need no change.
 #[derive(Debug, Parser)]
-#[command(name = "mpu", version, max_term_width = 110, arg_required_else_help = true)]
-#[command(after_help = AFTER, after_long_help = long_after())]
+#[command(name = "mpu", version, max_term_width = MAX_WIDTH, arg_required_else_help = true)]
+#[command(help_template = help_template(), after_help = AFTER, after_long_help = long_after())]
 pub struct Cli {
     /// Print one line of JSON on standard output instead of text
     #[arg(long, global = true)]
@@ -34,6 +34,34 @@ pub struct Cli {
     /// What to do
     #[command(subcommand)]
     pub command: Command,
+}
+
+const MAX_WIDTH: usize = 110;
+
+/// The commands that `--help` lists apart, because few people type them.
+const FOR_CLUSTERS: [&str; 7] = ["agent", "nri", "build", "schema", "man", "completions", "metrics"];
+
+/// Lists the commands under two headings. Clap has one heading for all (<https://github.com/clap-rs/clap/issues/1553>), so
+/// it renders each half of the list as a command of its own.
+fn help_template() -> StyledStr {
+    let commands = Command::augment_subcommands(clap::Command::new("mpu"))
+        .max_term_width(MAX_WIDTH)
+        .disable_help_flag(true)
+        .help_template("{all-args}");
+    let list = |commands: clap::Command, is_listed: fn(&str) -> bool| {
+        let others_hidden = |command: clap::Command| match is_listed(command.get_name()) {
+            true => command,
+            false => command.hide(true),
+        };
+        commands.mut_subcommands(others_hidden).render_help().ansi().to_string()
+    };
+    let people = list(commands.clone(), |name| !FOR_CLUSTERS.contains(&name));
+    let clusters = commands.subcommand_help_heading("For clusters, packagers and monitoring");
+    let clusters = list(clusters.disable_help_subcommand(true), |name| FOR_CLUSTERS.contains(&name));
+    let heading = *Styles::default().get_header();
+    let options = format!("{heading}Options:{heading:#}\n{{options}}");
+    format!("{{about-with-newline}}\n{{usage-heading}} {{usage}}\n\n{people}\n{clusters}\n{options}{{after-help}}")
+        .into()
 }
 
 const AFTER: &str = "Examples:
@@ -61,56 +89,9 @@ pub enum Command {
     #[command(long_about = STATUS_LONG)]
     Status,
 
-    /// Measure whether a container on this host gets right answers
-    #[command(long_about = PROBE_LONG)]
-    Probe,
-
     /// Find out what is wrong with MPU on this host, and how to fix it
     #[command(long_about = DOCTOR_LONG, after_help = DOCTOR_EXAMPLES)]
     Doctor(DoctorOptions),
-
-    /// Install this mpu on this host: files, module, service; and start it
-    #[command(alias = "upgrade", long_about = INSTALL_LONG, after_help = INSTALL_EXAMPLES)]
-    Install(install::InstallOptions),
-
-    /// Take MPU down and remove everything that was installed
-    #[command(long_about = UNINSTALL_LONG)]
-    Uninstall(Uninstall),
-
-    /// Put the files of a package below a directory
-    #[command(hide = true)]
-    Stage {
-        /// The directory
-        root: PathBuf,
-    },
-
-    /// Check, show and apply /etc/mpu/config.toml: the engine, and which containers see more than their own processes
-    #[command(long_about = CONFIG_LONG, after_help = CONFIG_EXAMPLES)]
-    Config {
-        /// What to do with it
-        #[command(subcommand)]
-        what: ConfigVerb,
-    },
-
-    /// Build the module for another kernel, for nodes without headers and compiler
-    #[command(long_about = BUILD_LONG, after_long_help = BUILD_EXAMPLES)]
-    Build(elsewhere::BuildOptions),
-
-    /// Export to Prometheus what MPU does and which container uses which GPU
-    #[command(long_about = METRICS_LONG, after_long_help = METRICS_EXAMPLES)]
-    Metrics(metrics::MetricsOptions),
-
-    /// Keep MPU up on a node, as the entry point of a Kubernetes DaemonSet
-    #[command(long_about = AGENT_LONG, after_long_help = AGENT_EXAMPLES)]
-    Agent {
-        /// What to do
-        #[command(subcommand)]
-        what: AgentVerb,
-    },
-
-    /// Have a container engine give GPU containers the notify engine's listener, by the Node Resource Interface (NRI)
-    #[command(long_about = NRI_LONG, after_long_help = NRI_EXAMPLES)]
-    Nri(nri::NriOptions),
 
     /// List the processes on all GPUs: host and container PID, container, pod, user, memory
     #[command(long_about = PS_LONG, after_long_help = PS_EXAMPLES)]
@@ -128,13 +109,41 @@ pub enum Command {
         command: Vec<OsString>,
     },
 
-    /// Parts of the notify engine, which `mpu up` and `mpu run` start
-    #[command(hide = true)]
-    Notify {
-        /// Which part
+    /// Measure whether a container on this host gets right answers
+    #[command(long_about = PROBE_LONG)]
+    Probe,
+
+    /// Check, show and apply /etc/mpu/config.toml: the engine, and which containers see more than their own processes
+    #[command(long_about = CONFIG_LONG, after_help = CONFIG_EXAMPLES)]
+    Config {
+        /// What to do with it
         #[command(subcommand)]
-        what: NotifyVerb,
+        what: ConfigVerb,
     },
+
+    /// Install this mpu on this host: files, module, service; and start it
+    #[command(alias = "upgrade", long_about = INSTALL_LONG, after_help = INSTALL_EXAMPLES)]
+    Install(install::InstallOptions),
+
+    /// Take MPU down and remove everything that was installed
+    #[command(long_about = UNINSTALL_LONG)]
+    Uninstall(Uninstall),
+
+    /// Keep MPU up on a node, as the entry point of a Kubernetes DaemonSet
+    #[command(long_about = AGENT_LONG, after_long_help = AGENT_EXAMPLES)]
+    Agent {
+        /// What to do
+        #[command(subcommand)]
+        what: AgentVerb,
+    },
+
+    /// Have a container engine give GPU containers the notify engine's listener, by the Node Resource Interface (NRI)
+    #[command(long_about = NRI_LONG, after_long_help = NRI_EXAMPLES)]
+    Nri(nri::NriOptions),
+
+    /// Build the module for another kernel, for nodes without headers and compiler
+    #[command(long_about = BUILD_LONG, after_long_help = BUILD_EXAMPLES)]
+    Build(elsewhere::BuildOptions),
 
     /// Print the JSON Schema of what a command prints with --json; without a command, list those that have one
     #[command(long_about = SCHEMA_LONG, after_help = SCHEMA_EXAMPLES)]
@@ -142,6 +151,13 @@ pub enum Command {
         /// The command
         #[arg(value_parser = PossibleValuesParser::new(commands::schema::commands()))]
         command: Option<String>,
+    },
+
+    /// Print the manual page
+    #[command(after_help = "Example:\n  mpu man | man -l -\n  mpu man config check | man -l -")]
+    Man {
+        /// Print the page of this command, such as `up` or `config check`
+        command: Vec<String>,
     },
 
     /// Print a completion script for a shell
@@ -152,11 +168,23 @@ pub enum Command {
         shell: Shell,
     },
 
-    /// Print the manual page
-    #[command(after_help = "Example:\n  mpu man | man -l -\n  mpu man config check | man -l -")]
-    Man {
-        /// Print the page of this command, such as `up` or `config check`
-        command: Vec<String>,
+    /// Export to Prometheus what MPU does and which container uses which GPU
+    #[command(long_about = METRICS_LONG, after_long_help = METRICS_EXAMPLES)]
+    Metrics(metrics::MetricsOptions),
+
+    /// Put the files of a package below a directory
+    #[command(hide = true)]
+    Stage {
+        /// The directory
+        root: PathBuf,
+    },
+
+    /// Parts of the notify engine, which `mpu up` and `mpu run` start
+    #[command(hide = true)]
+    Notify {
+        /// Which part
+        #[command(subcommand)]
+        what: NotifyVerb,
     },
 
     /// The child of `mpu metrics`

@@ -6,6 +6,7 @@
 mod schema;
 
 use assert_cmd::Command;
+use clap::CommandFactory;
 use mpu_host::host::fake::{FakeHost, CONFIG, RELEASE};
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -392,6 +393,29 @@ fn help_version_completions_and_manual_are_there() {
     ] {
         let run = mpu(line);
         assert!(run.code == 0 && run.out.contains(text), "{line:?}: {} {}", run.out, run.err);
+    }
+}
+
+#[test]
+fn help_lists_each_command_once_under_its_heading() {
+    let mut defined = mpu::cli::Cli::command();
+    defined.build();
+    let defined: Vec<&str> = defined.get_subcommands().filter(|c| !c.is_hide_set()).map(|c| c.get_name()).collect();
+    for flag in ["-h", "--help"] {
+        let help = mpu(&[flag]).out;
+        let list = |heading: &str| -> Vec<String> {
+            let (_, list) = help.split_once(heading).unwrap_or_else(|| panic!("no {heading:?}: {help}"));
+            let lines = list.lines().skip(1).take_while(|line| !line.is_empty());
+            let names = lines.filter_map(|line| line.strip_prefix("  ").filter(|line| !line.starts_with(' ')));
+            names.filter_map(|line| line.split(' ').next()).map(str::to_string).collect()
+        };
+        let (people, clusters) = (list("\nCommands:"), list("\nFor clusters, packagers and monitoring:"));
+        assert_eq!(people.join(" "), "up down status doctor ps top run probe config install uninstall help");
+        let mut listed: Vec<&str> = people.iter().chain(&clusters).map(String::as_str).collect();
+        let mut wanted = defined.clone();
+        listed.sort_unstable();
+        wanted.sort_unstable();
+        assert_eq!(listed, wanted, "{flag}: {help}");
     }
 }
 

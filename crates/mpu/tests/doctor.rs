@@ -131,7 +131,7 @@ fn finds(check: &str, level: &str, fix: &str, others: &[&str], breakage: impl Fn
 fn is_safe_to_type(fix: &str) {
     const PROGRAMS: &str =
         "apt-get cat depmod dkms dmesg dnf grep journalctl ls lsmod mkdir modinfo modprobe mokutil mpu \
-        nvidia-ctk nvidia-modprobe openssl rm rmmod sysctl systemctl tail zypper /usr/local/bin/mpu";
+        nvidia-ctk nvidia-modprobe openssl rm rmmod sed sysctl systemctl tail zypper /usr/local/bin/mpu";
     let read = std::process::Command::new("sh").args(["-n", "-c", fix]).output().unwrap();
     assert!(read.status.success(), "{fix}: {}", String::from_utf8_lossy(&read.stderr));
     let command = match fix.strip_prefix('#') {
@@ -318,6 +318,8 @@ fn the_engine() {
     finds("foreign_module", "broken", "sudo rmmod mpu && sudo mpu up", &["engine"], older);
     let left = "sudo rm /etc/modules-load.d/matpool-mpu.conf && sudo depmod";
     finds("foreign_module", "attention", left, &[], |h| h.write("etc/modules-load.d/matpool-mpu.conf", "mpu\n"));
+    let page = "/etc/modules   # docs/moving.md";
+    finds("foreign_module", "attention", page, &[], |h| h.write("etc/modules", "mpu\n"));
     finds("engine", "broken", "reboot", gone, says("abi=2\nstate=stuck"));
     finds("engine", "broken", "ftrace_enabled=1", gone, says("state=refused\nrefused=kernel.ftrace_enabled:16"));
     finds(

@@ -1,6 +1,7 @@
 //! Other projects' modules that have one of our names, and the files that load them again.
 //!
-//! Source of the facts: the Makefile, install.sh and src/mpu_drv.c of matpool/mpu, lengrongfu/mpu and biubushy/mpu. Changes nothing.
+//! Source of the facts: the Makefile, install.sh, run.sh and src/mpu_drv.c of matpool/mpu, lengrongfu/mpu and biubushy/mpu. Changes
+//! nothing.
 
 use super::checks::Unfit;
 use super::packed;
@@ -17,7 +18,12 @@ use std::path::{Path, PathBuf};
 const OLDER: &str = "0.1-pre";
 
 /// Files of systemd-modules-load(8) that those projects write. MPU writes none: its unit loads the module.
-const LOADERS: [&str; 2] = ["/etc/modules-load.d/mpu.conf", "/etc/modules-load.d/matpool-mpu.conf"];
+const LOADERS: [&str; 3] = ["/etc/modules-load.d/mpu.conf", "/etc/modules-load.d/matpool-mpu.conf", MODULES];
+
+/// biubushy's run.sh adds a line to it. Its other lines are not that project's.
+const MODULES: &str = "/etc/modules";
+
+const KERNELS: &str = "/lib/modules";
 
 /// A file that only our sources have, in every release.
 const OUR_SOURCE: &str = "mpu_core.o_shipped";
@@ -29,7 +35,7 @@ pub struct Foreign {
     pub loaded: Vec<&'static str>,
     /// The version of the first.
     pub version: Option<String>,
-    /// Files that load such a module at the next boot, and such modules for the running kernel.
+    /// Files that load such a module at the next boot, and such modules for any kernel of the host.
     pub files: Vec<PathBuf>,
     /// DKMS's entries that are not ours, as `mpu/VERSION`.
     pub dkms: Vec<String>,
@@ -65,12 +71,16 @@ pub fn names_are_free(host: &Host) -> Result<(), Unfit> {
     Err(Unfit::ForeignModule { found: found.in_words(), fix: found.fix() })
 }
 
-/// Modules of that name for the running kernel that are another project's. DKMS's own, and unreadable ones, are not
-/// among them.
+/// Modules of that name for any kernel of the host that are another project's: the next boot may start another kernel.
+/// DKMS's own, and unreadable ones, are not among them.
 fn modules(host: &Host) -> Vec<PathBuf> {
-    let Ok(release) = host.release() else { return Vec::new() };
-    let folders = INSTALLED.iter().filter(|folder| !folder.ends_with("dkms"));
-    let files = folders.flat_map(|folder| named_mpu(&Path::new("/lib/modules").join(&release).join(folder)));
+    let mut releases: Vec<String> = names(&host.at(KERNELS)).collect();
+    releases.sort_unstable();
+    let folders_of = |release: String| {
+        let folders = INSTALLED.iter().filter(|folder| !folder.ends_with("dkms"));
+        folders.map(move |folder| Path::new(KERNELS).join(&release).join(folder))
+    };
+    let files = releases.into_iter().flat_map(folders_of).flat_map(|folder| named_mpu(&folder));
     let is_foreign = |path: &PathBuf| {
         let file = File::open(host.at(path)).ok();
         let bytes = file.and_then(|file| packed::contents(host, file, packed::packing(path).1).ok());
@@ -116,16 +126,20 @@ impl Foreign {
 
     /// The commands that remove it. None of those modules counts its callers: one that is unloaded under a caller can crash the kernel.
     pub fn fix(&self) -> String {
-        let files: Vec<String> = self.files.iter().map(|path| path.display().to_string()).collect();
+        let (lines, files): (Vec<&PathBuf>, Vec<&PathBuf>) =
+            self.files.iter().partition(|path| path.as_path() == Path::new(MODULES));
+        let files: Vec<String> = files.iter().map(|path| path.display().to_string()).collect();
         let remove_files = (!files.is_empty()).then(|| format!("sudo rm {} && sudo depmod", files.join(" ")));
+        let remove_line = (!lines.is_empty()).then(|| format!("sudo sed -i '/^ *mpu *$/d' {MODULES}"));
         let remove_dkms = self.dkms.iter().map(|entry| format!("sudo dkms remove {entry} --all"));
         let unload = self.loaded.iter().map(|name| format!("sudo rmmod {name}"));
         let up = (!self.loaded.is_empty()).then(|| "sudo mpu up".to_string());
-        let commands: Vec<String> = remove_dkms.chain(remove_files).chain(unload).chain(up).collect();
+        let commands: Vec<String> =
+            remove_dkms.chain(remove_files).chain(remove_line).chain(unload).chain(up).collect();
         let comment = match self.loaded.is_empty() {
-            true => "",
+            true => "   # docs/moving.md",
             false => {
-                "   # on Kubernetes remove its DaemonSet first; a reboot is safer than rmmod while GPUs are in use"
+                "   # docs/moving.md; on Kubernetes remove its DaemonSet first; a reboot is safer than rmmod while GPUs are in use"
             }
         };
         commands.join(" && ") + comment

@@ -54,13 +54,26 @@ fn older_mpu_is_named_with_its_leftovers() {
     assert!(left.in_words().contains(&extra) && left.in_words().contains("DKMS mpu/0.1"), "{}", left.in_words());
     let remove =
         format!("sudo dkms remove mpu/0.1 --all && sudo rm /etc/modules-load.d/mpu.conf {extra} && sudo depmod");
-    assert_eq!(left.fix(), remove);
+    assert_eq!(left.fix(), format!("{remove}   # docs/moving.md"));
     fake::load(&fake, "mpu");
     let all = find(&fake.host());
     assert!(all.in_words().starts_with("an older MPU (matpool, lengrongfu or biubushy) is loaded as mpu, and"));
     assert!(all.fix().starts_with(&format!("{remove} && sudo rmmod mpu && sudo mpu up   # ")), "{}", all.fix());
     fake.write("/sys/module/mpu/version", "7\n");
     assert!(find(&fake.host()).in_words().starts_with("another project's module is loaded as mpu"));
+}
+
+#[test]
+fn older_mpu_is_found_for_any_kernel_and_in_etc_modules() {
+    let fake = FakeHost::in_order();
+    let others = "/lib/modules/6.8.0-55-generic/extra/mpu.ko";
+    fake.write(others, "\0author=Magnus\0name=mpu\0");
+    fake.write("/etc/modules", "loop\nmpu\n");
+    let left = find(&fake.host());
+    assert!(left.in_words().contains(others) && left.in_words().contains("/etc/modules"), "{}", left.in_words());
+    // The file has lines of others: it is not removed.
+    let remove = format!("sudo rm {others} && sudo depmod && sudo sed -i '/^ *mpu *$/d' /etc/modules");
+    assert_eq!(left.fix(), format!("{remove}   # docs/moving.md"));
 }
 
 #[test]
