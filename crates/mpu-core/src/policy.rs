@@ -145,7 +145,7 @@ const MOST_BYTES: usize = 1024;
 
 /// The path's first names. A deeper cgroup counts as the one these lead to: a rule fits what is beneath its cgroup, too.
 fn beginning(path: &[u8]) -> &[u8] {
-    let ends = path.iter().enumerate().skip(1).filter(|(_, &byte)| byte == b'/').map(|(at, _)| at);
+    let ends = path.iter().enumerate().skip(1).filter(|&(_, &byte)| byte == b'/').map(|(at, _)| at);
     let end = ends.chain([path.len()]).take(MOST_NAMES).take_while(|&end| end <= MOST_BYTES).last();
     path.get(..end.unwrap_or(0)).unwrap_or_default()
 }

@@ -15,15 +15,15 @@ const EVENT: u32 = 8;
 mod kernel {
     use core::ffi::c_void;
 
-    #[no_mangle]
+    #[unsafe(no_mangle)]
     extern "C" fn mpu_c_view_of(_: *const c_void, _: u32) -> u32 {
         0
     }
-    #[no_mangle]
+    #[unsafe(no_mangle)]
     extern "C" fn mpu_c_host_of(_: *const c_void, _: u32) -> u32 {
         0
     }
-    #[no_mangle]
+    #[unsafe(no_mangle)]
     extern "C" fn mpu_c_started(_: u32) -> u64 {
         0
     }

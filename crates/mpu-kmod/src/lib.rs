@@ -71,7 +71,7 @@ const SEES_GROUP: u32 = 2;
 /// `MPU_SEES_HOST` of kmod/mpu_core.h.
 const SEES_HOST: u32 = 3;
 
-extern "C" {
+unsafe extern "C" {
     /// The number by which the caller knows process `host` (init namespace), 0 if it may not see it.
     fn mpu_c_view_of(view: *const c_void, host: u32) -> u32;
     /// The number in the init namespace of the process that the caller knows as `pid`, 0 if there is none.
@@ -114,7 +114,7 @@ impl PidMap for View {
 }
 
 /// Whether a control of this number can carry PIDs: false for nearly every other number.
-#[no_mangle]
+#[unsafe(no_mangle)]
 pub extern "C" fn mpu_rs_may_claim(cmd: u32) -> bool {
     mpu_abi::may_carry_pids(ControlCmd(cmd))
 }
@@ -124,7 +124,7 @@ pub extern "C" fn mpu_rs_may_claim(cmd: u32) -> bool {
 ///
 /// # Safety
 /// `call` is `MPU_CALL_BYTES` of 8-byte aligned memory and `counter` a u32, both the caller's alone; `argument` is a `struct mpu_argument`.
-#[no_mangle]
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn mpu_rs_begin(call: *mut Call, argument: *const CArgument, counter: *mut u32) -> u32 {
     // SAFETY: the caller gives an initialised argument.
     let argument = unsafe { &*argument };
@@ -148,7 +148,7 @@ pub unsafe extern "C" fn mpu_rs_begin(call: *mut Call, argument: *const CArgumen
 ///
 /// # Safety
 /// `call` was filled by [`mpu_rs_begin`]; `bytes` is `len` bytes of kernel memory that nobody changes now.
-#[no_mangle]
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn mpu_rs_questions(call: *const Call, address: u64, bytes: *const u8, len: u32) -> u32 {
     // SAFETY: `call` is initialised.
     let call = unsafe { &*call };
@@ -163,7 +163,7 @@ pub unsafe extern "C" fn mpu_rs_questions(call: *const Call, address: u64, bytes
 /// `call` was filled by [`mpu_rs_begin`]; `bytes` is `len` bytes of kernel memory that nobody else uses now; `asked` is `questions`
 /// u32 of the caller's alone, or null; `view` is a `struct mpu_view` that lives through the call; the caller holds RCU, as the
 /// callbacks need it.
-#[no_mangle]
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn mpu_rs_copied_in(
     call: *mut Call,
     address: u64,
@@ -191,7 +191,7 @@ pub unsafe extern "C" fn mpu_rs_copied_in(
 ///
 /// # Safety
 /// As for [`mpu_rs_copied_in`]; `copy` is a `struct mpu_copy` of the caller's alone.
-#[no_mangle]
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn mpu_rs_copying_out(
     call: *mut Call,
     address: u64,
@@ -227,7 +227,7 @@ pub unsafe extern "C" fn mpu_rs_copying_out(
 ///
 /// # Safety
 /// `bytes` is `len` bytes of kernel memory that nobody else uses now; `view` as for [`mpu_rs_copied_in`], and RCU.
-#[no_mangle]
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn mpu_rs_event(bytes: *mut u8, len: u32, view: *const c_void) -> u32 {
     // SAFETY: `bytes` is `len` bytes, not shared.
     let bytes = unsafe { slice::from_raw_parts_mut(bytes, len as usize) };
@@ -238,7 +238,7 @@ pub unsafe extern "C" fn mpu_rs_event(bytes: *mut u8, len: u32, view: *const c_v
 ///
 /// # Safety
 /// `call` was filled by [`mpu_rs_begin`].
-#[no_mangle]
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn mpu_rs_copy_missing(call: *const Call) -> bool {
     // SAFETY: `call` is initialised.
     let call = unsafe { &*call };
@@ -246,7 +246,7 @@ pub unsafe extern "C" fn mpu_rs_copy_missing(call: *const Call) -> bool {
 }
 
 /// The counter of a reason that C finds: `MPU_REASON_*` of kmod/mpu_core.h.
-#[no_mangle]
+#[unsafe(no_mangle)]
 pub extern "C" fn mpu_rs_reason(reason: u32) -> u32 {
     REASONS.get(reason as usize).map_or(NOT_COUNTED, |reason| reason_counter(*reason))
 }
@@ -265,7 +265,7 @@ const REASONS: [Reason; 6] = [
 ///
 /// # Safety
 /// `table` is `MPU_POLICY_BYTES` of 4-byte aligned memory, the caller's alone; `rules` is `len` bytes that nobody changes now.
-#[no_mangle]
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn mpu_rs_policy_read(table: *mut Table, rules: *const u8, len: u32) -> u32 {
     // SAFETY: the caller gives writable memory of that size and alignment.
     unsafe { table.write(Table::EMPTY) };
@@ -282,7 +282,7 @@ pub unsafe extern "C" fn mpu_rs_policy_read(table: *mut Table, rules: *const u8,
 /// # Safety
 /// `table` was filled by [`mpu_rs_policy_read`] with these `rules`, which are `len` bytes; `path` is `path_len` bytes; nobody
 /// changes any of them now. `depth` is a u32 of the caller's alone.
-#[no_mangle]
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn mpu_rs_policy(
     table: *const Table,
     rules: *const u8,
@@ -312,7 +312,7 @@ pub unsafe extern "C" fn mpu_rs_policy(
 ///
 /// # Safety
 /// `len` is a u32 and `passed` a bool, both the caller's alone.
-#[no_mangle]
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn mpu_rs_counter_name(counter: u32, len: *mut u32, passed: *mut bool) -> *const c_char {
     let index = counter as usize;
     let control = Control::ALL.get(index).map(|control| control.name());

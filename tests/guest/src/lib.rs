@@ -66,7 +66,9 @@ pub fn main() -> ExitCode {
 /// Starts the process that plays, and waits for it and for whatever loses its parent, as process 1 has to: a dead container that
 /// nobody waits for keeps its listener open (up to Linux 6.10). Not in the process that plays, which waits for its own children.
 fn reap_for(program: &str, argument: &str) -> Result<i32> {
-    let player = Command::new(program).arg(argument).spawn().context("cannot start the process that plays")?;
+    let mut player = Command::new(program);
+    player.arg(argument).env("PATH", "/usr/bin:/bin:/usr/sbin:/sbin").env("HOME", "/root");
+    let player = player.spawn().context("cannot start the process that plays")?;
     loop {
         match wait(WaitOptions::empty()) {
             Ok(Some((pid, status))) if pid.as_raw_nonzero().get() as u32 == player.id() => {

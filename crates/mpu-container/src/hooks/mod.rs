@@ -120,15 +120,12 @@ enum Hook {
     Unknown(Vec<OsString>),
 }
 
-/// Runs the program. For a process that has just begun: it throws the environment away.
+/// Runs the program.
 pub fn main(arguments: Vec<OsString>) -> ExitCode {
     // NVIDIA's files ask for notes this way, those of old by the second name.
     let is_on = |name| std::env::var(name).is_ok_and(|word| matches!(word.as_str(), "1" | "t" | "true"));
     let debug = ["NVIDIA_CTK_DEBUG", "NVIDIA_CDI_DEBUG"].into_iter().any(is_on);
     let quiet = ["NVIDIA_CTK_QUIET", "NVIDIA_CDI_QUIET"].into_iter().any(is_on);
-    for (name, _) in std::env::vars_os() {
-        std::env::remove_var(name);
-    }
     let turns = match parse_all(arguments) {
         Ok(turns) => turns,
         Err(code) => return code,

@@ -6,8 +6,8 @@
 mod sys;
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read};
-use std::process::{Child, Command, Stdio};
+use std::io::{BufRead, BufReader};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 const MPU: &str = env!("CARGO_BIN_EXE_mpu");
@@ -137,7 +137,7 @@ struct Stage {
 }
 
 impl Stage {
-    fn up(script: &str) -> (Stage, BufReader<impl Read>) {
+    fn up(script: &str) -> (Stage, BufReader<ChildStdout>) {
         let up = "$MPU notify hold & until $MPU_STATE; do sleep 0.05; done";
         let state = "test -S /run/mpu/notify/control.sock";
         let mut shell = shell(&format!("{}; {script}", up.replace("$MPU_STATE", state)));
