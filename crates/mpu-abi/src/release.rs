@@ -62,6 +62,8 @@ impl FromStr for Release {
 
 #[cfg(test)]
 mod tests {
+    extern crate std;
+
     use super::*;
 
     #[test]
@@ -70,6 +72,15 @@ mod tests {
         for pair in order.windows(2) {
             assert!(pair[0].parse::<Release>().unwrap() < pair[1].parse::<Release>().unwrap(), "{pair:?}");
         }
+    }
+
+    #[test]
+    fn release_is_written_as_it_was_read() {
+        for text in ["390.157", "470.256.02", "535.104.05"] {
+            let release: Release = text.parse().unwrap();
+            assert_eq!((std::format!("{release}").as_str(), release.branch()), (text, text[..3].parse().unwrap()));
+        }
+        assert!(std::format!("{ParseReleaseError}").contains("535.104.05"));
     }
 
     #[test]

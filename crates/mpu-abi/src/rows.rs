@@ -399,6 +399,27 @@ mod tests {
     }
 
     #[test]
+    fn numbers_of_rows_alone_carry_pids() {
+        assert!(ROWS.iter().all(|row| carries_pids(row.cmd)));
+        // Memory and name of a GPU (ctrl2080fb.h, ctrl2080gpu.h), and no control.
+        for cmd in [0x2080_1303, 0x2080_0110, 0] {
+            assert!(!carries_pids(ControlCmd(cmd)), "{cmd:#x}");
+        }
+        assert_eq!(RowId::at(ROWS.len()), None);
+    }
+
+    #[test]
+    fn tables_that_ask_for_room_or_repeat_are_marked() {
+        let table = |cmd, size| match find(ControlCmd(cmd), size).and_then(row).map(|row| row.layout) {
+            Some(Layout::List(rows) | Layout::Embedded { inner: Inner::Rows(rows), .. }) => (rows.asks_room, rows.repeats),
+            layout => panic!("{layout:?}"),
+        };
+        assert_eq!(table(0x2080_018d, 3812), (false, false));
+        assert_eq!(table(0xb04, 16012), (false, true));
+        assert_eq!(table(0x2080_016e, 16), (true, false));
+    }
+
+    #[test]
     fn a_known_number_takes_any_layout_of_its_control() {
         let control = |cmd, size| find(ControlCmd(cmd), size).and_then(row).map(|row| row.control);
         assert_eq!(control(0x0080_0203, 14408), Some(Control::GpuGetPidInfo));

@@ -2,6 +2,7 @@
 //!
 //! Offsets stand here as numbers, not as the rows' names: this is the second witness to the rows.
 
+use mpu_abi::pid::PID_OF_NOBODY;
 use mpu_abi::{Control, ControlCmd};
 use mpu_core::{Argument, Call, Copied, HostPid, Native, Outcome, PidMap, Reason, ViewPid};
 
@@ -177,6 +178,43 @@ fn record(cmd: u32, size: usize, pid: u32, driver: Words<'_>) -> Option<(u32, u3
 fn accounting_record_of_another_than_was_asked_about_is_none() {
     for (named, is_own) in [(1002, true), (1033, false), (415, false), (4000, false)] {
         assert_eq!(record(0xb03, 48, 2, &[(4, named), (16, 77)]), is_own.then_some((2, 77)), "of {named}");
+    }
+}
+
+#[test]
+fn question_without_room_names_no_process() {
+    for (cmd, size) in RECORDS {
+        let mut bytes = laid(size, &[(4, 2)]);
+        begin(cmd, size).copied_in(PARAMS, &mut bytes, &Namespace, &mut []);
+        assert!(bytes == laid(size, &[(4, PID_OF_NOBODY)]), "{cmd:#x}");
+    }
+}
+
+#[test]
+fn question_is_taken_once_and_only_for_the_driver() {
+    let (cmd, size) = RECORDS[0];
+    let mut bytes = laid(size, &[(4, 2)]);
+    let mut call = begin(cmd, size);
+    assert_eq!(call.questions(PARAMS, &bytes), 1);
+    call.copied_in(PARAMS, &mut bytes, &Namespace, &mut [0]);
+    assert_eq!(call.questions(PARAMS, &bytes), 0, "the bytes hold the driver's number now");
+    let native = begin_as(cmd, size, Native { input: true, output: false });
+    assert_eq!(native.questions(PARAMS, &laid(size, &[(4, 2)])), 0);
+}
+
+#[test]
+fn call_names_its_control_samples_and_answer() {
+    let cases = [
+        (0x2080_018d, 3812, Control::GpuGetPids, false),
+        (0x2080_2083, 24, Control::PerfGpumonUtil, true),
+        (0x2080_2096, 16 + 72 * (8 + 6 * 128), Control::PerfGpumonUtilV2, true),
+        (0x2080_016e, 16, Control::NvencSessions, false),
+    ];
+    for (cmd, size, control, samples) in cases {
+        let mut call = begin(cmd, size);
+        assert_eq!((call.control(), call.samples(), call.answered()), (Some(control), samples, false), "{cmd:#x}");
+        call.copying_out(PARAMS, &mut vec![0; size], &Namespace, &[]);
+        assert!(call.answered(), "{cmd:#x}");
     }
 }
 
@@ -544,10 +582,10 @@ fn every_reason_of_the_core_can_fire() {
     // NoMemory, Unreadable, CopyNotSeen, Exempt, ProbePending and OutOfReach belong to the engines; the guest stories make them fire, the last in
     // `passed_call_is_counted_by_reason`.
     assert_eq!(Reason::ALL.len(), 9);
-    let mut names: Vec<_> = Reason::ALL.iter().map(|reason| reason.name()).collect();
-    names.sort_unstable();
-    names.dedup();
-    assert_eq!(names.len(), Reason::ALL.len());
+    for text in [Reason::name, Reason::explanation] {
+        let texts: std::collections::HashSet<&str> = Reason::ALL.into_iter().map(text).collect();
+        assert_eq!(texts.len(), Reason::ALL.len(), "{texts:?}");
+    }
     for (place, reason) in Reason::ALL.into_iter().enumerate() {
         assert_eq!(reason as usize, place);
     }
