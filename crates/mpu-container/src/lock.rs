@@ -95,7 +95,7 @@ mod tests {
     use std::thread;
 
     #[test]
-    fn a_wait_ends_and_names_who_has_it() {
+    fn lock_wait_ends_and_names_holder() {
         let dir = tempfile::tempdir().expect("a folder");
         let path = dir.path().join("lock");
         let first = Lock::take(&path, Duration::ZERO).expect("a lock");
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_made_for_a_lock_goes_with_it() {
+    fn folders_made_for_lock_are_removed() {
         let dir = tempfile::tempdir().expect("a folder");
         let file = dir.path().join("etc/docker/daemon.json");
         drop(Lock::of(&file).expect("nobody has it").expect("a lock"));
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_for_a_folder_that_comes_and_goes_ends_well() {
+    fn lock_in_vanishing_folder_is_taken() {
         let dir = tempfile::tempdir().expect("a folder");
         let path = dir.path().join("a/b/lock");
         thread::scope(|scope| {

@@ -135,7 +135,7 @@ mod tests {
     use std::os::unix::fs::FileTypeExt;
 
     #[test]
-    fn what_is_no_file_is_refused_at_once_and_by_name() {
+    fn non_files_are_refused_at_once() {
         let dir = tempfile::tempdir().expect("a folder");
         let pipe = dir.path().join("pipe");
         rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).expect("a pipe");
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn where_a_link_points_is_written_though_nothing_is_there() {
+    fn target_of_dangling_link_is_written() {
         let dir = tempfile::tempdir().expect("a folder");
         let (link, second) = (dir.path().join("link"), dir.path().join("second"));
         std::os::unix::fs::symlink("second", &link).expect("a link");
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_is_read_whole_never_has_half_a_file() {
+    fn drop_in_folder_never_shows_partial_file() {
         let dir = tempfile::tempdir().expect("a folder");
         let folder = dir.path().join("crio.conf.d");
         fs::create_dir(&folder).expect("made");

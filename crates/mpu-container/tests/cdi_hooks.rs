@@ -129,7 +129,7 @@ fn snapshot(top: &Path) -> BTreeMap<PathBuf, String> {
 const UPDATE: [&str; 5] = ["update-ldcache", "--ldconfig-path", "/sbin/ldconfig", "--folder", "/opt/driver"];
 
 #[test]
-fn a_container_finds_the_libraries_that_were_mounted_into_it() {
+fn container_finds_mounted_libraries() {
     let Some(mut bundle) = Bundle::new() else { return };
     let told = bundle.run();
     assert!(!told.status.success() && both(&told).contains("cannot open shared object file"), "{}", both(&told));
@@ -168,7 +168,7 @@ fn a_failing_hook_says_why_and_the_container_does_not_start() {
 /// CVE-2024-0132 and CVE-2025-23359: names that an image, or another container on the same volume, turns into links to
 /// the host between a look and a use.
 #[test]
-fn cve_2024_0132_names_that_become_links_lead_nowhere() {
+fn cve_2024_0132_links_stay_in_root() {
     let Some(mut bundle) = Bundle::new() else { return };
     // Where the hooks write, the image has links to the host, absolute and upwards.
     let (outside, root) = (bundle.path("outside"), bundle.path("rootfs"));

@@ -367,7 +367,7 @@ fn a_second_run_never_takes_the_runtime_of_the_first_for_the_engines_own() {
 }
 
 #[test]
-fn what_makes_no_sense_is_told_before_anything_is_done() {
+fn invalid_options_change_no_files() {
     for (words, part) in [
         (&["--enable-nri-plugin"][..], "nriPluginEnabled=false"),
         (&["--runtime=podman"], "none of docker, containerd and crio"),
@@ -391,7 +391,7 @@ fn what_makes_no_sense_is_told_before_anything_is_done() {
 
 /// As nobody, where that can be: what goes wrong here would be an installation.
 #[test]
-fn whoever_says_nothing_is_told_how_and_nothing_is_done() {
+fn bare_installer_call_prints_usage() {
     if Path::new("/host").is_dir() {
         println!("skipped: /host is here, as in a toolkit container");
         return;
@@ -417,7 +417,7 @@ fn whoever_says_nothing_is_told_how_and_nothing_is_done() {
 }
 
 #[test]
-fn an_engines_file_that_is_not_understood_stays_and_says_why() {
+fn malformed_engine_file_is_left_alone() {
     let host = Host::new("containerd").drop_in("99-nvidia.toml");
     host.write("etc/config", "version = 2\n[plugins\n");
     let done = host.once(&[]);
@@ -428,7 +428,7 @@ fn an_engines_file_that_is_not_understood_stays_and_says_why() {
 }
 
 #[test]
-fn docker_gets_back_what_it_had() {
+fn docker_configuration_is_restored() {
     let theirs = "{\n    \"default-runtime\": \"kata\",\n    \"runtimes\": {\n        \
                   \"nvidia\": {\n            \"path\": \"/their/nvidia\"\n        \
                   },\n        \"kata\": {\n            \"path\": \"/their/kata\"\n        }\n    }\n}\n";
@@ -466,7 +466,7 @@ fn an_administrators_own_runtime_in_containerds_first_file_stays() {
 }
 
 #[test]
-fn a_reader_that_goes_away_ends_nothing() {
+fn closed_stderr_does_not_end_installer() {
     let host = Host::new("docker").set("RUNTIME_RESTART_MODE", "none");
     host.write("etc/config", "{\"log-driver\": \"local\"}\n");
     let mut command = host.command(&[]);
@@ -490,7 +490,7 @@ fn a_reader_that_goes_away_ends_nothing() {
 }
 
 #[test]
-fn a_dry_run_that_nobody_reads_ends_well_and_one_that_is_lost_does_not() {
+fn dry_run_fails_only_on_write_error() {
     let host = Host::new("docker");
     let run = |out: Stdio| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_mpu-container"));
@@ -508,7 +508,7 @@ fn a_dry_run_that_nobody_reads_ends_well_and_one_that_is_lost_does_not() {
 }
 
 #[test]
-fn an_engine_whose_queue_is_full_keeps_nobody_from_ending() {
+fn full_engine_queue_does_not_block_exit() {
     use rustix::net::{bind, listen, socket_with, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
     let host = Host::new("docker");
     host.write("etc/config", "{}");
@@ -544,7 +544,7 @@ fn an_engine_whose_queue_is_full_keeps_nobody_from_ending() {
 /// Docker's `Reload` leaves runtimes alone where the file names none, and the default one where it names none: that is why the file says
 /// "runc" when ours is the default no more. CDI is switched on at its start. A restart stops its containers, unless it has live-restore.
 #[test]
-fn docker_is_to_be_restarted_only_for_what_a_reload_does_not_take() {
+fn docker_restart_is_advised_only_when_needed() {
     let host = Host::new("docker");
     let told = |options: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_mpu-container"));
@@ -570,7 +570,7 @@ fn docker_is_to_be_restarted_only_for_what_a_reload_does_not_take() {
 }
 
 #[test]
-fn what_could_not_be_written_is_not_called_written() {
+fn failed_write_is_not_reported_written() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_mpu-container"));
     // Where no file can be made, whoever asks.
     command.arg0("nvidia-ctk").args(["runtime", "configure", "--config=/proc/mpu-has-no-such-file.json"]);

@@ -149,7 +149,7 @@ fn a_mount_point_behind_a_dangling_link_is_made_in_the_root() {
 }
 
 #[test]
-fn loops_and_names_that_are_none_are_errors() {
+fn link_loops_and_invalid_names_are_errors() {
     let place = Place::new();
     let root = place.root();
     symlink("loop", place.path("loop")).unwrap();
@@ -178,7 +178,7 @@ fn loops_and_names_that_are_none_are_errors() {
 
 /// Each link of the image leads to hundreds of folders that are not there, and then to the next link.
 #[test]
-fn links_to_nothing_do_not_make_folders_without_end() {
+fn dangling_links_create_bounded_folders() {
     let place = Place::new();
     // Not longer: where others rename all the time, as another test does, the kernel begins a walk over `..` anew again and again.
     for number in 0..30 {
@@ -242,7 +242,7 @@ fn modes_do_not_depend_on_the_umask() {
 }
 
 #[test]
-fn what_cannot_be_written_is_an_error_and_stays_whole() {
+fn write_to_readonly_folder_leaves_file_whole() {
     let place = Place::new();
     let root = place.root();
     fs::set_permissions(place.path("etc"), fs::Permissions::from_mode(0o555)).unwrap();
@@ -361,14 +361,14 @@ pub(crate) fn without<T: Send>(call: i64, run: impl FnOnce() -> T + Send) -> T {
 }
 
 #[test]
-fn a_kernel_without_openat2_is_an_error_that_says_so() {
+fn missing_openat2_is_kernel_error() {
     let place = Place::new();
     let result = without(libc::SYS_openat2, || Root::open(&place.path("")));
     assert!(matches!(result, Err(BeneathError::Kernel)), "{result:?}");
 }
 
 #[test]
-fn a_kernel_without_mount_setattr_restricts_what_is_attached() {
+fn without_mount_setattr_attached_mount_is_restricted() {
     if !rustix::process::geteuid().is_root() {
         return println!("skipped: mounting needs root");
     }

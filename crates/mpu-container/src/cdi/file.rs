@@ -216,7 +216,7 @@ devices:
     }
 
     #[test]
-    fn what_is_written_is_read_again_and_is_the_same_text() {
+    fn written_spec_round_trips_to_same_text() {
         let mut spec = parse(YAML.as_bytes(), Format::Yaml).unwrap();
         for name in ["0:1", "1e3", "yes", "null", "0x1", "MIG-1", "010", "1.5", "2001-01-01", "~"] {
             spec.container_edits.env.push(format!("NAME={name}"));
@@ -235,7 +235,7 @@ devices:
     }
 
     #[test]
-    fn fields_that_cdi_does_not_have_are_named() {
+    fn unknown_fields_are_named() {
         let told = |text: &str, format| parse(text.as_bytes(), format).unwrap_err().to_string();
         let json =
             r#"{"cdiVersion":"0.5.0","kind":"a/b","devices":[{"name":"0","containerEdits":{"mount":[]}}],"x":1}"#;

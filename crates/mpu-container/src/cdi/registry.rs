@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_is_none_is_told() {
+    fn file_as_spec_directory_is_reported() {
         let there = tempfile::tempdir().unwrap();
         let path = there.path().join("file");
         fs::write(&path, "").unwrap();

@@ -115,7 +115,7 @@ fn a_node_is_described_in_full() {
 }
 
 #[test]
-fn a_node_that_is_there_speaks_for_itself() {
+fn existing_nodes_keep_their_mode_and_group() {
     use rustix::fs::{chmodat, chownat, makedev, mknodat, AtFlags, FileType, Gid, CWD};
     let host = host();
     let node = |path: &str, mode: u32, major, minor| {
@@ -164,7 +164,7 @@ fn a_node_that_is_there_speaks_for_itself() {
 }
 
 #[test]
-fn a_display_node_that_a_driver_container_lacks_is_as_the_host_has_it() {
+fn display_node_missing_in_driver_container_is_hosts() {
     let (host, driver) = (host(), tempfile::tempdir().expect("a folder"));
     let card = host.path().join("dev/dri/card0");
     let number = rustix::fs::makedev(226, 0);
@@ -182,7 +182,7 @@ fn a_display_node_that_a_driver_container_lacks_is_as_the_host_has_it() {
 }
 
 #[test]
-fn managers_get_the_driver_without_what_draws() {
+fn managers_get_driver_without_desktop_files() {
     let host = host();
     let files = ["libnvidia-egl-gbm.so.1.1.2", &format!("libnvidia-allocator.so.{VERSION}")];
     for file in files {
@@ -305,7 +305,7 @@ fn a_host_without_gpus_has_no_spec() {
 }
 
 #[test]
-fn a_gpu_whose_uuid_the_driver_does_not_know_is_called_by_index() {
+fn gpu_with_unknown_uuid_is_named_by_index() {
     let host = host();
     let mut driver = Driver::find(&host.root()).expect("a driver");
     driver.gpus[0].uuid = "GPU-????????-????-????-????-????????????".into();
@@ -336,7 +336,7 @@ fn the_same_host_gives_the_same_bytes_and_they_are_read_again() {
 }
 
 #[test]
-fn a_container_that_starts_gets_what_it_may_use() {
+fn capabilities_select_container_edits() {
     let host = host();
     let driver = Driver::find(&host.root()).expect("a driver");
     let options = Options::of("/usr/bin/mpu-container".into());
@@ -360,7 +360,7 @@ fn a_container_that_starts_gets_what_it_may_use() {
 }
 
 #[test]
-fn what_is_left_out_is_left_out() {
+fn disabled_hooks_and_sockets_are_left_out() {
     let host = host();
     let mut request = request();
     request.edits.hooks.without = HookName::ALL.into();
@@ -375,7 +375,7 @@ fn what_is_left_out_is_left_out() {
 }
 
 #[test]
-fn users_words_change_what_comes_along() {
+fn user_words_change_options() {
     let words = |words: &[&str]| words.iter().map(ToString::to_string).collect::<Vec<_>>();
     let mut options = Options::of("/a".into());
     let (without, with) = (words(&["all", "dance"]), words(&["chmod"]));

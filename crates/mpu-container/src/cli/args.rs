@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn what_brings_more_than_its_name_says() {
+    fn video_and_display_bring_more_capabilities() {
         assert_eq!(configure("configure -v /ct").capabilities().to_string(), "compute,video");
         assert_eq!(configure("configure -D /ct").capabilities().to_string(), "display,graphics");
     }

@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_drivers_parameters_say_who_owns_the_nodes() {
+    fn node_owner_comes_from_driver_parameters() {
         let read = Owner::read("Mobile: 4294967295\nModifyDeviceFiles: 0\nDeviceFileUID: 3\nDeviceFileMode: 432\n");
         assert_eq!(read, Owner { ours: false, user: 3, group: 0, mode: 0o660 });
         assert_eq!(Owner::read(""), Owner { ours: true, user: 0, group: 0, mode: 0o666 });

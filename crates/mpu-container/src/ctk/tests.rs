@@ -45,7 +45,7 @@ fn a_reason_is_told_once() {
 }
 
 #[test]
-fn generate_writes_what_list_reads() {
+fn generated_spec_is_listed_and_transformed() {
     let host = host();
     let folder = host.path().join("cdi");
     let output = folder.join("nvidia.json");
@@ -67,7 +67,7 @@ fn generate_writes_what_list_reads() {
 }
 
 #[test]
-fn what_cannot_be_done_leaves_no_file() {
+fn failed_generate_leaves_no_file() {
     let host = host();
     let output = host.path().join("nvidia.yaml");
     let generate = |words: &[&str]| {
@@ -86,7 +86,7 @@ fn what_cannot_be_done_leaves_no_file() {
 }
 
 #[test]
-fn flags_say_what_a_spec_holds() {
+fn flags_decide_spec_contents() {
     let host = host();
     let output = host.path().join("nvidia.yaml");
     let code = ctk(&[
@@ -139,7 +139,7 @@ fn config_is_shown_and_changed() {
 
 /// As configuration management does that sets each key by a command of its own.
 #[test]
-fn changes_that_are_made_at_once_are_all_made() {
+fn concurrent_config_changes_are_all_kept() {
     const SETS: [(&str, &str); 6] = [
         ("disable-require", "disable-require = true"),
         ("nvidia-container-cli.no-cgroups", "no-cgroups = true"),
@@ -166,7 +166,7 @@ fn changes_that_are_made_at_once_are_all_made() {
 }
 
 #[test]
-fn runtimes_that_are_made_known_at_once_are_all_known() {
+fn concurrent_runtime_configures_are_all_kept() {
     for (engine, name) in [("docker", "etc/daemon.json"), ("containerd", "etc/config.toml")] {
         let there = tempfile::tempdir().expect("a folder");
         let file = there.path().join(name);
@@ -222,7 +222,7 @@ fn a_pipe_as_a_configuration_is_refused_and_not_waited_for() {
 
 /// Its first file can be named, too, and what is read after it is beside it.
 #[test]
-fn podmans_first_file_is_judged_with_those_that_come_after_it() {
+fn podman_first_file_is_judged_with_later_ones() {
     let there = tempfile::tempdir().expect("a folder");
     let file = |name: &str| there.path().join(name);
     fs::create_dir(file("containers.conf.d")).expect("made");
@@ -291,7 +291,7 @@ fn control_nodes_are_made_and_linked() {
 }
 
 #[test]
-fn a_module_that_is_not_loaded_is_told() {
+fn unloaded_module_creates_no_nodes() {
     let host = Host::with_driver(VERSION);
     host.write("proc/devices", "Character devices:\n195 nvidia\n\nBlock devices:\n");
     assert_eq!(ctk(&["system", "create-device-nodes", "--root", text(host.path()), "--control-devices"]), 1);

@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_driver_that_does_not_answer_leaves_facts_out() {
+    fn silent_driver_leaves_facts_out() {
         let host = Host::with_driver("580.159.04");
         host.gpu("0000:1b:00.0", 0, "GPU-aaaaaaaa-0000-0000-0000-000000000000");
         host.write("dev/nvidia0", "");

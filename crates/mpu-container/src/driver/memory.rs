@@ -445,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_hold_is_an_error() {
+    fn unheld_limit_is_an_error() {
         let host = Host::with(&["a"]);
         let file = host.path("a/dmem.max");
         // A file that keeps nothing, as one of a kernel that does not know the region.
@@ -456,7 +456,7 @@ mod tests {
     }
 
     #[test]
-    fn a_region_is_not_another_whose_name_begins_alike() {
+    fn region_with_same_prefix_is_distinct() {
         let host = Host::with(&["a"]);
         let file = host.path("a/dmem.min");
         fs::write(&file, format!("{REGION}2 5\ndrm/x 3\n{REGION} max\n")).unwrap();
@@ -465,7 +465,7 @@ mod tests {
     }
 
     #[test]
-    fn a_driver_that_cannot_is_not_believed_to() {
+    fn limit_without_driver_support_is_refused() {
         let host = made_up::Host::with_driver("580.159.04");
         host.gpu("0000:1b:00.0", 0, "GPU-aaaaaaaa-0000-0000-0000-000000000000");
         let mut driver = Driver::find(&host.root()).unwrap();

@@ -101,7 +101,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     #[test]
-    fn ours_is_what_leads_to_this_executable() {
+    fn links_to_this_executable_are_ours() {
         let folder = tempfile::tempdir().expect("a folder");
         let at = |name: &str| folder.path().join(name);
         fs::write(at("mpu-container"), "ours").expect("written");

@@ -93,7 +93,7 @@ fn able() -> bool {
 }
 
 #[test]
-fn the_cache_knows_the_folder_and_nothing_else_changes() {
+fn update_adds_folder_and_changes_cache_only() {
     if !able() {
         return;
     }
@@ -145,7 +145,7 @@ fn the_distributions_own_folders_and_files_stay_as_they_are() {
 }
 
 #[test]
-fn who_names_no_folder_means_those_of_before() {
+fn update_without_folders_uses_earlier_ones() {
     if !able() {
         return;
     }
@@ -343,7 +343,7 @@ fn only_a_static_program_of_the_host_is_run() {
 
 /// A program that waits for a FIFO: looked at from outside while it does, and stopped in the end.
 #[test]
-fn the_program_has_nothing_but_the_root_and_is_stopped_when_it_waits() {
+fn hanging_ldconfig_is_isolated_and_stopped() {
     if !able() {
         return;
     }

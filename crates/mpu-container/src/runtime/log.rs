@@ -90,7 +90,7 @@ mod tests {
 
     /// Every command of the runtime would wait, of every container of the host.
     #[test]
-    fn a_log_that_is_a_pipe_keeps_no_container_waiting() {
+    fn log_pipe_does_not_block() {
         let folder = tempfile::tempdir().unwrap();
         let pipe = folder.path().join("log");
         rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();

@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_ours_or_not_alike_stays_alone() {
+    fn foreign_or_different_hooks_stay_separate() {
         let first = hook("createContainer", &ours(), &["nvidia-cdi-hook", "update-ldcache"]);
         let of_ours = |words: &[&str]| hook("createContainer", &ours(), words);
         let others = [

@@ -26,7 +26,7 @@ fn container(prefix: &str) -> String {
 }
 
 #[test]
-fn the_device_cgroup_is_opened_for_what_is_asked() {
+fn device_cgroup_is_opened_for_requested_gpu() {
     let Some(stage) = Stage::new() else { return };
     let group = "/sys/fs/cgroup/devices/mpu-cli-$$";
     let made = format!("test -e /sys/fs/cgroup/devices/devices.allow && mkdir {group} && rmdir {group}");
@@ -51,7 +51,7 @@ fn the_device_cgroup_is_opened_for_what_is_asked() {
 }
 
 #[test]
-fn a_cgroup_that_cannot_be_opened_undoes_the_mounts() {
+fn cgroup_failure_undoes_the_mounts() {
     let Some(stage) = Stage::new() else { return };
     let group = "/sys/fs/cgroup/devices/mpu-cli-$$";
     let made = format!("test -e /sys/fs/cgroup/devices/devices.allow && mkdir {group} && rmdir {group}");
@@ -110,7 +110,7 @@ fn without_root_cgroups_and_modules_are_left_alone_unasked() {
 }
 
 #[test]
-fn kernels_that_restrict_only_what_is_attached_do_so() {
+fn without_mount_setattr_mounts_are_restricted() {
     let Some(stage) = Stage::new() else { return };
     // Before Linux 5.12 there is no mount_setattr.
     let old = "strace -f -o trace -e trace=mount_setattr -e inject=mount_setattr:error=ENOSYS";

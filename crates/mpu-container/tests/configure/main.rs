@@ -13,7 +13,7 @@ use stage::{libraries, tree, Stage, MOUNTS, RELEASE};
 const CONFIGURE: &str = "configure --ldconfig=@/sbin/ldconfig --no-cgroups --compute --utility --device=0";
 
 #[test]
-fn list_names_what_is_there() {
+fn list_prints_existing_parts() {
     let Some(stage) = Stage::new() else { return };
     let folder = libraries();
     let all = stage.says("cli list");
@@ -102,7 +102,7 @@ fn a_container_made_by_hand_gets_its_gpu() {
 }
 
 #[test]
-fn a_second_run_changes_nothing() {
+fn second_configure_run_is_idempotent() {
     let Some(stage) = stage() else { return };
     let run = format!("cli {CONFIGURE} $PWD/ct");
     check_look(&stage.says(&format!("mounts; {run}; sh look > one; {run}; sh look > two; cmp one two; cat two")));
@@ -139,7 +139,7 @@ fn a_process_is_entered_and_its_hosts_mounts_stay() {
 }
 
 #[test]
-fn a_failure_leaves_nothing_behind() {
+fn failed_configure_undoes_everything() {
     let Some(stage) = Stage::new() else { return };
     let before = tree(&stage.path("ct"));
     // A directory where a library belongs: nothing can be mounted there.

@@ -69,7 +69,7 @@ fn an_engine_is_told_of_its_requests_under_every_profile() {
 }
 
 #[test]
-fn every_other_request_is_what_it_was() {
+fn other_ioctls_are_unchanged() {
     Host::each(|host| {
         for (name, profile) in profiles() {
             let engine = host.engine();
@@ -97,7 +97,7 @@ fn every_other_request_is_what_it_was() {
 }
 
 #[test]
-fn a_user_namespace_changes_nothing() {
+fn user_namespace_calls_reach_engine() {
     Host::each(|host| {
         // Its root is somebody else on the host, who has to get to the root's folder and make folders in it.
         for folder in ["", "bundle"] {
@@ -143,7 +143,7 @@ fn a_32_bit_program_is_no_way_round() {
 }
 
 #[test]
-fn who_is_left_out_starts_as_ever_and_the_log_says_why() {
+fn excluded_container_starts_with_logged_reason() {
     Host::each(|host| {
         let call = call();
         let plain = |seccomp: Value| {
@@ -220,7 +220,7 @@ fn the_administrators_policy_counts() {
 
 /// Who comes in later has a filter and a listener of their own, under the same container's name.
 #[test]
-fn programs_that_are_executed_in_a_container_are_heard_too() {
+fn executed_programs_reach_the_engine() {
     Host::each(|host| {
         for no_new_privileges in [true, false] {
             let engine = host.engine();
@@ -243,7 +243,7 @@ fn programs_that_are_executed_in_a_container_are_heard_too() {
 
 /// What a running container needs the socket for; docs/container/notify.md tells it.
 #[test]
-fn a_socket_that_is_gone_keeps_programs_from_being_executed_and_nothing_else() {
+fn missing_socket_blocks_exec_only() {
     Host::each(|host| {
         let engine = host.engine();
         let gone = format!(

@@ -91,7 +91,7 @@ fn links_of_an_image_stay_within_it() {
 }
 
 #[test]
-fn swapping_a_folder_for_a_link_gains_nothing() {
+fn folder_swapped_for_link_stays_contained() {
     let Some(host) = host() else { return };
     for mode in MODES {
         configure(&host, mode, "runc");

@@ -63,7 +63,7 @@ fn check(host: &Host, capabilities: &str, expected: &[&str]) {
 }
 
 #[test]
-fn a_program_is_taken_rather_than_the_script_that_starts_it() {
+fn program_is_preferred_to_wrapper_script() {
     let host = host();
     host.write("usr/bin/nvidia-smi", "#!/bin/sh\nexec /usr/local/nvidia/bin/nvidia-smi\n");
     let smi = |host: &Host| {
@@ -132,7 +132,7 @@ fn a_new_library_comes_with_all_capabilities_only() {
 }
 
 #[test]
-fn the_linkers_list_leads_to_folders_that_nobody_knows() {
+fn linker_cache_leads_to_unusual_folders() {
     let host = Host::with_driver(VERSION);
     library(&host, &format!("opt/driver/libcuda.so.{VERSION}"), "libcuda.so.1", true);
     library(&host, &format!("opt/driver/libnvidia-ml.so.{VERSION}"), "libnvidia-ml.so.1", true);
@@ -173,7 +173,7 @@ fn missing_libraries_are_explained() {
 
 /// The linker's list as ldconfig writes it, for a root with Debian's alternatives.
 #[test]
-fn a_list_that_ldconfig_wrote_leads_there_too() {
+fn real_ldconfig_cache_leads_to_driver_folder() {
     let host = Host::with_driver(VERSION);
     for stem in ["libcuda", "libnvidia-ml", "libnvidia-cfg"] {
         let name = format!("{stem}.so.{VERSION}");

@@ -90,7 +90,7 @@ fn apptainer_and_the_ldconfigs_of_hosts() {
 /// An image in one file, which nobody can write to.
 #[test]
 #[ignore = "makes an image, which takes long: ./x containers --full"]
-fn apptainer_and_an_image_that_is_read_only() {
+fn apptainer_runs_read_only_image() {
     let Some(host) = start() else { return };
     host.ok("apptainer build /tmp/img.sif /tmp/img 2>&1; chmod 644 /tmp/img.sif");
     has_the_second(&exec(&host, "", "--nv --nvccli /tmp/img.sif").1, "root");
