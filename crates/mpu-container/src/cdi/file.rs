@@ -15,7 +15,7 @@ use std::{fs, io};
 /// The largest file that is read. A spec of 8 GPUs with 7 MIG devices each takes about 100 KiB.
 pub const LARGEST: u64 = 4 << 20;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Format {
     Json,
     Yaml,

@@ -6,7 +6,7 @@ use super::version;
 use crate::edits::{ContainerEdits, Hook, Spec};
 use std::path::Path;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Relative {
     Host,
     Container,

@@ -21,10 +21,6 @@ impl Mode {
         ("cdi", Mode::Cdi),
         ("jit-cdi", Mode::JitCdi),
     ];
-
-    pub fn word(self) -> &'static str {
-        word(&Mode::ALL, self)
-    }
 }
 
 /// How CUDA's forward-compatibility libraries are found in mode `legacy`.
@@ -46,10 +42,6 @@ impl CompatMode {
         ("hook", CompatMode::Hook),
         ("disabled", CompatMode::Disabled),
     ];
-
-    pub fn word(self) -> &'static str {
-        word(&CompatMode::ALL, self)
-    }
 }
 
 /// What goes into a log: this and what is worse.
@@ -74,16 +66,8 @@ impl LogLevel {
         ("panic", LogLevel::Error),
     ];
 
-    pub fn word(self) -> &'static str {
-        word(&LogLevel::ALL, self)
-    }
-
     pub fn of_word(text: &str) -> LogLevel {
         let found = LogLevel::ALL.into_iter().find(|(word, _)| word.eq_ignore_ascii_case(text));
         found.map_or(LogLevel::Info, |(_, level)| level)
     }
-}
-
-fn word<T: PartialEq>(all: &[(&'static str, T)], value: T) -> &'static str {
-    all.iter().find(|(_, other)| *other == value).map_or("", |(word, _)| word)
 }

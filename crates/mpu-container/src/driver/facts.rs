@@ -5,6 +5,7 @@
 //! capability; the words for brands as NVIDIA's CUDA images write them.
 
 use super::{Driver, Gpu};
+use crate::require::{Known, Version};
 use mpu_rm::Client;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -94,6 +95,19 @@ impl Driver {
             architecture: client.as_ref().and_then(Client::chip).and_then(compute_capability),
             mig_mode: client.as_ref().and_then(Client::mig_mode),
         }
+    }
+
+    /// What is known of the driver, for an image's conditions.
+    pub fn known(&self) -> Known {
+        let cuda = self.cuda_version().map(Version::from);
+        Known { cuda, driver: Version::parse(&self.version), ..Known::default() }
+    }
+
+    /// The same, and what is known of one of its GPUs. Starts a GPU that is not started.
+    pub fn known_of(&self, gpu: &Gpu) -> Known {
+        let facts = self.facts(gpu);
+        let arch = facts.architecture.map(Version::from);
+        Known { arch, brand: Some(facts.brand.to_owned()), ..self.known() }
     }
 
     /// The newest CUDA that this driver's release has, as (13, 0). No file of a driver says it in a way that could be

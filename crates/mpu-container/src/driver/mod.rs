@@ -28,6 +28,7 @@ pub use error::DriverError;
 pub use facts::Facts;
 pub use memory::{Above, LimitError, MemoryLimits};
 pub use nodes::{imex_channel, Node, LAST_IMEX_CHANNEL};
+pub(crate) use nodes::{number_of, Majors};
 pub use parts::{DriverRoot, Gpu, Mig, Selection};
 pub use proc::field;
 pub use select::UnknownDevice;

@@ -174,7 +174,6 @@ impl Configure {
                 (Change::Delete, true) => say(format!("{file} would be removed: nothing else is in it")),
                 (Change::Delete, false) => say(format!("{file} is removed: nothing else is in it")),
                 (Change::Write(_), false) => say(format!("{file} is written")),
-                (Change::None, _) => {}
             }
         }
         let Some(now) = now else {

@@ -105,7 +105,6 @@ impl Engine {
 
 #[derive(Debug, PartialEq, Eq)]
 pub enum Change {
-    None,
     Write(String),
     Delete,
 }

@@ -187,7 +187,6 @@ impl Plan {
 }
 
 enum Undo {
-    Nothing,
     Unmake,
     Rewrite(String),
     PutBack(text_file::Removed),
@@ -195,7 +194,6 @@ enum Undo {
 
 fn carry(path: &Path, change: &Change) -> io::Result<Undo> {
     match change {
-        Change::None => Ok(Undo::Nothing),
         Change::Write(text) => {
             let old = match text_file::read(path, files::LIMIT) {
                 Ok(old) => Undo::Rewrite(old),
@@ -212,7 +210,6 @@ fn carry(path: &Path, change: &Change) -> io::Result<Undo> {
 fn take_back(path: &Path, undo: Undo) -> Result<(), String> {
     let told = |error: io::Error| format!("{} is changed ({error})", path.display());
     match undo {
-        Undo::Nothing => Ok(()),
         // The file behind a link, not the link.
         Undo::Unmake => text_file::real(path).and_then(fs::remove_file).map_err(told),
         Undo::Rewrite(text) => text_file::save(path, &text).map_err(told),

@@ -22,10 +22,10 @@ use crate::cdi::registry::Unresolvable;
 use crate::cdi::{self, extra, inject, HookName, QualifiedName, Registry};
 use crate::char_links;
 use crate::config::{CompatMode, Config, Mode};
-use crate::driver::{self, Driver, DriverError, DriverRoot, Gpu, Node, Selection, UnknownDevice};
+use crate::driver::{self, Driver, DriverError, DriverRoot, Node, Selection, UnknownDevice};
 use crate::edits::{ContainerEdits, DeviceNode, Hook, Mount};
 use crate::request::{self, Request, RequestError};
-use crate::require::{self, Known, RequireError, Version};
+use crate::require::{self, RequireError};
 use crate::spec::{EditError, Spec};
 use std::path::{Path, PathBuf};
 use thiserror::Error;
@@ -172,18 +172,8 @@ fn conditions(request: &Request, driver: &Driver, selection: &Selection<'_>) -> 
     if request.requirements.is_empty() {
         return Ok(());
     }
-    let version = |(major, minor)| Version::parse(&format!("{major}.{minor}"));
-    let host = Known {
-        driver: Version::parse(&driver.version),
-        cuda: driver.cuda_version().and_then(version),
-        ..Known::default()
-    };
-    let known = |gpu: &&Gpu| {
-        let facts = driver.facts(gpu);
-        Known { arch: facts.architecture.and_then(version), brand: Some(facts.brand.to_owned()), ..host.clone() }
-    };
-    let gpus: Vec<Known> = selection.gpus.iter().map(known).collect();
-    require::check_all(&request.requirements, &host, &gpus).map_err(Box::new)?;
+    let gpus: Vec<_> = selection.gpus.iter().map(|gpu| driver.known_of(gpu)).collect();
+    require::check_all(&request.requirements, &driver.known(), &gpus).map_err(Box::new)?;
     Ok(())
 }
 
