@@ -131,6 +131,7 @@ fn aside<T>(of: &Path, mut what: impl FnMut(NamedTempFile) -> io::Result<T>) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::driver::made_up::fifo;
     use std::io::Read;
     use std::os::unix::fs::FileTypeExt;
 
@@ -138,7 +139,7 @@ mod tests {
     fn non_files_are_refused_at_once() {
         let dir = tempfile::tempdir().expect("a folder");
         let pipe = dir.path().join("pipe");
-        rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).expect("a pipe");
+        fifo(&pipe);
         let socket = dir.path().join("socket");
         let _listening = std::os::unix::net::UnixListener::bind(&socket).expect("a socket");
         for path in [&pipe, &socket, dir.path(), Path::new("/dev/zero")] {
@@ -159,7 +160,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a folder");
         assert_eq!(save(dir.path(), "x").expect_err("a folder").kind(), ErrorKind::IsADirectory);
         let pipe = dir.path().join("pipe");
-        rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).expect("a pipe");
+        fifo(&pipe);
         save(&pipe, "x").expect_err("nobody reads it");
         assert!(fs::metadata(&pipe).expect("there").file_type().is_fifo());
     }

@@ -4,15 +4,10 @@ use super::extra::Mode;
 use super::generate::{self, generate_for, Naming};
 use super::*;
 use crate::capability::Capabilities;
-use crate::driver::made_up::{self, Host};
+use crate::driver::made_up::{self, Host, LIBRARIES, RELEASE as VERSION};
 use crate::driver::{Driver, DriverRoot, Mig};
 use crate::edits::{ContainerEdits, Device, Spec};
-use rustix::fs::{FileType, CWD};
 use serde_json::json;
-use std::os::unix::fs::symlink;
-
-const VERSION: &str = "580.159.04";
-const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
 
 fn uuid(letter: char) -> String {
     format!("GPU-{0}{0}{0}{0}{0}{0}{0}{0}-0000-0000-0000-000000000000", letter)
@@ -23,18 +18,13 @@ fn host() -> Host {
     let host = Host::with_driver(VERSION);
     host.gpu("0000:1b:00.0", 1, &uuid('a'));
     host.gpu("0000:9b:00.0", 0, &uuid('b'));
-    for stem in ["libcuda", "libnvidia-ml"] {
-        let path = format!("{LIBRARIES}/{stem}.so.{VERSION}");
-        host.write(&path, "");
-        std::fs::write(host.path().join(&path), made_up::library(&format!("{stem}.so.1"), true)).expect("a library");
-    }
+    host.libraries_of_driver(&["libcuda", "libnvidia-ml"]);
     host.write("usr/bin/nvidia-smi", "");
     host.write("run/nvidia-persistenced/socket", "");
     host.write("sys/bus/pci/devices/0000:1b:00.0/drm/card0/dev", "226:0\n");
     host.write("dev/dri/by-path/unrelated", "");
-    for (name, target) in [("pci-0000:1b:00.0-card", "../card0"), ("pci-0000:1b:00.0-render", "../renderD128")] {
-        symlink(target, host.path().join("dev/dri/by-path").join(name)).expect("a link");
-    }
+    host.link("../card0", "dev/dri/by-path/pci-0000:1b:00.0-card");
+    host.link("../renderD128", "dev/dri/by-path/pci-0000:1b:00.0-render");
     host
 }
 
@@ -116,17 +106,13 @@ fn a_node_is_described_in_full() {
 
 #[test]
 fn existing_nodes_keep_their_mode_and_group() {
-    use rustix::fs::{chmodat, chownat, makedev, mknodat, AtFlags, FileType, Gid, CWD};
     let host = host();
-    let node = |path: &str, mode: u32, major, minor| {
-        let path = host.path().join(path);
-        mknodat(CWD, &path, FileType::CharacterDevice, mode.into(), makedev(major, minor))?;
-        chmodat(CWD, &path, mode.into(), AtFlags::empty())?;
-        chownat(CWD, &path, None, Some(Gid::from_raw(44)), AtFlags::empty())
+    let node = |path: &str, mode, major, minor| {
+        made_up::node(&host.path().join(path), mode, major, minor)?;
+        std::os::unix::fs::chown(host.path().join(path), None, Some(44))
     };
     if let Err(error) = node("dev/nvidia1", 0o666, 195, 1).and_then(|()| node("dev/dri/card0", 0o640, 226, 0)) {
-        eprintln!("skipped: device nodes cannot be made here: {error}");
-        return;
+        return eprintln!("skipped: device nodes cannot be made here: {error}");
     }
     let spec = generate(&host.root(), &request()).expect("a spec");
     let edits = &device(&spec, "0").container_edits;
@@ -167,11 +153,9 @@ fn existing_nodes_keep_their_mode_and_group() {
 fn display_node_missing_in_driver_container_is_hosts() {
     let (host, driver) = (host(), tempfile::tempdir().expect("a folder"));
     let card = host.path().join("dev/dri/card0");
-    let number = rustix::fs::makedev(226, 0);
-    if rustix::fs::mknodat(CWD, &card, FileType::CharacterDevice, rustix::fs::Mode::from(0o600), number).is_err() {
+    if made_up::node(&card, 0o640, 226, 0).is_err() {
         return eprintln!("skipped: not root, who alone can make device nodes");
     }
-    std::fs::set_permissions(&card, std::os::unix::fs::PermissionsExt::from_mode(0o640)).expect("a mode");
     std::os::unix::fs::chown(&card, None, Some(44)).expect("a group");
     let root = DriverRoot { devices: driver.path().into(), ..host.root() };
     let spec = generate(&root, &request()).expect("a spec");
@@ -186,8 +170,8 @@ fn managers_get_driver_without_desktop_files() {
     let host = host();
     let files = ["libnvidia-egl-gbm.so.1.1.2", &format!("libnvidia-allocator.so.{VERSION}")];
     for file in files {
-        let library = made_up::library(&format!("{}.so.1", file.split(".so").next().unwrap_or_default()), true);
-        std::fs::write(host.path().join(LIBRARIES).join(file), library).expect("a library");
+        let soname = format!("{}.so.1", file.split(".so").next().unwrap_or_default());
+        host.library(&format!("{LIBRARIES}/{file}"), &soname, true);
     }
     host.write("etc/vulkan/icd.d/nvidia_icd.json", "");
     let driver = Driver::find(&host.root()).expect("a driver");

@@ -466,8 +466,7 @@ mod tests {
 
     #[test]
     fn limit_without_driver_support_is_refused() {
-        let host = made_up::Host::with_driver("580.159.04");
-        host.gpu("0000:1b:00.0", 0, "GPU-aaaaaaaa-0000-0000-0000-000000000000");
+        let host = made_up::Host::with_gpu(&[]);
         let mut driver = Driver::find(&host.root()).unwrap();
         let limits = MemoryLimits { soft: 1, hard: 2 };
         let refused = |driver: &Driver| {

@@ -1,6 +1,7 @@
 //! Each hook over a made-up root, with the arguments that NVIDIA's CDI files have.
 
 use super::*;
+use crate::driver::made_up;
 use std::fs;
 use std::io;
 use std::os::unix::fs::{symlink, MetadataExt};
@@ -154,11 +155,7 @@ fn modes_are_set_where_something_is() {
 fn the_profile_names_the_containers_gpus() {
     let bundle = Bundle::new();
     bundle.hook(&["update-application-profile"]).unwrap();
-    let node = |name: &str, minor| {
-        let device = rustix::fs::makedev(195, minor);
-        let kind = rustix::fs::FileType::CharacterDevice;
-        rustix::fs::mknodat(rustix::fs::CWD, bundle.path(name), kind, rustix::fs::Mode::RUSR, device)
-    };
+    let node = |name: &str, minor| made_up::node(&bundle.path(name), 0o400, 195, minor);
     fs::create_dir(bundle.path("dev")).unwrap();
     bundle.write("dev/nvidia7", b"a file is no GPU");
     bundle.hook(&["update-application-profile"]).unwrap();
@@ -315,24 +312,12 @@ fn gpus_without_a_node_are_hidden() {
     }
     // What could make us wait or lead out is no GPU of anybody's.
     fs::create_dir(bundle.path(folder).join("d")).unwrap();
-    rustix::fs::mkfifoat(rustix::fs::CWD, bundle.path(folder).join("d/information"), rustix::fs::Mode::RUSR).unwrap();
+    made_up::fifo(&bundle.path(folder).join("d/information"));
     symlink("/etc/passwd", bundle.path(folder).join("e")).unwrap();
     fs::create_dir(bundle.path("dev")).unwrap();
     bundle.write("dev/nvidia0", b"no device");
-    let node = |path: &str, minor| {
-        let numbers = rustix::fs::makedev(195, minor);
-        let mode = rustix::fs::Mode::from_raw_mode(0o666);
-        let made = rustix::fs::mknodat(
-            rustix::fs::CWD,
-            bundle.path(path),
-            rustix::fs::FileType::CharacterDevice,
-            mode,
-            numbers,
-        );
-        made.unwrap();
-    };
-    node("dev/nvidia1", 1);
-    node("dev/nvidiactl", 255);
+    made_up::node(&bundle.path("dev/nvidia1"), 0o666, 195, 1).unwrap();
+    made_up::node(&bundle.path("dev/nvidiactl"), 0o666, 195, 255).unwrap();
     bundle.hook(&["hide-other-gpus"]).unwrap();
     assert_eq!(shown(), ["b"]);
     assert_eq!(bundle.text(&format!("{folder}/b/information")), "Device Minor: \t 1\n");

@@ -1,6 +1,7 @@
 //! The host's real ldconfig over small roots made of this host's own libraries, and over hostile ones.
 
 use super::*;
+use crate::driver::made_up::fifo;
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::{symlink, MetadataExt, PermissionsExt};
@@ -308,10 +309,6 @@ fn a_file_is_the_same_by_whatever_name_it_is_included() {
             assert_eq!(ours.ok().as_deref(), Some("/opt/driver\n"), "{pattern}, run {run}");
         }
     }
-}
-
-fn fifo(path: &Path) {
-    rustix::fs::mkfifoat(rustix::fs::CWD, path, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR).unwrap();
 }
 
 #[test]
