@@ -57,6 +57,32 @@ fn info_names_the_driver_and_its_gpus() {
     );
 }
 
+/// What starts a container's process in mounts of its own.
+const PRIVATE: &str = "unshare --mount --propagation=private";
+
+/// A container whose process waits, for a script that goes on with `$pid`: what starts it, and what is mounted besides.
+fn container(start: &str, mounts: &str) -> String {
+    format!(
+        r#"
+        mkfifo ready
+        (
+            {start} sh -c '
+                set -eu
+                {MOUNTS}
+                # Its number for the host, by the proc of the host.
+                read number rest < /proc/self/stat
+                mounts
+                {mounts}
+                echo $number > ready
+                exec sleep 100
+            ' > /dev/null &
+        )
+        read pid < ready
+        test $pid -gt 1
+        "#
+    )
+}
+
 /// What a process in the container sees, and how it is mounted.
 const LOOK: &str = r#"
     chroot ct sh -c '
@@ -115,17 +141,7 @@ fn a_process_is_entered_and_its_hosts_mounts_stay() {
     let Some(stage) = stage() else { return };
     let seen = stage.says(&format!(
         r#"
-        mkfifo ready
-        (
-            unshare --mount --propagation=private sh -c '
-                set -eu
-                {MOUNTS}
-                mounts
-                echo $$ > ready
-                exec sleep 100
-            ' > /dev/null &
-        )
-        read pid < ready
+        {}
         trap "kill -9 $pid" EXIT
         findmnt -rn > before
         cli {CONFIGURE} --pid=$pid $PWD/ct
@@ -133,7 +149,8 @@ fn a_process_is_entered_and_its_hosts_mounts_stay() {
         cmp before after
         test ! -e ct/dev/nvidia0
         nsenter --target $pid --mount sh -c "cd $PWD && sh look"
-        "#
+        "#,
+        container(PRIVATE, "")
     ));
     check_look(&seen);
 }
