@@ -15,7 +15,7 @@ pub fn read(path: &Path, longest: u64) -> io::Result<String> {
     String::from_utf8(bytes).map_err(|error| io::Error::new(ErrorKind::InvalidData, error))
 }
 
-/// Opens a regular file, at the end of its links, and waits for nobody.
+/// Opens a regular file, at the end of its links, without waiting for another process.
 ///
 /// # Errors
 /// If it is not there, or is something else.
@@ -55,7 +55,7 @@ pub fn save(path: &Path, text: &str) -> io::Result<()> {
     })
 }
 
-/// Writes to what is no file. Nobody waits for a reader to come, but for the one that is there to go on reading.
+/// Writes to what is no file. Does not wait for a reader to come; waits for the one that is there to go on reading.
 fn pour(path: &Path, text: &str) -> io::Result<()> {
     let mut there = File::options().write(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)?;
     let flags = rustix::fs::fcntl_getfl(&there)?;
@@ -116,7 +116,7 @@ fn folder(path: &Path) -> PathBuf {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).map_or(PathBuf::from("."), PathBuf::from)
 }
 
-/// Does something with a file that nobody else has, on the same file system as another one. CRI-O reads all that is in
+/// Does something with a file that no other process has, on the same file system as another one. CRI-O reads all in
 /// `crio.conf.d`, hidden files too: nothing of ours may lie in such a folder, if the one above will do.
 fn aside<T>(of: &Path, mut what: impl FnMut(NamedTempFile) -> io::Result<T>) -> io::Result<T> {
     let name = of.file_name().ok_or_else(|| io::Error::new(ErrorKind::InvalidInput, "no file's name"))?;
@@ -161,7 +161,7 @@ mod tests {
         assert_eq!(save(dir.path(), "x").expect_err("a folder").kind(), ErrorKind::IsADirectory);
         let pipe = dir.path().join("pipe");
         fifo(&pipe);
-        save(&pipe, "x").expect_err("nobody reads it");
+        save(&pipe, "x").expect_err("there is no reader");
         assert!(fs::metadata(&pipe).expect("there").file_type().is_fifo());
     }
 
@@ -198,7 +198,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a folder");
         let folder = dir.path().join("crio.conf.d");
         fs::create_dir(&folder).expect("made");
-        // Another program's name of that kind is in nobody's way.
+        // Another program's file of such a name is not in the way.
         let left = dir.path().join(format!(".a.conf.{}", std::process::id()));
         fs::write(&left, "left").expect("written");
         fs::write(folder.join(left.file_name().expect("a name")), "left").expect("written");

@@ -1,4 +1,4 @@
-//! `nvidia-ctk-installer` as the GPU Operator runs it: by variables, until it is told to end, beside an engine that is a process.
+//! `nvidia-ctk-installer` as the GPU Operator runs it: by variables, until a signal ends it, beside an engine that is a process.
 //!
 //! The engine is this test's own executable (`engine`): it answers at a socket as containerd does, and ends at SIGHUP, or
 //! as Docker does, and lives on. The rig has a real containerd.
@@ -110,7 +110,7 @@ impl Running {
     }
 }
 
-/// An engine, and whoever starts it again.
+/// An engine, and the thread that starts it again.
 struct Engine {
     stop: Arc<AtomicBool>,
     keeper: JoinHandle<()>,
@@ -160,7 +160,7 @@ fn engine() {
     let _ = fs::remove_file(&socket);
     let listener = UnixListener::bind(&socket).expect("a socket");
     if kind != "docker" {
-        // Whoever runs the tests may have it ignored, as nohup does.
+        // The caller of the tests may have it ignored, as nohup does.
         let ends = Arc::new(AtomicBool::new(true));
         signal_hook::flag::register_conditional_shutdown(signal_hook::consts::SIGHUP, 0, ends).expect("signals");
     } else {
@@ -173,7 +173,7 @@ fn engine() {
         });
     }
     for stream in listener.incoming() {
-        let mut stream = stream.expect("somebody");
+        let mut stream = stream.expect("a caller");
         if kind == "docker" {
             let mut asked = [0; 16];
             let _ = stream.read(&mut asked);
@@ -389,7 +389,7 @@ fn invalid_options_change_no_files() {
     }
 }
 
-/// As nobody, where that can be: what goes wrong here would be an installation.
+/// As the user nobody, where that can be: a failure here would be an installation.
 #[test]
 fn bare_installer_call_prints_usage() {
     if Path::new("/host").is_dir() {
@@ -516,7 +516,7 @@ fn full_engine_queue_does_not_block_exit() {
     let address = SocketAddrUnix::new(host.at("engine.sock")).expect("a name");
     let hung = socket(SocketFlags::CLOEXEC);
     bind(&hung, &address).expect("bound");
-    listen(&hung, 0).expect("heard by nobody");
+    listen(&hung, 0).expect("a queue");
     let waiting: Vec<_> = (0..4).map(|_| socket(SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)).collect();
     assert!(waiting.iter().any(|one| rustix::net::connect(one, &address).is_err()), "the queue is full");
     let mut child = host.command(&[]).spawn().expect("started");
@@ -538,7 +538,7 @@ fn full_engine_queue_does_not_block_exit() {
         thread::sleep(Duration::from_secs(1));
     }
     child.kill().expect("killed");
-    panic!("it waits for an engine that answers nobody");
+    panic!("it waits for an engine that does not answer");
 }
 
 /// Docker's `Reload` leaves runtimes alone where the file names none, and the default one where it names none: that is why the file says
@@ -572,7 +572,7 @@ fn docker_restart_is_advised_only_when_needed() {
 #[test]
 fn failed_write_is_not_reported_written() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_mpu-container"));
-    // Where no file can be made, whoever asks.
+    // Where no file can be made, not even by root.
     command.arg0("nvidia-ctk").args(["runtime", "configure", "--config=/proc/mpu-has-no-such-file.json"]);
     let done = command.output().expect("ran");
     let said = String::from_utf8_lossy(&done.stderr).into_owned();

@@ -1,4 +1,4 @@
-//! What the executable prints where nobody reads any more, or nothing can be written: no panic, and the documented exit code.
+//! What the executable prints where the reader has gone, or nothing can be written: no panic, and the documented exit code.
 
 use std::fs::File;
 use std::os::unix::process::CommandExt;
@@ -62,8 +62,8 @@ fn hook_works_with_unwritable_stderr() {
         let stdin = File::open(&state).expect("there");
         command.arg0(name).args(words).stdin(stdin).stdout(Stdio::null()).stderr(err).status().expect("ended").code()
     };
-    let nobody: [fn() -> Stdio; 2] = [|| full().into(), closed];
-    for err in nobody {
+    let unwritable: [fn() -> Stdio; 2] = [|| full().into(), closed];
+    for err in unwritable {
         assert_eq!(hook("nvidia-container-runtime-hook", &["prestart"], err()), Some(0));
         assert_eq!(hook("nvidia-cdi-hook", &["of-tomorrow"], err()), Some(0));
     }

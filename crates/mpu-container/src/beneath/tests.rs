@@ -240,7 +240,7 @@ fn write_to_readonly_folder_leaves_file_whole() {
     let root = place.root();
     fs::set_permissions(place.path("etc"), fs::Permissions::from_mode(0o555)).unwrap();
     let result = root.create_file(p("/etc/passwd"), b"new", 0o644);
-    // Root may do it all the same; nobody else may.
+    // Root may do it all the same; no other user may.
     match rustix::process::geteuid().is_root() {
         true => result.unwrap(),
         false => {

@@ -53,7 +53,7 @@ pub enum ReadError {
     Parse(#[from] ParseError),
 }
 
-// The reasons are told in the text, so that a list of broken files has them in one line each.
+// The reasons are in the text, so that a list of broken files has them in one line each.
 impl From<serde_json::Error> for ParseError {
     fn from(error: serde_json::Error) -> ParseError {
         ParseError::Json(error.to_string())
@@ -121,7 +121,7 @@ impl<'de> Deserialize<'de> for Parsed {
     }
 }
 
-/// A field's place. What may be `null` has a part of its own there, which is nobody's name.
+/// A field's place. What may be `null` has a part of its own there, which is no name.
 fn named(path: &serde_ignored::Path) -> String {
     path.to_string().split('.').filter(|part| *part != "?").collect::<Vec<_>>().join(".")
 }

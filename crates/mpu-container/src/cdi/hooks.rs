@@ -22,7 +22,7 @@ pub enum HookName {
     UpdateApplicationProfile,
     /// Limits the memory that the container may use of GPUs.
     ApplyCudaMemoryLimits,
-    /// Opens folders to everybody: old releases of crun made them closed.
+    /// Opens folders to all users: old releases of crun made them closed.
     Chmod,
 }
 
@@ -70,7 +70,7 @@ const GPU_ID: &str = "--gpu-id";
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hooks {
     pub program: PathBuf,
-    /// The `ldconfig` that `update-ldcache` is told to run; it finds one by itself otherwise.
+    /// The `ldconfig` for `update-ldcache` to run; it finds one by itself otherwise.
     pub ldconfig: Option<PathBuf>,
     pub without: Vec<HookName>,
 }

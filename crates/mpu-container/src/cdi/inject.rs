@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 pub struct Options {
     pub hooks: Hooks,
     pub sockets: bool,
-    /// Whether the container's process joins the groups of device nodes that are not open to everybody.
+    /// Whether the container's process joins the groups of device nodes that are not open to all users.
     pub groups: bool,
 }
 
@@ -211,10 +211,10 @@ fn mount(file: &File, options: &[&str]) -> Mount {
     }
 }
 
-/// A node, and the group that may use it if not everybody may.
+/// A node, and the group that may use it if not all users may.
 fn describe(node: Node) -> (DeviceNode, Option<u32>) {
     let on_host = fs::metadata(&node.host).ok().filter(|node| node.file_type().is_char_device());
-    // Of a node that nobody has made yet all is said: engines look the rest up on the host, and would not find it.
+    // A node that has not been made yet is described in full: engines look the rest up on the host, and would not find it.
     let unmade = on_host.is_none();
     let mode = on_host.as_ref().map_or_else(|| mode_unmade(&node), |node| node.mode() & 0o7777);
     let group = on_host.as_ref().map(|node| node.gid()).filter(|gid| *gid != 0);
@@ -233,7 +233,7 @@ fn describe(node: Node) -> (DeviceNode, Option<u32>) {
     (described, group.filter(|_| mode & 0o006 != 0o006))
 }
 
-/// The mode of a node that is not on the host. The driver opens its own nodes to everybody; the kernel's display nodes
+/// The mode of a node that is not on the host. The driver opens its own nodes to all users; the kernel's display nodes
 /// are for root and, where the host has made them, a group.
 fn mode_unmade(node: &Node) -> u32 {
     if node.container.starts_with("/dev/dri") {

@@ -2,7 +2,7 @@
 //!
 //! Owns which file a name is looked up in: of two files that describe a device, the one in the later directory counts;
 //! two in one directory leave it undefined, and it is refused. A file that cannot be read takes its own devices away
-//! and no others; who asks for one of them is told of the file.
+//! and no others; the error for one of them names the file.
 //!
 //! Source: CDI specification 1.1.0, "Locating and Using CDI Specifications": `.json` and `.yaml` files right in
 //! `/etc/cdi` and `/var/run/cdi`, later directories before earlier ones.

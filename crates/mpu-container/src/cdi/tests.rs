@@ -99,9 +99,9 @@ fn a_node_is_described_in_full() {
     let node = &device(&spec, "1").container_edits.device_nodes[0];
     assert_eq!((node.major, node.minor, node.permissions.as_deref()), (Some(195), Some(0), Some("rwm")));
     assert_eq!(node.host_path.as_deref(), host.path().join("dev/nvidia0").to_str());
-    assert_eq!((node.kind.as_deref(), node.file_mode), (Some("c"), Some(0o666)), "nobody has made it yet");
+    assert_eq!((node.kind.as_deref(), node.file_mode), (Some("c"), Some(0o666)), "it has not been made yet");
     let card = device(&spec, "0").container_edits.device_nodes.iter().find(|node| node.path == "/dev/dri/card0");
-    assert_eq!(card.and_then(|card| card.file_mode), Some(0o660), "no driver opens it to everybody");
+    assert_eq!(card.and_then(|card| card.file_mode), Some(0o660), "no driver opens it to all users");
 }
 
 #[test]

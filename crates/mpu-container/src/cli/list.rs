@@ -20,7 +20,7 @@ pub fn page(driver: &Driver, list: &List, global: &Global) -> Result<String, Cli
     let config = mig("mig-config", &list.mig_config)?;
     let monitor = mig("mig-monitor", &list.mig_monitor)?;
     if list.device.is_some() {
-        // Whoever rules all of MIG needs no leave for single devices.
+        // A container that rules all of MIG needs no leave for single devices.
         let whole = !list.mig_config.is_empty() || !list.mig_monitor.is_empty();
         devices(driver, &selection, whole, &mut page);
     }

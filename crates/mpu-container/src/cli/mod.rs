@@ -67,7 +67,7 @@ fn ended(result: Result<(), CliError>) -> ExitCode {
     if let Some(fix) = error.fix() {
         text += &format!("{NAME}: fix: {}\n", printable(&fix));
     }
-    // Nobody may be there to read it.
+    // There may be no reader.
     let _ = std::io::stderr().write_all(text.as_bytes());
     ExitCode::FAILURE
 }
@@ -129,8 +129,8 @@ fn require(
 }
 
 fn find(global: &Global, log: &Log) -> Result<Driver, CliError> {
-    // Its nodes, too, unless only the host has them, as the wrapper decides; where nobody has them yet, whoever asks for
-    // them to be made means the root's /dev, if there is one.
+    // Its nodes, too, unless only the host has them, as the wrapper decides; where there are none yet, a request to
+    // make them means the root's /dev, if there is one.
     let has = |root: &Path| root.join("dev/nvidiactl").exists();
     let is_theirs = has(&global.root) || (!has(Path::new("/")) && global.root.join("dev").is_dir());
     let devices = if is_theirs { &global.root } else { Path::new("/") };

@@ -43,7 +43,7 @@ fn of(word: &str, passwd: &str, group: &str) -> Result<User, UserError> {
     let unknown =
         |what, name: &str| UserError::Unknown { word: word.escape_debug().to_string(), what, name: name.into() };
     let (user, wanted) = word.split_once(':').map_or((word, None), |(user, group)| (user, Some(group)));
-    // The kernel's word for nobody is no user.
+    // The kernel's number for no user, -1, is none.
     let number = |text: &str| text.parse().ok().filter(|number| *number != u32::MAX);
     let line = |table: &str, name: &str| -> Option<Vec<String>> {
         let mut lines = table.lines().map(|line| line.split(':').map(String::from).collect::<Vec<_>>());

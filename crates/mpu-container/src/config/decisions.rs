@@ -1,4 +1,4 @@
-//! What can be decided, and what holds where nobody did.
+//! What can be decided, and what holds where no decision was made.
 
 use mpu_seccomp::Notify;
 

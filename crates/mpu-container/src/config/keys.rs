@@ -26,7 +26,7 @@ pub enum Place {
 pub struct Key {
     pub name: &'static str,
     pub default: &'static str,
-    /// What the shipped file shows behind a `#` in place of the default: a value that somebody could want.
+    /// What the shipped file shows behind a `#` in place of the default: a value that an administrator could want.
     pub example: Option<&'static str>,
     pub about: &'static str,
     pub place: Place,

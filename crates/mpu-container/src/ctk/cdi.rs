@@ -10,7 +10,6 @@ use crate::engines::command::path;
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
 
-/// What `nvidia-ctk cdi` does.
 #[derive(Debug, Subcommand)]
 pub(super) enum Verb {
     /// Writes a CDI file that describes this host's GPUs
@@ -32,11 +31,10 @@ impl Verb {
     }
 }
 
-/// What `nvidia-ctk cdi list` takes.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "One name a line on standard output. Files that cannot be used are told on standard error, and the
-others are listed all the same."
+    after_help = "One name a line on standard output. Files that cannot be used are reported on standard error, and
+the others are listed all the same."
 )]
 pub(super) struct List {
     /// A directory of CDI files; of several, a later one overrides an earlier
@@ -61,14 +59,12 @@ impl List {
     }
 }
 
-/// What `nvidia-ctk cdi transform` does.
 #[derive(Debug, Subcommand)]
 pub(super) enum Transform {
     /// Replaces the root directory of the paths in a CDI file
     Root(Root),
 }
 
-/// What `nvidia-ctk cdi transform root` takes.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:
   nvidia-ctk cdi transform root --input=a.yaml --output=b.yaml --from=/run/nvidia/driver --to=/")]

@@ -12,7 +12,6 @@ use clap::builder::PossibleValuesParser;
 use clap::{ArgAction, Args};
 use std::path::{Path, PathBuf};
 
-/// What `nvidia-ctk cdi generate` takes.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   nvidia-ctk cdi generate                                           print the spec

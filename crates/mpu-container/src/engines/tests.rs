@@ -122,7 +122,7 @@ fn removing_restores_original_files() {
             assert_ne!(place.tree(), before, "{engine:?}");
             let force = place.remove();
             let mut left = place.tree();
-            // Of Docker's file nobody knows whether it was there.
+            // Of Docker's file it is not known whether it was there.
             left.retain(|(_, text)| !(before.is_empty() && engine == Engine::Docker && text == "{}\n"));
             assert_eq!(left, before, "{engine:?}");
             assert!(force.program("nvidia").is_none() && force.default.is_none(), "{engine:?}");
@@ -142,7 +142,7 @@ fn default_is_withdrawn_only_on_request() {
     for (engine, theirs) in ENGINES.into_iter().zip(THEIRS) {
         let place = Place::new(engine).top(theirs);
         place.add(&all());
-        assert!(place.add(&wish()).is_default("nvidia"), "{engine:?}: nothing was said of it");
+        assert!(place.add(&wish()).is_default("nvidia"), "{engine:?}: a wish without a default leaves it");
         let force = place.add(&Wish { default: Some(false), ..wish() });
         assert!(!force.is_default("nvidia") && force.program("nvidia") == Some(WRAPPER), "{engine:?}");
         place.add(&all());
@@ -176,7 +176,7 @@ fn leave_withdraws_our_default_runtime() {
         .top("{\"default-runtime\": \"kata\", \"runtimes\": {\"kata\": {\"path\": \"/opt/kata\"}}}");
     assert!(leave::leave(&place.files, is_ours).expect("left").is_none());
     let place = Place::new(Engine::Docker).top("{\"default-runtime\": ");
-    assert!(leave::leave(&place.files, is_ours).is_err(), "a file that cannot be read is told of, and stays");
+    assert!(leave::leave(&place.files, is_ours).is_err(), "a file that cannot be read is an error, and stays");
 }
 
 #[test]
@@ -269,7 +269,7 @@ fn docker_gets_its_features_back_and_no_others_choice() {
         assert_eq!(back(before, false, on), json(on), "we have not set it");
     }
     let off = r#"{"features": {"cdi": false, "new": true}}"#;
-    assert_eq!(back("{}", true, off), json(off), "somebody has turned it off since");
+    assert_eq!(back("{}", true, off), json(off), "it has been turned off since");
     assert_eq!(
         back(r#"{"features": {"x": true}}"#, true, r#"{"features": {"x": true, "cdi": true}}"#),
         json(r#"{"features": {"x": true}}"#)
@@ -379,7 +379,7 @@ fn crio_drop_in_elsewhere_counts_with_directory() {
     assert_eq!(place.add(&wish()).program("nvidia"), Some(WRAPPER));
     assert!(fs::read_to_string(&place.files.top).expect("read").contains(WRAPPER) && place.files.reads_own());
     place.files.drop_in = Some(place.at("/etc/crio/50-ours.toml"));
-    assert!(!place.files.reads_own(), "nobody has told CRI-O of it");
+    assert!(!place.files.reads_own(), "CRI-O does not know of it");
     assert!(place.add(&all()).is_default("nvidia"), "were it read, it would be the last one");
 }
 
@@ -453,7 +453,7 @@ fn drop_in_copy_follows_original() {
     let force = place.add(&wish());
     assert!(fs::read_to_string(&own).expect("read").contains("'newer'"));
     assert!(force.program("nvidia-cdi").is_some(), "the runtime from before is still known");
-    assert!(!force.is_default("nvidia"), "nobody asked for it");
+    assert!(!force.is_default("nvidia"), "it was not asked for");
 }
 
 #[test]
@@ -550,7 +550,7 @@ fn a_copy_goes_though_the_section_has_lists_with_comments() {
 }
 
 #[test]
-fn our_own_runtime_is_nobodys_low_runtime() {
+fn our_own_runtime_is_no_low_runtime() {
     for engine in ENGINES {
         let place = Place::new(engine);
         let wish = Wish { name: "gpu".into(), default: Some(true), ..wish() };
@@ -649,7 +649,7 @@ fn import_is_removed_with_its_file() {
             assert_eq!(plan.changes.last().expect("two").0, place.files.top, "what is imported is there first");
             place.done(Ok(plan));
             let plan = removing(&place.files, &["nvidia"]).expect("a plan");
-            assert_eq!(plan.changes[0].0, place.files.top, "nobody imports what is not there");
+            assert_eq!(plan.changes[0].0, place.files.top, "an import goes before its file");
             place.done(Ok(plan));
             assert_eq!(place.tree(), before, "{name}");
         }

@@ -310,7 +310,7 @@ fn gpus_without_a_node_are_hidden() {
     for (name, text) in [("a", "Device Minor: \t 0\n"), ("b", "Device Minor: \t 1\n"), ("c", "Model: x\n")] {
         bundle.write(&format!("{folder}/{name}/information"), text.as_bytes());
     }
-    // What could make us wait or lead out is no GPU of anybody's.
+    // What could make us wait or lead out is no GPU.
     fs::create_dir(bundle.path(folder).join("d")).unwrap();
     made_up::fifo(&bundle.path(folder).join("d/information"));
     symlink("/etc/passwd", bundle.path(folder).join("e")).unwrap();

@@ -124,7 +124,7 @@ const FLAGS: &[Flag] = &[
 ];
 
 const EXAMPLES: &str = "Examples:
-  nvidia-ctk-installer --runtime=containerd                    as the GPU Operator runs it: until it is told to end
+  nvidia-ctk-installer --runtime=containerd                    as the GPU Operator runs it: until a signal ends it
   nvidia-ctk-installer --runtime=docker --no-daemon --host-root=/ --restart-mode=systemd
   nvidia-ctk-installer --no-runtime-config --no-daemon         the programs alone
 

@@ -1,7 +1,7 @@
 //! Has an engine read its files again.
 //!
-//! Owns how: by systemd, or by a signal to whoever answers at the engine's socket. Docker reads `daemon.json` again at
-//! SIGHUP. containerd ends at it, and whoever keeps it up (systemd, k3s) starts it again, which is waited for.
+//! Owns how: by systemd, or by a signal to the process that answers at the engine's socket. Docker reads `daemon.json` again at
+//! SIGHUP. containerd ends at it, and its supervisor (systemd, k3s) starts it again, which is waited for.
 //!
 //! Source: NVIDIA Container Toolkit 1.20, `cmd/nvidia-ctk-installer/container`; `unix(7)`, `SCM_CREDENTIALS`.
 
@@ -97,7 +97,7 @@ fn systemctl(engine: Engine, root: &Path, ended: &dyn Fn() -> bool, told: &dyn F
     told(command.clone());
     let start = |source| RestartError::Start { command: command.clone(), source };
     let mut child = Command::new(&words[0]).args(&words[1..]).spawn().map_err(start)?;
-    // systemd does its work, or gives up by its own limits, whether or not somebody waits.
+    // systemd does its work, or gives up by its own limits, whether or not we wait.
     while !ended() {
         match child.try_wait().map_err(start)? {
             Some(status) if status.success() => return Ok(()),

@@ -136,7 +136,7 @@ fn the_distributions_own_folders_and_files_stay_as_they_are() {
     fs::write(place.path("etc/ld.so.conf"), "# no include\n/usr/local/lib\n").unwrap();
     fs::write(place.path("etc/ld.so.conf.d/x.conf"), "/ignored\n").unwrap();
     run(&place.root(), Path::new(LDCONFIG), &[FOLDER, "/usr/lib", "/usr/local/lib", FOLDER]).unwrap();
-    // The drop-in files are not reached from there; ldconfig is told by hand.
+    // The drop-in files are not reached from there; ldconfig gets the folders as arguments.
     assert!(place.cache().contains("=> /opt/driver/libm.so.6"), "{}", place.cache());
     assert_eq!(fs::read_to_string(place.path("etc/ld.so.conf")).unwrap(), "# no include\n/usr/local/lib\n");
     let text = |name: &str| fs::read_to_string(place.path("etc/ld.so.conf.d").join(name)).unwrap();
@@ -506,7 +506,7 @@ fn in_a_containers_mounts_the_mounted_libraries_are_found() {
     }
 }
 
-/// A container of a user namespace: its files belong to somebody else, and without capabilities only that user may
+/// A container of a user namespace: its files belong to another user, and without capabilities only that user may
 /// write them.
 #[test]
 fn the_cache_of_a_user_namespaces_container_is_written_as_its_owner() {

@@ -236,7 +236,7 @@ fn extras(driver: &Driver, request: &Request, options: &inject::Options, edits: 
     }
 }
 
-/// The driver's own numbers are known, whether or not the host has made the node already: nobody needs to look.
+/// The driver's own numbers are known, whether or not the host has made the node already: the host need not be asked.
 fn in_full(edits: &mut ContainerEdits) {
     for node in &mut edits.device_nodes {
         node.kind.get_or_insert_with(|| "c".into());
@@ -331,7 +331,7 @@ fn is_whole(capabilities: Capabilities) -> bool {
     Capability::ALL.into_iter().all(|one| one == Capability::Compat32 || capabilities.has(one))
 }
 
-/// Whether a file that describes a device has the driver in it, whoever describes it: `nvidia.com`,
+/// Whether a file that describes a device has the driver in it, of either vendor: `nvidia.com`,
 /// `k8s.device-plugin.nvidia.com`.
 fn brings_the_driver(name: &QualifiedName) -> bool {
     let vendor = name.kind().vendor();

@@ -102,7 +102,7 @@ mod tests {
         let others = [
             ("another program", hook("createContainer", "/bin/true", &["nvidia-cdi-hook", "hide-other-gpus"])),
             ("another call", of_ours(&["other", "hide-other-gpus"])),
-            ("a hook that nobody knows", of_ours(&["nvidia-cdi-hook", "of-tomorrow"])),
+            ("an unknown hook", of_ours(&["nvidia-cdi-hook", "of-tomorrow"])),
             ("an option first", of_ours(&["nvidia-cdi-hook", "--debug", "hide-other-gpus"])),
             ("our own sign", of_ours(&["nvidia-cdi-hook", "chmod", "--path", "--"])),
             (

@@ -214,7 +214,7 @@ fn mode_owner_and_a_link_to_the_file_are_kept() {
         std::os::unix::fs::chown(&real, Some(12), Some(34)).unwrap();
     }
     let inode = fs::metadata(&real).unwrap().ino();
-    // What a process of our number left behind is in nobody's way.
+    // A file that an earlier process of our number left behind is not in the way.
     fs::write(dir.path().join(format!(".config.json.{}", std::process::id())), "old").unwrap();
     Spec::load(dir.path()).unwrap().store().unwrap();
     let meta = fs::metadata(&real).unwrap();

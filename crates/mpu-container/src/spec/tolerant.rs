@@ -108,7 +108,7 @@ mod tests {
             Some(strings),
             "brackets in a string are letters"
         );
-        assert_eq!(read(b"[1]] x"), Some(json!([1])), "what stands behind the first value is nobody's");
+        assert_eq!(read(b"[1]] x"), Some(json!([1])), "the rest behind the first value does not count");
         for text in ["", "{", "{\"a\": \\ud800}", "[\"\\u\"]", "\"\\", "]["] {
             assert_eq!(read(text.as_bytes()), None, "{text}");
         }

@@ -69,7 +69,7 @@ fn memory_limit_hook_names_requested_gpus() {
     let host = Host::new();
     host.ask(&LIMIT[..1]);
     assert!(host.create().status.success());
-    assert_eq!(hooks(&host.spec()), [json!(null); 0], "nobody asks for a limit");
+    assert_eq!(hooks(&host.spec()), [json!(null); 0], "no limit is asked for");
     host.ask(&LIMIT);
     assert!(host.create().status.success());
     let found = hooks(&host.spec());
