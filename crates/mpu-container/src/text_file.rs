@@ -82,7 +82,6 @@ pub fn take_out(path: &Path) -> io::Result<Removed> {
 }
 
 impl Removed {
-    /// Puts it back as it was.
     pub fn put_back(self) -> Result<(), String> {
         let (aside, place) = (self.aside.to_path_buf(), &self.place);
         match fs::rename(&aside, place) {

@@ -53,28 +53,33 @@ impl Drop for Place {
     }
 }
 
-/// Every name, kind, mode, size and content of a directory tree.
-fn snapshot(top: &Path) -> BTreeMap<PathBuf, String> {
-    let mut found = BTreeMap::new();
-    let mut folders = vec![top.to_path_buf()];
+/// Everything below a folder, sorted.
+pub(crate) fn walk(top: &Path) -> Vec<(PathBuf, fs::Metadata)> {
+    let (mut found, mut folders) = (Vec::new(), vec![top.to_path_buf()]);
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
             let about = fs::symlink_metadata(&path).unwrap();
-            let content = match about.file_type() {
-                kind if kind.is_dir() => {
-                    folders.push(path.clone());
-                    String::new()
-                }
-                kind if kind.is_file() => fs::read_to_string(&path).unwrap(),
-                kind if kind.is_symlink() => fs::read_link(&path).unwrap().display().to_string(),
-                _ => String::new(),
-            };
-            let owner = (about.mode(), about.uid(), about.gid(), about.nlink(), about.mtime_nsec());
-            found.insert(path, format!("{owner:?} {content}"));
+            folders.extend(about.is_dir().then(|| path.clone()));
+            found.push((path, about));
         }
     }
+    found.sort_by(|one, other| one.0.cmp(&other.0));
     found
+}
+
+/// Every name, kind, mode, size and content of a directory tree.
+fn snapshot(top: &Path) -> BTreeMap<PathBuf, String> {
+    let about = |(path, about): (PathBuf, fs::Metadata)| {
+        let content = match about.file_type() {
+            kind if kind.is_file() => fs::read_to_string(&path).unwrap(),
+            kind if kind.is_symlink() => fs::read_link(&path).unwrap().display().to_string(),
+            _ => String::new(),
+        };
+        let owner = (about.mode(), about.uid(), about.gid(), about.nlink(), about.mtime_nsec());
+        (path, format!("{owner:?} {content}"))
+    };
+    walk(top).into_iter().map(about).collect()
 }
 
 fn p(path: &str) -> &Path {
@@ -291,8 +296,7 @@ fn a_link_swapped_in_while_we_work_leads_nowhere() {
 #[test]
 fn a_mount_lands_where_the_descriptor_is() {
     if !rustix::process::geteuid().is_root() || unshare().is_err() {
-        println!("skipped: mounting needs root");
-        return;
+        return println!("skipped: mounting needs root");
     }
     let place = Place::new();
     let root = place.root();

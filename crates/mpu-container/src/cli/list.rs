@@ -9,7 +9,6 @@ use crate::driver::files::{File, Files};
 use crate::driver::{Driver, Gpu, Selection};
 use std::path::Path;
 
-/// What `list` prints.
 pub fn page(driver: &Driver, list: &List, global: &Global) -> Result<String, CliError> {
     let mut page = Page::default();
     let words = list.device.clone().unwrap_or_default();

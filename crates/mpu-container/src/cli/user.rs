@@ -95,8 +95,7 @@ mod tests {
     #[test]
     fn a_user_has_none_of_our_groups() {
         if !rustix::process::geteuid().is_root() {
-            eprintln!("skipped: only root can become another user");
-            return;
+            return eprintln!("skipped: only root can become another user");
         }
         let groups = [Gid::from_raw(7), Gid::from_raw(44)];
         // This thread's alone.

@@ -15,7 +15,6 @@ pub(crate) const RELEASE: &str = "580.159.04";
 /// Where a 64-bit Debian has its libraries.
 pub(crate) const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
 
-/// Makes a pipe of that name.
 pub(crate) fn fifo(path: &Path) {
     mknodat(CWD, path, FileType::Fifo, 0o600.into(), 0).expect("a pipe");
 }

@@ -52,19 +52,8 @@ impl Bundle {
     }
 
     fn inodes(&self) -> Vec<(PathBuf, u64, u32, i64)> {
-        let (mut found, mut folders) = (Vec::new(), vec![self.path("")]);
-        while let Some(folder) = folders.pop() {
-            for entry in fs::read_dir(folder).unwrap() {
-                let path = entry.unwrap().path();
-                let about = fs::symlink_metadata(&path).unwrap();
-                if about.is_dir() {
-                    folders.push(path.clone());
-                }
-                found.push((path, about.ino(), about.mode(), about.mtime_nsec()));
-            }
-        }
-        found.sort();
-        found
+        let about = |(path, about): (PathBuf, fs::Metadata)| (path, about.ino(), about.mode(), about.mtime_nsec());
+        crate::beneath::tests::walk(&self.path("")).into_iter().map(about).collect()
     }
 }
 

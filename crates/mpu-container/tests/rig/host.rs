@@ -108,7 +108,6 @@ impl Host {
         PathBuf::from(format!("/proc/{}/root/{}", self.init, path.trim_start_matches('/')))
     }
 
-    /// Writes a file of the host.
     pub fn write(&self, path: &str, text: &str) {
         let place = self.path(path);
         fs::create_dir_all(place.parent().expect("a folder")).expect("the folder is made");
