@@ -3,10 +3,11 @@
 //! Source: NVIDIA Container Toolkit 1.20, `internal/discover/hooks.go`, and `nvidia-cdi-hook --help`.
 
 use crate::edits::Hook;
+use crate::words::Words;
 use std::path::{Path, PathBuf};
 
 /// A hook of `nvidia-cdi-hook`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum HookName {
     /// Makes links: `target::link` each.
     CreateSymlinks,
@@ -27,40 +28,12 @@ pub enum HookName {
 }
 
 impl HookName {
-    pub const ALL: [HookName; 8] = [
-        HookName::CreateSymlinks,
-        HookName::EnableCudaCompat,
-        HookName::UpdateLdcache,
-        HookName::DisableDeviceNodeModification,
-        HookName::HideOtherGpus,
-        HookName::UpdateApplicationProfile,
-        HookName::ApplyCudaMemoryLimits,
-        HookName::Chmod,
-    ];
-
-    pub fn word(self) -> &'static str {
-        match self {
-            HookName::CreateSymlinks => "create-symlinks",
-            HookName::EnableCudaCompat => "enable-cuda-compat",
-            HookName::UpdateLdcache => "update-ldcache",
-            HookName::DisableDeviceNodeModification => "disable-device-node-modification",
-            HookName::HideOtherGpus => "hide-other-gpus",
-            HookName::UpdateApplicationProfile => "update-application-profile",
-            HookName::ApplyCudaMemoryLimits => "apply-cuda-memory-limits",
-            HookName::Chmod => "chmod",
-        }
-    }
-
     /// The point of a container's life: files are changed in its mounts, its cgroup is limited from the host.
     pub fn point(self) -> &'static str {
         match self {
             HookName::ApplyCudaMemoryLimits => "createRuntime",
             _ => "createContainer",
         }
-    }
-
-    pub fn of_word(word: &str) -> Option<HookName> {
-        HookName::ALL.into_iter().find(|hook| hook.word() == word)
     }
 }
 
@@ -89,7 +62,7 @@ impl Hooks {
     pub fn hook(&self, name: HookName, arguments: impl IntoIterator<Item = String>) -> Option<Hook> {
         self.has(name).then(|| {
             let mut args = call(&self.program);
-            args.push(name.word().into());
+            args.push(name.word());
             args.extend(arguments);
             Hook {
                 hook_name: name.point().into(),
@@ -132,7 +105,7 @@ impl Hooks {
     /// One hook of memory limits for the GPUs of several, which would each be a process.
     pub fn merge_memory_limits(hooks: &mut Vec<Hook>) {
         let word = HookName::ApplyCudaMemoryLimits.word();
-        let limits = |hook: &Hook| hook.args.iter().any(|argument| argument == word);
+        let limits = |hook: &Hook| hook.args.contains(&word);
         let Some(first) = hooks.iter().position(limits) else { return };
         let others: Vec<Hook> = hooks.extract_if(first + 1.., |hook| limits(hook)).collect();
         for hook in others {

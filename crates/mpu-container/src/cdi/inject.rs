@@ -9,6 +9,7 @@ use crate::capability::{Capabilities, Capability};
 use crate::driver::files::{File, Files};
 use crate::driver::{Driver, DriverError, Gpu, Node, Selection};
 use crate::edits::{ContainerEdits, DeviceNode, Hook, Mount};
+use crate::words::Words;
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -33,7 +34,7 @@ impl Options {
         let mut unknown = Vec::new();
         for word in without {
             match HookName::of_word(word) {
-                _ if word == "all" => self.hooks.without.extend(HookName::ALL),
+                _ if word == "all" => self.hooks.without.extend(HookName::all()),
                 Some(hook) => self.hooks.without.push(hook),
                 None => unknown.push(word.as_str()),
             }

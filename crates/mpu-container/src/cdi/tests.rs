@@ -7,6 +7,7 @@ use crate::capability::Capabilities;
 use crate::driver::made_up::{self, Host, LIBRARIES, RELEASE as VERSION};
 use crate::driver::{Driver, DriverRoot, Mig};
 use crate::edits::{ContainerEdits, Device, Spec};
+use crate::words::Words;
 use serde_json::json;
 
 fn uuid(letter: char) -> String {
@@ -347,7 +348,7 @@ fn capabilities_select_container_edits() {
 fn disabled_hooks_and_sockets_are_left_out() {
     let host = host();
     let mut request = request();
-    request.edits.hooks.without = HookName::ALL.into();
+    request.edits.hooks.without = HookName::all().to_vec();
     request.edits.sockets = false;
     let spec = generate(&host.root(), &request).expect("a spec");
     assert!(spec.container_edits.hooks.is_empty());
@@ -366,7 +367,7 @@ fn user_words_change_options() {
     let flags =
         words(&["disable-ipc-discoverer", "no-additional-gids-for-device-nodes", "enable-coherent-annotations"]);
     assert_eq!(options.change(&without, &with, &flags), ["dance", "enable-coherent-annotations"]);
-    let named: Vec<_> = HookName::ALL.into_iter().filter(|hook| options.hooks.has(*hook)).collect();
+    let named: Vec<_> = HookName::all().iter().copied().filter(|hook| options.hooks.has(*hook)).collect();
     assert_eq!(named, [HookName::Chmod]);
     assert!(!options.sockets && !options.groups);
 }

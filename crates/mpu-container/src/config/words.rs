@@ -1,6 +1,6 @@
 //! The words that some keys choose from.
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Mode {
     /// As the request and the host suggest.
     Auto,
@@ -13,18 +13,8 @@ pub enum Mode {
     JitCdi,
 }
 
-impl Mode {
-    pub const ALL: [(&'static str, Mode); 5] = [
-        ("auto", Mode::Auto),
-        ("legacy", Mode::Legacy),
-        ("csv", Mode::Csv),
-        ("cdi", Mode::Cdi),
-        ("jit-cdi", Mode::JitCdi),
-    ];
-}
-
 /// How CUDA's forward-compatibility libraries are found in mode `legacy`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum CompatMode {
     /// Their folder is handed to ldconfig.
     Ldconfig,
@@ -33,15 +23,6 @@ pub enum CompatMode {
     /// A hook of the runtime does it.
     Hook,
     Disabled,
-}
-
-impl CompatMode {
-    pub const ALL: [(&'static str, CompatMode); 4] = [
-        ("ldconfig", CompatMode::Ldconfig),
-        ("mount", CompatMode::Mount),
-        ("hook", CompatMode::Hook),
-        ("disabled", CompatMode::Disabled),
-    ];
 }
 
 /// What goes into a log: this and what is worse.

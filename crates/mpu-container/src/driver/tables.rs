@@ -218,6 +218,7 @@ pub const FIRMWARE_FOLDERS: &[&str] =
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::words::Words;
 
     /// The tables of `docs/container/driver-files.md`, as they must stand there.
     fn page() -> String {

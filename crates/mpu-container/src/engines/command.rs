@@ -11,6 +11,7 @@ use crate::executable;
 use crate::lock::Lock;
 use crate::output::say;
 use crate::text_file;
+use crate::words::Words;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{ArgAction, Args, ValueEnum};
 use std::path::{Path, PathBuf};

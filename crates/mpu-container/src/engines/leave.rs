@@ -10,6 +10,7 @@ use super::plan::undefaulting;
 use super::{source, Engine, EngineError};
 use crate::output::{print, say};
 use crate::program::{self, Program};
+use crate::words::Words;
 use clap::{CommandFactory, Parser, ValueEnum};
 use std::ffi::OsString;
 use std::fs;

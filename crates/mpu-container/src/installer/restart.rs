@@ -7,6 +7,7 @@
 
 use super::sys;
 use crate::engines::Engine;
+use crate::words::Words;
 use rustix::net::sockopt::set_socket_passcred;
 use rustix::net::{connect, socket_with, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::{getpid, pidfd_open, pidfd_send_signal, Pid, PidfdFlags, Signal};

@@ -1,6 +1,7 @@
 //! Ways of asking, and what becomes of each: our own cases, by the behaviour of NVIDIA's toolkit.
 
 use super::*;
+use crate::words::Words;
 use proptest::prelude::*;
 use serde_json::json;
 

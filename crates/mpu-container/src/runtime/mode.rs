@@ -27,6 +27,7 @@ use crate::edits::{ContainerEdits, DeviceNode, Hook, Mount};
 use crate::request::{self, Request, RequestError};
 use crate::require::{self, RequireError};
 use crate::spec::{EditError, Spec};
+use crate::words::Words;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
@@ -228,7 +229,7 @@ fn channels(driver: &Driver, request: &Request) -> Vec<Node> {
 /// GPUDirect and the like, in every mode that has the driver at hand.
 fn extras(driver: &Driver, request: &Request, options: &inject::Options, edits: &mut ContainerEdits, log: &mut Log) {
     for extra in &request.extras {
-        let found = extra::Mode::of_word(extra.word()).map(|mode| extra::edits(&driver.root, mode, options));
+        let found = extra::Mode::of_word(&extra.word()).map(|mode| extra::edits(&driver.root, mode, options));
         match found.filter(|edits| !edits.is_empty()) {
             Some(found) => cdi::registry::append(edits, &found),
             None => log.warning(&format!("{} is asked for, and this host has none", extra.word())),
@@ -296,12 +297,12 @@ fn from_files(
     }
     hold(conditions_by_name(&whole_drivers, request, config), config, log)?;
     let limits = HookName::ApplyCudaMemoryLimits.word();
-    let left_out = || config.runtime.jit_cdi_disable_hooks.iter().any(|word| word == limits || word == "all");
+    let left_out = || config.runtime.jit_cdi_disable_hooks.iter().any(|word| *word == limits || word == "all");
     if request.memory.is_some() && !left_out() {
         // Each, for itself: files of several makings can be in use together.
         for name in whole_drivers {
             let own = registry.edits(std::slice::from_ref(name)).map_err(Box::new)?;
-            if !own.hooks.iter().any(|hook| hook.args.iter().any(|word| word == limits)) {
+            if !own.hooks.iter().any(|hook| hook.args.contains(&limits)) {
                 return Err(ModeError::Memory(
                     "the host's CDI file has no hook for it; `nvidia-ctk cdi generate` writes one that has",
                 ));

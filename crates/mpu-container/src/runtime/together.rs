@@ -5,6 +5,7 @@ use super::program;
 use crate::cdi::HookName;
 use crate::edits::Hook;
 use crate::hooks::{BETWEEN, IN_TURN};
+use crate::words::Words;
 use std::path::Path;
 
 /// Puts together what may be, at each point of a container's life; the order stays.
