@@ -90,7 +90,7 @@ pub fn restart(
 }
 
 fn systemctl(engine: Engine, root: &Path, ended: &dyn Fn() -> bool, told: &dyn Fn(String)) -> Result<(), RestartError> {
-    let mut words = vec!["systemctl".to_string(), "restart".into(), engine.word().into()];
+    let mut words = vec!["systemctl".to_string(), "restart".into(), engine.word()];
     if root != Path::new("/") {
         words.splice(0..0, ["chroot".to_string(), root.display().to_string()]);
     }
