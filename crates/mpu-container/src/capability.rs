@@ -2,9 +2,12 @@
 //!
 //! Source: NVIDIA Container Toolkit, "Specialized Configurations", driver capabilities.
 
+use crate::words::Words;
+use clap::ValueEnum;
 use std::fmt;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+/// A word of it stands in `NVIDIA_DRIVER_CAPABILITIES`, and with `--` before it is the container CLI's flag.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 #[repr(u8)]
 pub enum Capability {
     Compat32,
@@ -27,23 +30,6 @@ impl Capability {
         Capability::Utility,
         Capability::Video,
     ];
-
-    /// The word in `NVIDIA_DRIVER_CAPABILITIES`, and with `--` before it the container CLI's flag.
-    pub fn word(self) -> &'static str {
-        match self {
-            Capability::Compat32 => "compat32",
-            Capability::Compute => "compute",
-            Capability::Display => "display",
-            Capability::Graphics => "graphics",
-            Capability::Ngx => "ngx",
-            Capability::Utility => "utility",
-            Capability::Video => "video",
-        }
-    }
-
-    pub fn of_word(word: &str) -> Option<Capability> {
-        Capability::ALL.into_iter().find(|capability| capability.word() == word)
-    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -86,7 +72,7 @@ impl Capabilities {
 
 impl fmt::Display for Capabilities {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.iter().map(Capability::word).collect::<Vec<_>>().join(","))
+        f.write_str(&self.iter().map(Words::word).collect::<Vec<_>>().join(","))
     }
 }
 

@@ -39,3 +39,4 @@ pub mod require;
 pub mod runtime;
 pub mod spec;
 mod text_file;
+mod words;

@@ -1,7 +1,7 @@
 //! A file that one process at a time holds while it works, with its process's number in it; and such a file beside one that is
 //! read, changed and replaced, since of two who do so at once the second would take back what the first did.
 //!
-//! Owns that the file is its owner's alone, that a wait ends, and who is named then. What the lock guards is the caller's business.
+//! Owns that the file is its owner's alone, that a wait ends, and which process is named then. What the lock guards is the caller's business.
 
 use crate::output;
 use crate::text_file;
@@ -36,7 +36,7 @@ pub struct Lock {
 
 impl Lock {
     /// Keeps others who ask from changing a file, or a folder's files by the first of them. None where nothing can be made beside it:
-    /// then it cannot be replaced, either. A device or pipe is nobody's.
+    /// then it cannot be replaced, either. A device or pipe is not locked.
     pub fn of(path: &Path) -> Result<Option<Lock>, LockError> {
         if fs::metadata(path).is_ok_and(|there| !there.is_file()) {
             return Ok(None);
@@ -95,7 +95,7 @@ mod tests {
     use std::thread;
 
     #[test]
-    fn a_wait_ends_and_names_who_has_it() {
+    fn lock_wait_ends_and_names_holder() {
         let dir = tempfile::tempdir().expect("a folder");
         let path = dir.path().join("lock");
         let first = Lock::take(&path, Duration::ZERO).expect("a lock");
@@ -108,30 +108,30 @@ mod tests {
         drop(first);
         waits.join().expect("ended").expect("its turn");
         assert!(!path.exists());
-        // One that somebody left who was killed is nobody's.
+        // The file of a process that was killed holds no lock.
         fs::write(&path, "1\n").expect("written");
         drop(Lock::take(&path, Duration::ZERO).expect("a lock"));
     }
 
     #[test]
-    fn what_is_made_for_a_lock_goes_with_it() {
+    fn folders_made_for_lock_are_removed() {
         let dir = tempfile::tempdir().expect("a folder");
         let file = dir.path().join("etc/docker/daemon.json");
-        drop(Lock::of(&file).expect("nobody has it").expect("a lock"));
+        drop(Lock::of(&file).expect("it is free").expect("a lock"));
         assert!(!dir.path().join("etc").exists());
-        let lock = Lock::of(&file).expect("nobody has it").expect("a lock");
+        let lock = Lock::of(&file).expect("it is free").expect("a lock");
         fs::write(&file, "{}").expect("written");
         drop(lock);
         assert_eq!(fs::read_dir(file.parent().expect("a folder")).expect("read").count(), 1, "the file alone");
         let inside = dir.path().join("etc/crio/crio.conf.d/99.conf");
-        let lock = Lock::of(&inside).expect("nobody has it").expect("a lock");
+        let lock = Lock::of(&inside).expect("it is free").expect("a lock");
         assert!(!inside.parent().expect("a folder").exists(), "engines read all that is in it");
         drop(lock);
-        assert!(Lock::of(Path::new("/dev/null")).expect("nobody's").is_none());
+        assert!(Lock::of(Path::new("/dev/null")).expect("not locked").is_none());
     }
 
     #[test]
-    fn a_wait_for_a_folder_that_comes_and_goes_ends_well() {
+    fn lock_in_vanishing_folder_is_taken() {
         let dir = tempfile::tempdir().expect("a folder");
         let path = dir.path().join("a/b/lock");
         thread::scope(|scope| {

@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_of_somebody_elses_grammar_has_no_completions() {
+    fn a_program_without_clap_command_has_no_completions() {
         for program in PROGRAMS {
             assert_eq!(command(program.own, PROGRAMS).is_some(), program.command.is_some());
             if let Some(command) = program.command {

@@ -1,4 +1,4 @@
-//! What a program says and prints, where nobody may be reading any more.
+//! What a program says and prints, where the reader may have gone.
 //!
 //! The usual macros panic then: half of what was begun would be left.
 
@@ -6,12 +6,11 @@ use std::fmt::Display;
 use std::io::{self, ErrorKind, Write};
 use std::process::ExitCode;
 
-/// Says a line on standard error. Whether somebody reads it changes nothing.
+/// Says a line on standard error. Whether there is a reader changes nothing.
 pub fn say(line: impl Display) {
     let _ = io::stderr().write_all(format!("{line}\n").as_bytes());
 }
 
-/// Prints a text on standard output.
 pub fn print(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {

@@ -10,11 +10,11 @@ pub struct Program {
     pub nvidia: &'static [&'static str],
     pub about: &'static str,
     pub run: fn(Vec<OsString>) -> ExitCode,
-    /// Its command line, if that is not somebody else's to define.
+    /// Its command line, if clap defines it.
     pub command: Option<fn() -> clap::Command>,
 }
 
-/// Ends a program whose command line was not understood, or asked for help. Nobody may be reading.
+/// Ends a program whose command line was not understood, or asked for help. There may be no reader.
 pub fn refused(error: &clap::Error) -> ExitCode {
     let _ = error.print();
     ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))

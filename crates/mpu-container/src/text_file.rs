@@ -15,7 +15,7 @@ pub fn read(path: &Path, longest: u64) -> io::Result<String> {
     String::from_utf8(bytes).map_err(|error| io::Error::new(ErrorKind::InvalidData, error))
 }
 
-/// Opens a regular file, at the end of its links, and waits for nobody.
+/// Opens a regular file, at the end of its links, without waiting for another process.
 ///
 /// # Errors
 /// If it is not there, or is something else.
@@ -55,7 +55,7 @@ pub fn save(path: &Path, text: &str) -> io::Result<()> {
     })
 }
 
-/// Writes to what is no file. Nobody waits for a reader to come, but for the one that is there to go on reading.
+/// Writes to what is no file. Does not wait for a reader to come; waits for the one that is there to go on reading.
 fn pour(path: &Path, text: &str) -> io::Result<()> {
     let mut there = File::options().write(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)?;
     let flags = rustix::fs::fcntl_getfl(&there)?;
@@ -82,7 +82,6 @@ pub fn take_out(path: &Path) -> io::Result<Removed> {
 }
 
 impl Removed {
-    /// Puts it back as it was.
     pub fn put_back(self) -> Result<(), String> {
         let (aside, place) = (self.aside.to_path_buf(), &self.place);
         match fs::rename(&aside, place) {
@@ -116,7 +115,7 @@ fn folder(path: &Path) -> PathBuf {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).map_or(PathBuf::from("."), PathBuf::from)
 }
 
-/// Does something with a file that nobody else has, on the same file system as another one. CRI-O reads all that is in
+/// Does something with a file that no other process has, on the same file system as another one. CRI-O reads all in
 /// `crio.conf.d`, hidden files too: nothing of ours may lie in such a folder, if the one above will do.
 fn aside<T>(of: &Path, mut what: impl FnMut(NamedTempFile) -> io::Result<T>) -> io::Result<T> {
     let name = of.file_name().ok_or_else(|| io::Error::new(ErrorKind::InvalidInput, "no file's name"))?;
@@ -131,14 +130,15 @@ fn aside<T>(of: &Path, mut what: impl FnMut(NamedTempFile) -> io::Result<T>) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::driver::made_up::fifo;
     use std::io::Read;
     use std::os::unix::fs::FileTypeExt;
 
     #[test]
-    fn what_is_no_file_is_refused_at_once_and_by_name() {
+    fn non_files_are_refused_at_once() {
         let dir = tempfile::tempdir().expect("a folder");
         let pipe = dir.path().join("pipe");
-        rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).expect("a pipe");
+        fifo(&pipe);
         let socket = dir.path().join("socket");
         let _listening = std::os::unix::net::UnixListener::bind(&socket).expect("a socket");
         for path in [&pipe, &socket, dir.path(), Path::new("/dev/zero")] {
@@ -159,8 +159,8 @@ mod tests {
         let dir = tempfile::tempdir().expect("a folder");
         assert_eq!(save(dir.path(), "x").expect_err("a folder").kind(), ErrorKind::IsADirectory);
         let pipe = dir.path().join("pipe");
-        rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).expect("a pipe");
-        save(&pipe, "x").expect_err("nobody reads it");
+        fifo(&pipe);
+        save(&pipe, "x").expect_err("there is no reader");
         assert!(fs::metadata(&pipe).expect("there").file_type().is_fifo());
     }
 
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn where_a_link_points_is_written_though_nothing_is_there() {
+    fn target_of_dangling_link_is_written() {
         let dir = tempfile::tempdir().expect("a folder");
         let (link, second) = (dir.path().join("link"), dir.path().join("second"));
         std::os::unix::fs::symlink("second", &link).expect("a link");
@@ -193,11 +193,11 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_is_read_whole_never_has_half_a_file() {
+    fn drop_in_folder_never_shows_partial_file() {
         let dir = tempfile::tempdir().expect("a folder");
         let folder = dir.path().join("crio.conf.d");
         fs::create_dir(&folder).expect("made");
-        // Another program's name of that kind is in nobody's way.
+        // Another program's file of such a name is not in the way.
         let left = dir.path().join(format!(".a.conf.{}", std::process::id()));
         fs::write(&left, "left").expect("written");
         fs::write(folder.join(left.file_name().expect("a name")), "left").expect("written");

@@ -1,4 +1,4 @@
-//! `nvidia-ctk-installer` as the GPU Operator runs it: by variables, until it is told to end, beside an engine that is a process.
+//! `nvidia-ctk-installer` as the GPU Operator runs it: by variables, until a signal ends it, beside an engine that is a process.
 //!
 //! The engine is this test's own executable (`engine`): it answers at a socket as containerd does, and ends at SIGHUP, or
 //! as Docker does, and lives on. The rig has a real containerd.
@@ -110,7 +110,7 @@ impl Running {
     }
 }
 
-/// An engine, and whoever starts it again.
+/// An engine, and the thread that starts it again.
 struct Engine {
     stop: Arc<AtomicBool>,
     keeper: JoinHandle<()>,
@@ -160,7 +160,7 @@ fn engine() {
     let _ = fs::remove_file(&socket);
     let listener = UnixListener::bind(&socket).expect("a socket");
     if kind != "docker" {
-        // Whoever runs the tests may have it ignored, as nohup does.
+        // The caller of the tests may have it ignored, as nohup does.
         let ends = Arc::new(AtomicBool::new(true));
         signal_hook::flag::register_conditional_shutdown(signal_hook::consts::SIGHUP, 0, ends).expect("signals");
     } else {
@@ -173,7 +173,7 @@ fn engine() {
         });
     }
     for stream in listener.incoming() {
-        let mut stream = stream.expect("somebody");
+        let mut stream = stream.expect("a caller");
         if kind == "docker" {
             let mut asked = [0; 16];
             let _ = stream.read(&mut asked);
@@ -367,7 +367,7 @@ fn a_second_run_never_takes_the_runtime_of_the_first_for_the_engines_own() {
 }
 
 #[test]
-fn what_makes_no_sense_is_told_before_anything_is_done() {
+fn invalid_options_change_no_files() {
     for (words, part) in [
         (&["--enable-nri-plugin"][..], "nriPluginEnabled=false"),
         (&["--runtime=podman"], "none of docker, containerd and crio"),
@@ -389,12 +389,11 @@ fn what_makes_no_sense_is_told_before_anything_is_done() {
     }
 }
 
-/// As nobody, where that can be: what goes wrong here would be an installation.
+/// As the user nobody, where that can be: a failure here would be an installation.
 #[test]
-fn whoever_says_nothing_is_told_how_and_nothing_is_done() {
+fn bare_installer_call_prints_usage() {
     if Path::new("/host").is_dir() {
-        println!("skipped: /host is here, as in a toolkit container");
-        return;
+        return println!("skipped: /host is here, as in a toolkit container");
     }
     let dir = tempfile::tempdir().expect("a folder");
     fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("for all");
@@ -417,7 +416,7 @@ fn whoever_says_nothing_is_told_how_and_nothing_is_done() {
 }
 
 #[test]
-fn an_engines_file_that_is_not_understood_stays_and_says_why() {
+fn malformed_engine_file_is_left_alone() {
     let host = Host::new("containerd").drop_in("99-nvidia.toml");
     host.write("etc/config", "version = 2\n[plugins\n");
     let done = host.once(&[]);
@@ -428,7 +427,7 @@ fn an_engines_file_that_is_not_understood_stays_and_says_why() {
 }
 
 #[test]
-fn docker_gets_back_what_it_had() {
+fn docker_configuration_is_restored() {
     let theirs = "{\n    \"default-runtime\": \"kata\",\n    \"runtimes\": {\n        \
                   \"nvidia\": {\n            \"path\": \"/their/nvidia\"\n        \
                   },\n        \"kata\": {\n            \"path\": \"/their/kata\"\n        }\n    }\n}\n";
@@ -466,7 +465,7 @@ fn an_administrators_own_runtime_in_containerds_first_file_stays() {
 }
 
 #[test]
-fn a_reader_that_goes_away_ends_nothing() {
+fn closed_stderr_does_not_end_installer() {
     let host = Host::new("docker").set("RUNTIME_RESTART_MODE", "none");
     host.write("etc/config", "{\"log-driver\": \"local\"}\n");
     let mut command = host.command(&[]);
@@ -490,7 +489,7 @@ fn a_reader_that_goes_away_ends_nothing() {
 }
 
 #[test]
-fn a_dry_run_that_nobody_reads_ends_well_and_one_that_is_lost_does_not() {
+fn dry_run_fails_only_on_write_error() {
     let host = Host::new("docker");
     let run = |out: Stdio| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_mpu-container"));
@@ -508,7 +507,7 @@ fn a_dry_run_that_nobody_reads_ends_well_and_one_that_is_lost_does_not() {
 }
 
 #[test]
-fn an_engine_whose_queue_is_full_keeps_nobody_from_ending() {
+fn full_engine_queue_does_not_block_exit() {
     use rustix::net::{bind, listen, socket_with, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
     let host = Host::new("docker");
     host.write("etc/config", "{}");
@@ -516,7 +515,7 @@ fn an_engine_whose_queue_is_full_keeps_nobody_from_ending() {
     let address = SocketAddrUnix::new(host.at("engine.sock")).expect("a name");
     let hung = socket(SocketFlags::CLOEXEC);
     bind(&hung, &address).expect("bound");
-    listen(&hung, 0).expect("heard by nobody");
+    listen(&hung, 0).expect("a queue");
     let waiting: Vec<_> = (0..4).map(|_| socket(SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)).collect();
     assert!(waiting.iter().any(|one| rustix::net::connect(one, &address).is_err()), "the queue is full");
     let mut child = host.command(&[]).spawn().expect("started");
@@ -538,13 +537,13 @@ fn an_engine_whose_queue_is_full_keeps_nobody_from_ending() {
         thread::sleep(Duration::from_secs(1));
     }
     child.kill().expect("killed");
-    panic!("it waits for an engine that answers nobody");
+    panic!("it waits for an engine that does not answer");
 }
 
 /// Docker's `Reload` leaves runtimes alone where the file names none, and the default one where it names none: that is why the file says
 /// "runc" when ours is the default no more. CDI is switched on at its start. A restart stops its containers, unless it has live-restore.
 #[test]
-fn docker_is_to_be_restarted_only_for_what_a_reload_does_not_take() {
+fn docker_restart_is_advised_only_when_needed() {
     let host = Host::new("docker");
     let told = |options: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_mpu-container"));
@@ -570,9 +569,9 @@ fn docker_is_to_be_restarted_only_for_what_a_reload_does_not_take() {
 }
 
 #[test]
-fn what_could_not_be_written_is_not_called_written() {
+fn failed_write_is_not_reported_written() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_mpu-container"));
-    // Where no file can be made, whoever asks.
+    // Where no file can be made, not even by root.
     command.arg0("nvidia-ctk").args(["runtime", "configure", "--config=/proc/mpu-has-no-such-file.json"]);
     let done = command.output().expect("ran");
     let said = String::from_utf8_lossy(&done.stderr).into_owned();

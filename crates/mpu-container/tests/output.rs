@@ -1,4 +1,4 @@
-//! What the executable prints where nobody reads any more, or nothing can be written: no panic, and the documented exit code.
+//! What the executable prints where the reader has gone, or nothing can be written: no panic, and the documented exit code.
 
 use std::fs::File;
 use std::os::unix::process::CommandExt;
@@ -41,7 +41,7 @@ fn closed() -> Stdio {
 }
 
 #[test]
-fn a_page_that_is_lost_is_a_failure_and_a_reader_that_has_gone_is_none() {
+fn lost_page_fails_closed_reader_succeeds() {
     for (name, words) in PAGES {
         assert_eq!(code(name, words, full(), Stdio::null()), Some(1), "{name} {words:?}");
         assert_eq!(code(name, words, full(), full()), Some(1), "{name} {words:?}");
@@ -51,7 +51,7 @@ fn a_page_that_is_lost_is_a_failure_and_a_reader_that_has_gone_is_none() {
 
 /// A container does not fail for want of a reader: crun can write what hooks say to any file (`run.oci.hooks.stderr`).
 #[test]
-fn a_hook_that_warns_does_its_work_though_nobody_is_told() {
+fn hook_works_with_unwritable_stderr() {
     let bundle = tempfile::tempdir().expect("a folder");
     let config = r#"{"ociVersion": "1.0.2", "root": {"path": "r"}, "process": {"env": ["no value"]}}"#;
     std::fs::write(bundle.path().join("config.json"), config).expect("written");
@@ -62,15 +62,15 @@ fn a_hook_that_warns_does_its_work_though_nobody_is_told() {
         let stdin = File::open(&state).expect("there");
         command.arg0(name).args(words).stdin(stdin).stdout(Stdio::null()).stderr(err).status().expect("ended").code()
     };
-    let nobody: [fn() -> Stdio; 2] = [|| full().into(), closed];
-    for err in nobody {
+    let unwritable: [fn() -> Stdio; 2] = [|| full().into(), closed];
+    for err in unwritable {
         assert_eq!(hook("nvidia-container-runtime-hook", &["prestart"], err()), Some(0));
         assert_eq!(hook("nvidia-cdi-hook", &["of-tomorrow"], err()), Some(0));
     }
 }
 
 #[test]
-fn a_mistake_is_one_though_nobody_is_told() {
+fn usage_error_keeps_code_without_stderr() {
     for (name, words) in WRONG {
         assert_eq!(code(name, words, Stdio::null(), full()), Some(2), "{name} {words:?}");
         assert_eq!(code(name, words, Stdio::null(), closed()), Some(2), "{name} {words:?}");
@@ -79,7 +79,7 @@ fn a_mistake_is_one_though_nobody_is_told() {
 
 /// A hook that panics fails its container with a word that no page has.
 #[test]
-fn what_is_told_on_the_way_changes_nothing_though_nobody_is_told() {
+fn progress_without_stderr_keeps_exit_code() {
     let folder = tempfile::tempdir().expect("a folder");
     let at = |name: &str| folder.path().join(name).to_str().expect("a path of characters").to_string();
     let (root, output) = (at("root"), at("x.yaml"));

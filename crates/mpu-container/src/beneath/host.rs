@@ -1,4 +1,4 @@
-//! Mounts that the host must not see: made where nobody sees them, and not put where they would show on the host.
+//! Mounts that the host must not see: made where no process sees them, and not put where they would show on the host.
 //!
 //! Source: mount_namespaces(7), "Shared subtrees"; proc(5), `mountinfo`; statx(2), `STATX_MNT_ID` (Linux 5.8).
 

@@ -53,28 +53,33 @@ impl Drop for Place {
     }
 }
 
-/// Every name, kind, mode, size and content of a directory tree.
-fn snapshot(top: &Path) -> BTreeMap<PathBuf, String> {
-    let mut found = BTreeMap::new();
-    let mut folders = vec![top.to_path_buf()];
+/// Everything below a folder, sorted.
+pub(crate) fn walk(top: &Path) -> Vec<(PathBuf, fs::Metadata)> {
+    let (mut found, mut folders) = (Vec::new(), vec![top.to_path_buf()]);
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
             let about = fs::symlink_metadata(&path).unwrap();
-            let content = match about.file_type() {
-                kind if kind.is_dir() => {
-                    folders.push(path.clone());
-                    String::new()
-                }
-                kind if kind.is_file() => fs::read_to_string(&path).unwrap(),
-                kind if kind.is_symlink() => fs::read_link(&path).unwrap().display().to_string(),
-                _ => String::new(),
-            };
-            let owner = (about.mode(), about.uid(), about.gid(), about.nlink(), about.mtime_nsec());
-            found.insert(path, format!("{owner:?} {content}"));
+            folders.extend(about.is_dir().then(|| path.clone()));
+            found.push((path, about));
         }
     }
+    found.sort_by(|one, other| one.0.cmp(&other.0));
     found
+}
+
+/// Every name, kind, mode, size and content of a directory tree.
+fn snapshot(top: &Path) -> BTreeMap<PathBuf, String> {
+    let about = |(path, about): (PathBuf, fs::Metadata)| {
+        let content = match about.file_type() {
+            kind if kind.is_file() => fs::read_to_string(&path).unwrap(),
+            kind if kind.is_symlink() => fs::read_link(&path).unwrap().display().to_string(),
+            _ => String::new(),
+        };
+        let owner = (about.mode(), about.uid(), about.gid(), about.nlink(), about.mtime_nsec());
+        (path, format!("{owner:?} {content}"))
+    };
+    walk(top).into_iter().map(about).collect()
 }
 
 fn p(path: &str) -> &Path {
@@ -149,7 +154,7 @@ fn a_mount_point_behind_a_dangling_link_is_made_in_the_root() {
 }
 
 #[test]
-fn loops_and_names_that_are_none_are_errors() {
+fn link_loops_and_invalid_names_are_errors() {
     let place = Place::new();
     let root = place.root();
     symlink("loop", place.path("loop")).unwrap();
@@ -178,7 +183,7 @@ fn loops_and_names_that_are_none_are_errors() {
 
 /// Each link of the image leads to hundreds of folders that are not there, and then to the next link.
 #[test]
-fn links_to_nothing_do_not_make_folders_without_end() {
+fn dangling_links_create_bounded_folders() {
     let place = Place::new();
     // Not longer: where others rename all the time, as another test does, the kernel begins a walk over `..` anew again and again.
     for number in 0..30 {
@@ -186,27 +191,20 @@ fn links_to_nothing_do_not_make_folders_without_end() {
         let target = format!("/{down}{}link{}", "../".repeat(100), number + 1);
         symlink(target, place.path(&format!("link{number}"))).unwrap();
     }
-    let error = place.root().create_dir_all(p("/link0/x"), 0o755).unwrap_err();
-    assert!(
-        matches!(&error, BeneathError::Path { source, .. } if source.raw_os_error() == Some(libc::ELOOP)),
-        "{error:?}"
-    );
-    let made = (0..30).filter(|number| place.path(&number.to_string()).exists()).count();
-    assert!(made <= 11, "{made} chains of 100 folders");
-    let error = place.root().touch_file(p("/link10")).unwrap_err();
-    assert!(
-        matches!(&error, BeneathError::Path { source, .. } if source.raw_os_error() == Some(libc::ELOOP)),
-        "{error:?}"
-    );
-    let made = (0..30).filter(|number| place.path(&number.to_string()).exists()).count();
-    assert!(made <= 22, "{made} chains of 100 folders");
+    let check = |error: BeneathError, most: usize| {
+        let loops = matches!(&error, BeneathError::Path { source, .. } if source.raw_os_error() == Some(libc::ELOOP));
+        let made = (0..30).filter(|number| place.path(&number.to_string()).exists()).count();
+        assert!(loops && made <= most, "{error:?}, {made} chains of 100 folders");
+    };
+    check(place.root().create_dir_all(p("/link0/x"), 0o755).unwrap_err(), 11);
+    check(place.root().touch_file(p("/link10")).unwrap_err(), 22);
 }
 
 #[test]
 fn opening_never_waits_and_reads_only_files() {
     let place = Place::new();
     let root = place.root();
-    rustix::fs::mkfifoat(CWD, place.path("etc/fifo"), Mode::RUSR | Mode::WUSR).unwrap();
+    crate::driver::made_up::fifo(&place.path("etc/fifo"));
     assert!(fs::symlink_metadata(place.path("etc/fifo")).unwrap().file_type().is_fifo());
     symlink("fifo", place.path("etc/to-fifo")).unwrap();
     for path in ["/etc/fifo", "/etc/to-fifo", "/etc"] {
@@ -242,12 +240,12 @@ fn modes_do_not_depend_on_the_umask() {
 }
 
 #[test]
-fn what_cannot_be_written_is_an_error_and_stays_whole() {
+fn write_to_readonly_folder_leaves_file_whole() {
     let place = Place::new();
     let root = place.root();
     fs::set_permissions(place.path("etc"), fs::Permissions::from_mode(0o555)).unwrap();
     let result = root.create_file(p("/etc/passwd"), b"new", 0o644);
-    // Root may do it all the same; nobody else may.
+    // Root may do it all the same; no other user may.
     match rustix::process::geteuid().is_root() {
         true => result.unwrap(),
         false => {
@@ -298,8 +296,7 @@ fn a_link_swapped_in_while_we_work_leads_nowhere() {
 #[test]
 fn a_mount_lands_where_the_descriptor_is() {
     if !rustix::process::geteuid().is_root() || unshare().is_err() {
-        println!("skipped: mounting needs root");
-        return;
+        return println!("skipped: mounting needs root");
     }
     let place = Place::new();
     let root = place.root();
@@ -361,14 +358,14 @@ pub(crate) fn without<T: Send>(call: i64, run: impl FnOnce() -> T + Send) -> T {
 }
 
 #[test]
-fn a_kernel_without_openat2_is_an_error_that_says_so() {
+fn missing_openat2_is_kernel_error() {
     let place = Place::new();
     let result = without(libc::SYS_openat2, || Root::open(&place.path("")));
     assert!(matches!(result, Err(BeneathError::Kernel)), "{result:?}");
 }
 
 #[test]
-fn a_kernel_without_mount_setattr_restricts_what_is_attached() {
+fn without_mount_setattr_attached_mount_is_restricted() {
     if !rustix::process::geteuid().is_root() {
         return println!("skipped: mounting needs root");
     }
@@ -396,25 +393,13 @@ fn an_ordinary_user_gets_the_same() {
         return;
     }
     let program = std::env::current_exe().unwrap();
-    let run = |arguments: &[&str]| {
-        let mut command = Command::new(&program);
-        command.args(arguments).env("TMPDIR", "/tmp").current_dir("/").uid(65534).gid(65534);
-        command.exec_check()
-    };
-    match run(&["beneath::tests", "--test-threads=1"]) {
-        Some(output) => assert!(output.contains("test result: ok") && !output.contains(" 0 passed"), "{output}"),
-        None => println!("skipped: uid 65534 cannot run {}", program.display()),
-    }
-}
-
-trait ExecCheck {
-    fn exec_check(&mut self) -> Option<String>;
-}
-
-impl ExecCheck for Command {
-    /// What it prints; none when it may not be started.
-    fn exec_check(&mut self) -> Option<String> {
-        let output = self.output().ok()?;
-        Some(format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr)))
+    let mut command = Command::new(&program);
+    command.args(["beneath::tests", "--test-threads=1"]).env("TMPDIR", "/tmp").current_dir("/").uid(65534).gid(65534);
+    match command.output() {
+        Ok(done) => {
+            let [said, error] = [done.stdout, done.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
+            assert!(said.contains("test result: ok") && !said.contains(" 0 passed"), "{said}{error}");
+        }
+        Err(_) => println!("skipped: uid 65534 cannot run {}", program.display()),
     }
 }

@@ -1,6 +1,6 @@
 //! Writing below a root.
 //!
-//! A file or a link that is written is new, and takes its name in one step: nobody sees half of it, and what had the
+//! A file or a link that is written is new, and takes its name in one step: no process sees half of it, and what had the
 //! name before is replaced, not followed.
 
 use super::{absolute, below, Beneath, BeneathError, Root};
@@ -43,7 +43,7 @@ impl Root {
             .and_then(|()| rustix::fs::fchmod(&file, Mode::from_raw_mode(mode)).map_err(Into::into))
             .and_then(|()| rustix::fs::renameat(&folder, &new, &folder, &name).map_err(Into::into));
         written.map_err(|error| {
-            // Best effort: the error that is told is the first one.
+            // Best effort: the error that is returned is the first one.
             let _ = rustix::fs::unlinkat(&folder, &new, AtFlags::empty());
             wrap(error)
         })
@@ -69,7 +69,7 @@ impl Root {
             let folder = self.directories(&parent, 0o755).map_err(wrap)?;
             let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             match rustix::fs::openat(&folder, &name, flags, Mode::from_raw_mode(0o644)) {
-                // The next round finds it, or what somebody else puts in its place.
+                // The next round finds it, or what another process puts in its place.
                 Ok(_) => {}
                 Err(Errno::EXIST) => match rustix::fs::readlinkat(&folder, &name, Vec::new()) {
                     Ok(target) => path = parent.join(OsStr::from_bytes(target.as_bytes())),
@@ -83,7 +83,7 @@ impl Root {
     }
 
     /// Makes a symbolic link, and the directories above it, in place of what had its name. The target is only text:
-    /// whoever follows the link follows it from inside the container. False when the link was there already.
+    /// it is followed from inside the container. False when the link was there already.
     pub fn symlink(&self, target: &Path, path: &Path) -> Result<bool, BeneathError> {
         let (parent, name) = split(path)?;
         let wrap = |error| self.wrap("create the link", path, error);
@@ -146,7 +146,7 @@ impl Root {
                         rustix::fs::fchmod(&made, Mode::from_raw_mode(mode))?;
                         (done, here) = (done.join(&name), made);
                     }
-                    // A link to nothing, or somebody was faster.
+                    // A link to nothing, or another process was faster.
                     Err(Errno::EXIST) if again < LINKS => {
                         again += 1;
                         match rustix::fs::readlinkat(&here, &name, Vec::new()) {

@@ -4,10 +4,9 @@
 
 use super::inject::{self, Options};
 use crate::driver::files::File;
-use crate::driver::{imex_channel, DriverRoot, Node};
+use crate::driver::{imex_channel, number_of, DriverRoot, Node};
 use crate::edits::{ContainerEdits, Device};
 use std::fs;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,38 +32,26 @@ struct Row {
     files: &'static [&'static str],
 }
 
+const fn row(mode: Mode, word: &'static str, what: &'static str, nodes: Nodes, files: &'static [&'static str]) -> Row {
+    Row { mode, word, what, nodes, files }
+}
+
+const CHANNELS: (&str, &str) = ("dev/nvidia-caps-imex-channels", "channel");
+
 const ROWS: &[Row] = &[
-    Row { mode: Mode::Nvml, word: "nvml", what: "GPU", nodes: &[], files: &[] },
-    Row {
-        mode: Mode::Management,
-        word: "management",
-        what: "NVIDIA device node",
-        nodes: &[("dev", "nvidia"), ("dev/nvidia-caps", "nvidia-cap"), ("dev/nvidia-caps-imex-channels", "channel")],
-        files: &[],
-    },
-    Row {
-        mode: Mode::Imex,
-        word: "imex",
-        what: "IMEX channel",
-        nodes: &[("dev/nvidia-caps-imex-channels", "channel")],
-        files: &[],
-    },
-    Row { mode: Mode::Gdrcopy, word: "gdrcopy", what: "GDRCopy device", nodes: &[("dev", "gdrdrv")], files: &[] },
-    Row {
-        mode: Mode::Gds,
-        word: "gds",
-        what: "GPUDirect Storage device",
-        nodes: &[("dev", "nvidia-fs")],
-        files: &["run/udev", "etc/cufile.json"],
-    },
-    Row {
-        mode: Mode::Mofed,
-        word: "mofed",
-        what: "InfiniBand device",
-        nodes: &[("dev/infiniband", "uverbs"), ("dev/infiniband", "rdma_cm")],
-        files: &[],
-    },
-    Row { mode: Mode::Nvswitch, word: "nvswitch", what: "NVSwitch", nodes: &[("dev", "nvidia-nvswitch")], files: &[] },
+    row(Mode::Nvml, "nvml", "GPU", &[], &[]),
+    row(
+        Mode::Management,
+        "management",
+        "NVIDIA device node",
+        &[("dev", "nvidia"), ("dev/nvidia-caps", "nvidia-cap"), CHANNELS],
+        &[],
+    ),
+    row(Mode::Imex, "imex", "IMEX channel", &[CHANNELS], &[]),
+    row(Mode::Gdrcopy, "gdrcopy", "GDRCopy device", &[("dev", "gdrdrv")], &[]),
+    row(Mode::Gds, "gds", "GPUDirect Storage device", &[("dev", "nvidia-fs")], &["run/udev", "etc/cufile.json"]),
+    row(Mode::Mofed, "mofed", "InfiniBand device", &[("dev/infiniband", "uverbs"), ("dev/infiniband", "rdma_cm")], &[]),
+    row(Mode::Nvswitch, "nvswitch", "NVSwitch", &[("dev", "nvidia-nvswitch")], &[]),
 ];
 
 /// Nodes below `/dev/nvidia*` that have a mode of their own.
@@ -151,13 +138,8 @@ fn nodes_in(root: &Path, folder: &str, prefix: &str) -> Vec<Node> {
     let Ok(entries) = fs::read_dir(root.join(folder)) else { return Vec::new() };
     let node = |entry: fs::DirEntry| {
         let name = entry.file_name().into_string().ok().filter(|name| name.starts_with(prefix))?;
-        let node = fs::metadata(entry.path()).ok().filter(|node| node.file_type().is_char_device())?;
-        Some(Node {
-            host: entry.path(),
-            container: Path::new("/").join(folder).join(name),
-            major: rustix::fs::major(node.rdev()),
-            minor: rustix::fs::minor(node.rdev()),
-        })
+        let (major, minor) = number_of(&entry.path())?;
+        Some(Node { host: entry.path(), container: Path::new("/").join(folder).join(name), major, minor })
     };
     entries.flatten().filter_map(node).collect()
 }

@@ -15,7 +15,7 @@ use std::{fs, io};
 /// The largest file that is read. A spec of 8 GPUs with 7 MIG devices each takes about 100 KiB.
 pub const LARGEST: u64 = 4 << 20;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Format {
     Json,
     Yaml,
@@ -53,7 +53,7 @@ pub enum ReadError {
     Parse(#[from] ParseError),
 }
 
-// The reasons are told in the text, so that a list of broken files has them in one line each.
+// The reasons are in the text, so that a list of broken files has them in one line each.
 impl From<serde_json::Error> for ParseError {
     fn from(error: serde_json::Error) -> ParseError {
         ParseError::Json(error.to_string())
@@ -121,7 +121,7 @@ impl<'de> Deserialize<'de> for Parsed {
     }
 }
 
-/// A field's place. What may be `null` has a part of its own there, which is nobody's name.
+/// A field's place. What may be `null` has a part of its own there, which is no name.
 fn named(path: &serde_ignored::Path) -> String {
     path.to_string().split('.').filter(|part| *part != "?").collect::<Vec<_>>().join(".")
 }
@@ -216,7 +216,7 @@ devices:
     }
 
     #[test]
-    fn what_is_written_is_read_again_and_is_the_same_text() {
+    fn written_spec_round_trips_to_same_text() {
         let mut spec = parse(YAML.as_bytes(), Format::Yaml).unwrap();
         for name in ["0:1", "1e3", "yes", "null", "0x1", "MIG-1", "010", "1.5", "2001-01-01", "~"] {
             spec.container_edits.env.push(format!("NAME={name}"));
@@ -235,7 +235,7 @@ devices:
     }
 
     #[test]
-    fn fields_that_cdi_does_not_have_are_named() {
+    fn unknown_fields_are_named() {
         let told = |text: &str, format| parse(text.as_bytes(), format).unwrap_err().to_string();
         let json =
             r#"{"cdiVersion":"0.5.0","kind":"a/b","devices":[{"name":"0","containerEdits":{"mount":[]}}],"x":1}"#;
@@ -307,7 +307,7 @@ devices:
         let path = there.path().join("a.yaml");
         assert!(matches!(read(&path), Err(ReadError::Io(_))));
         assert!(matches!(read(there.path()), Err(ReadError::NotAFile)));
-        rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+        crate::driver::made_up::fifo(&path);
         assert!(matches!(read(&path), Err(ReadError::NotAFile)), "a pipe does not make us wait");
         fs::remove_file(&path).unwrap();
         fs::File::create(&path).unwrap().set_len(LARGEST + 1).unwrap();

@@ -30,25 +30,12 @@ pub struct Request {
     pub edits: Options,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// How a device is called: `0` and, for a MIG device, `0:1`; `GPU-…` and `MIG-…`; `gpu0` and `mig0:1`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Naming {
-    /// `0`, and `0:1` for a MIG device.
     Index,
-    /// `GPU-…`, `MIG-…`.
     Uuid,
-    /// `gpu0`, `mig0:1`.
     TypeIndex,
-}
-
-impl Naming {
-    pub fn of_word(word: &str) -> Option<Naming> {
-        match word {
-            "index" => Some(Naming::Index),
-            "uuid" => Some(Naming::Uuid),
-            "type-index" => Some(Naming::TypeIndex),
-            _ => None,
-        }
-    }
 }
 
 #[derive(Debug, thiserror::Error)]

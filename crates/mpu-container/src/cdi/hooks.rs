@@ -3,10 +3,11 @@
 //! Source: NVIDIA Container Toolkit 1.20, `internal/discover/hooks.go`, and `nvidia-cdi-hook --help`.
 
 use crate::edits::Hook;
+use crate::words::Words;
 use std::path::{Path, PathBuf};
 
 /// A hook of `nvidia-cdi-hook`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum HookName {
     /// Makes links: `target::link` each.
     CreateSymlinks,
@@ -22,45 +23,17 @@ pub enum HookName {
     UpdateApplicationProfile,
     /// Limits the memory that the container may use of GPUs.
     ApplyCudaMemoryLimits,
-    /// Opens folders to everybody: old releases of crun made them closed.
+    /// Opens folders to all users: old releases of crun made them closed.
     Chmod,
 }
 
 impl HookName {
-    pub const ALL: [HookName; 8] = [
-        HookName::CreateSymlinks,
-        HookName::EnableCudaCompat,
-        HookName::UpdateLdcache,
-        HookName::DisableDeviceNodeModification,
-        HookName::HideOtherGpus,
-        HookName::UpdateApplicationProfile,
-        HookName::ApplyCudaMemoryLimits,
-        HookName::Chmod,
-    ];
-
-    pub fn word(self) -> &'static str {
-        match self {
-            HookName::CreateSymlinks => "create-symlinks",
-            HookName::EnableCudaCompat => "enable-cuda-compat",
-            HookName::UpdateLdcache => "update-ldcache",
-            HookName::DisableDeviceNodeModification => "disable-device-node-modification",
-            HookName::HideOtherGpus => "hide-other-gpus",
-            HookName::UpdateApplicationProfile => "update-application-profile",
-            HookName::ApplyCudaMemoryLimits => "apply-cuda-memory-limits",
-            HookName::Chmod => "chmod",
-        }
-    }
-
     /// The point of a container's life: files are changed in its mounts, its cgroup is limited from the host.
     pub fn point(self) -> &'static str {
         match self {
             HookName::ApplyCudaMemoryLimits => "createRuntime",
             _ => "createContainer",
         }
-    }
-
-    pub fn of_word(word: &str) -> Option<HookName> {
-        HookName::ALL.into_iter().find(|hook| hook.word() == word)
     }
 }
 
@@ -70,7 +43,7 @@ const GPU_ID: &str = "--gpu-id";
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hooks {
     pub program: PathBuf,
-    /// The `ldconfig` that `update-ldcache` is told to run; it finds one by itself otherwise.
+    /// The `ldconfig` for `update-ldcache` to run; it finds one by itself otherwise.
     pub ldconfig: Option<PathBuf>,
     pub without: Vec<HookName>,
 }
@@ -89,7 +62,7 @@ impl Hooks {
     pub fn hook(&self, name: HookName, arguments: impl IntoIterator<Item = String>) -> Option<Hook> {
         self.has(name).then(|| {
             let mut args = call(&self.program);
-            args.push(name.word().into());
+            args.push(name.word());
             args.extend(arguments);
             Hook {
                 hook_name: name.point().into(),
@@ -132,7 +105,7 @@ impl Hooks {
     /// One hook of memory limits for the GPUs of several, which would each be a process.
     pub fn merge_memory_limits(hooks: &mut Vec<Hook>) {
         let word = HookName::ApplyCudaMemoryLimits.word();
-        let limits = |hook: &Hook| hook.args.iter().any(|argument| argument == word);
+        let limits = |hook: &Hook| hook.args.contains(&word);
         let Some(first) = hooks.iter().position(limits) else { return };
         let others: Vec<Hook> = hooks.extract_if(first + 1.., |hook| limits(hook)).collect();
         for hook in others {

@@ -9,6 +9,7 @@ use crate::capability::{Capabilities, Capability};
 use crate::driver::files::{File, Files};
 use crate::driver::{Driver, DriverError, Gpu, Node, Selection};
 use crate::edits::{ContainerEdits, DeviceNode, Hook, Mount};
+use crate::words::Words;
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -18,7 +19,7 @@ use std::path::{Path, PathBuf};
 pub struct Options {
     pub hooks: Hooks,
     pub sockets: bool,
-    /// Whether the container's process joins the groups of device nodes that are not open to everybody.
+    /// Whether the container's process joins the groups of device nodes that are not open to all users.
     pub groups: bool,
 }
 
@@ -33,7 +34,7 @@ impl Options {
         let mut unknown = Vec::new();
         for word in without {
             match HookName::of_word(word) {
-                _ if word == "all" => self.hooks.without.extend(HookName::ALL),
+                _ if word == "all" => self.hooks.without.extend(HookName::all()),
                 Some(hook) => self.hooks.without.push(hook),
                 None => unknown.push(word.as_str()),
             }
@@ -211,10 +212,10 @@ fn mount(file: &File, options: &[&str]) -> Mount {
     }
 }
 
-/// A node, and the group that may use it if not everybody may.
+/// A node, and the group that may use it if not all users may.
 fn describe(node: Node) -> (DeviceNode, Option<u32>) {
     let on_host = fs::metadata(&node.host).ok().filter(|node| node.file_type().is_char_device());
-    // Of a node that nobody has made yet all is said: engines look the rest up on the host, and would not find it.
+    // A node that has not been made yet is described in full: engines look the rest up on the host, and would not find it.
     let unmade = on_host.is_none();
     let mode = on_host.as_ref().map_or_else(|| mode_unmade(&node), |node| node.mode() & 0o7777);
     let group = on_host.as_ref().map(|node| node.gid()).filter(|gid| *gid != 0);
@@ -233,7 +234,7 @@ fn describe(node: Node) -> (DeviceNode, Option<u32>) {
     (described, group.filter(|_| mode & 0o006 != 0o006))
 }
 
-/// The mode of a node that is not on the host. The driver opens its own nodes to everybody; the kernel's display nodes
+/// The mode of a node that is not on the host. The driver opens its own nodes to all users; the kernel's display nodes
 /// are for root and, where the host has made them, a group.
 fn mode_unmade(node: &Node) -> u32 {
     if node.container.starts_with("/dev/dri") {

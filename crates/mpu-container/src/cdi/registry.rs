@@ -2,7 +2,7 @@
 //!
 //! Owns which file a name is looked up in: of two files that describe a device, the one in the later directory counts;
 //! two in one directory leave it undefined, and it is refused. A file that cannot be read takes its own devices away
-//! and no others; who asks for one of them is told of the file.
+//! and no others; the error for one of them names the file.
 //!
 //! Source: CDI specification 1.1.0, "Locating and Using CDI Specifications": `.json` and `.yaml` files right in
 //! `/etc/cdi` and `/var/run/cdi`, later directories before earlier ones.
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_is_none_is_told() {
+    fn file_as_spec_directory_is_reported() {
         let there = tempfile::tempdir().unwrap();
         let path = there.path().join("file");
         fs::write(&path, "").unwrap();

@@ -4,15 +4,11 @@ use super::extra::Mode;
 use super::generate::{self, generate_for, Naming};
 use super::*;
 use crate::capability::Capabilities;
-use crate::driver::made_up::{self, Host};
+use crate::driver::made_up::{self, Host, LIBRARIES, RELEASE as VERSION};
 use crate::driver::{Driver, DriverRoot, Mig};
 use crate::edits::{ContainerEdits, Device, Spec};
-use rustix::fs::{FileType, CWD};
+use crate::words::Words;
 use serde_json::json;
-use std::os::unix::fs::symlink;
-
-const VERSION: &str = "580.159.04";
-const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
 
 fn uuid(letter: char) -> String {
     format!("GPU-{0}{0}{0}{0}{0}{0}{0}{0}-0000-0000-0000-000000000000", letter)
@@ -23,18 +19,13 @@ fn host() -> Host {
     let host = Host::with_driver(VERSION);
     host.gpu("0000:1b:00.0", 1, &uuid('a'));
     host.gpu("0000:9b:00.0", 0, &uuid('b'));
-    for stem in ["libcuda", "libnvidia-ml"] {
-        let path = format!("{LIBRARIES}/{stem}.so.{VERSION}");
-        host.write(&path, "");
-        std::fs::write(host.path().join(&path), made_up::library(&format!("{stem}.so.1"), true)).expect("a library");
-    }
+    host.libraries_of_driver(&["libcuda", "libnvidia-ml"]);
     host.write("usr/bin/nvidia-smi", "");
     host.write("run/nvidia-persistenced/socket", "");
     host.write("sys/bus/pci/devices/0000:1b:00.0/drm/card0/dev", "226:0\n");
     host.write("dev/dri/by-path/unrelated", "");
-    for (name, target) in [("pci-0000:1b:00.0-card", "../card0"), ("pci-0000:1b:00.0-render", "../renderD128")] {
-        symlink(target, host.path().join("dev/dri/by-path").join(name)).expect("a link");
-    }
+    host.link("../card0", "dev/dri/by-path/pci-0000:1b:00.0-card");
+    host.link("../renderD128", "dev/dri/by-path/pci-0000:1b:00.0-render");
     host
 }
 
@@ -109,24 +100,20 @@ fn a_node_is_described_in_full() {
     let node = &device(&spec, "1").container_edits.device_nodes[0];
     assert_eq!((node.major, node.minor, node.permissions.as_deref()), (Some(195), Some(0), Some("rwm")));
     assert_eq!(node.host_path.as_deref(), host.path().join("dev/nvidia0").to_str());
-    assert_eq!((node.kind.as_deref(), node.file_mode), (Some("c"), Some(0o666)), "nobody has made it yet");
+    assert_eq!((node.kind.as_deref(), node.file_mode), (Some("c"), Some(0o666)), "it has not been made yet");
     let card = device(&spec, "0").container_edits.device_nodes.iter().find(|node| node.path == "/dev/dri/card0");
-    assert_eq!(card.and_then(|card| card.file_mode), Some(0o660), "no driver opens it to everybody");
+    assert_eq!(card.and_then(|card| card.file_mode), Some(0o660), "no driver opens it to all users");
 }
 
 #[test]
-fn a_node_that_is_there_speaks_for_itself() {
-    use rustix::fs::{chmodat, chownat, makedev, mknodat, AtFlags, FileType, Gid, CWD};
+fn existing_nodes_keep_their_mode_and_group() {
     let host = host();
-    let node = |path: &str, mode: u32, major, minor| {
-        let path = host.path().join(path);
-        mknodat(CWD, &path, FileType::CharacterDevice, mode.into(), makedev(major, minor))?;
-        chmodat(CWD, &path, mode.into(), AtFlags::empty())?;
-        chownat(CWD, &path, None, Some(Gid::from_raw(44)), AtFlags::empty())
+    let node = |path: &str, mode, major, minor| {
+        made_up::node(&host.path().join(path), mode, major, minor)?;
+        std::os::unix::fs::chown(host.path().join(path), None, Some(44))
     };
     if let Err(error) = node("dev/nvidia1", 0o666, 195, 1).and_then(|()| node("dev/dri/card0", 0o640, 226, 0)) {
-        eprintln!("skipped: device nodes cannot be made here: {error}");
-        return;
+        return eprintln!("skipped: device nodes cannot be made here: {error}");
     }
     let spec = generate(&host.root(), &request()).expect("a spec");
     let edits = &device(&spec, "0").container_edits;
@@ -164,14 +151,12 @@ fn a_node_that_is_there_speaks_for_itself() {
 }
 
 #[test]
-fn a_display_node_that_a_driver_container_lacks_is_as_the_host_has_it() {
+fn display_node_missing_in_driver_container_is_hosts() {
     let (host, driver) = (host(), tempfile::tempdir().expect("a folder"));
     let card = host.path().join("dev/dri/card0");
-    let number = rustix::fs::makedev(226, 0);
-    if rustix::fs::mknodat(CWD, &card, FileType::CharacterDevice, rustix::fs::Mode::from(0o600), number).is_err() {
+    if made_up::node(&card, 0o640, 226, 0).is_err() {
         return eprintln!("skipped: not root, who alone can make device nodes");
     }
-    std::fs::set_permissions(&card, std::os::unix::fs::PermissionsExt::from_mode(0o640)).expect("a mode");
     std::os::unix::fs::chown(&card, None, Some(44)).expect("a group");
     let root = DriverRoot { devices: driver.path().into(), ..host.root() };
     let spec = generate(&root, &request()).expect("a spec");
@@ -182,12 +167,12 @@ fn a_display_node_that_a_driver_container_lacks_is_as_the_host_has_it() {
 }
 
 #[test]
-fn managers_get_the_driver_without_what_draws() {
+fn managers_get_driver_without_desktop_files() {
     let host = host();
     let files = ["libnvidia-egl-gbm.so.1.1.2", &format!("libnvidia-allocator.so.{VERSION}")];
     for file in files {
-        let library = made_up::library(&format!("{}.so.1", file.split(".so").next().unwrap_or_default()), true);
-        std::fs::write(host.path().join(LIBRARIES).join(file), library).expect("a library");
+        let soname = format!("{}.so.1", file.split(".so").next().unwrap_or_default());
+        host.library(&format!("{LIBRARIES}/{file}"), &soname, true);
     }
     host.write("etc/vulkan/icd.d/nvidia_icd.json", "");
     let driver = Driver::find(&host.root()).expect("a driver");
@@ -305,7 +290,7 @@ fn a_host_without_gpus_has_no_spec() {
 }
 
 #[test]
-fn a_gpu_whose_uuid_the_driver_does_not_know_is_called_by_index() {
+fn gpu_with_unknown_uuid_is_named_by_index() {
     let host = host();
     let mut driver = Driver::find(&host.root()).expect("a driver");
     driver.gpus[0].uuid = "GPU-????????-????-????-????-????????????".into();
@@ -336,7 +321,7 @@ fn the_same_host_gives_the_same_bytes_and_they_are_read_again() {
 }
 
 #[test]
-fn a_container_that_starts_gets_what_it_may_use() {
+fn capabilities_select_container_edits() {
     let host = host();
     let driver = Driver::find(&host.root()).expect("a driver");
     let options = Options::of("/usr/bin/mpu-container".into());
@@ -360,10 +345,10 @@ fn a_container_that_starts_gets_what_it_may_use() {
 }
 
 #[test]
-fn what_is_left_out_is_left_out() {
+fn disabled_hooks_and_sockets_are_left_out() {
     let host = host();
     let mut request = request();
-    request.edits.hooks.without = HookName::ALL.into();
+    request.edits.hooks.without = HookName::all().to_vec();
     request.edits.sockets = false;
     let spec = generate(&host.root(), &request).expect("a spec");
     assert!(spec.container_edits.hooks.is_empty());
@@ -375,14 +360,14 @@ fn what_is_left_out_is_left_out() {
 }
 
 #[test]
-fn users_words_change_what_comes_along() {
+fn user_words_change_options() {
     let words = |words: &[&str]| words.iter().map(ToString::to_string).collect::<Vec<_>>();
     let mut options = Options::of("/a".into());
     let (without, with) = (words(&["all", "dance"]), words(&["chmod"]));
     let flags =
         words(&["disable-ipc-discoverer", "no-additional-gids-for-device-nodes", "enable-coherent-annotations"]);
     assert_eq!(options.change(&without, &with, &flags), ["dance", "enable-coherent-annotations"]);
-    let named: Vec<_> = HookName::ALL.into_iter().filter(|hook| options.hooks.has(*hook)).collect();
+    let named: Vec<_> = HookName::all().iter().copied().filter(|hook| options.hooks.has(*hook)).collect();
     assert_eq!(named, [HookName::Chmod]);
     assert!(!options.sockets && !options.groups);
 }

@@ -6,7 +6,7 @@ use super::version;
 use crate::edits::{ContainerEdits, Hook, Spec};
 use std::path::Path;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Relative {
     Host,
     Container,
@@ -32,7 +32,7 @@ fn edits(edits: &mut ContainerEdits, relative: Relative, moved: &dyn Fn(&str) ->
                 node.host_path = (host != node.path).then_some(host);
             }
             Relative::Container => {
-                // What was said once for both must now be said for the host.
+                // One path stood for both: the host's must now be written down.
                 let inside = moved(&node.path);
                 if inside != node.path && node.host_path.as_deref().unwrap_or_default().is_empty() {
                     node.host_path = Some(node.path.clone());

@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn what_breaks_a_rule_is_told_with_its_place() {
+    fn broken_rule_is_reported_with_place() {
         assert_eq!(told("{}"), "device '0' has empty containerEdits");
         assert_eq!(told(r#"{"env":["=x"]}"#), "devices[0].env: '=x' is not NAME=value");
         assert_eq!(told(r#"{"deviceNodes":[{"path":""}]}"#), "devices[0].deviceNodes: a path is empty");
@@ -142,7 +142,7 @@ mod tests {
 
     /// Engines are written in Go, where `null` is the same as no field.
     #[test]
-    fn what_is_null_is_not_there() {
+    fn null_fields_count_as_absent() {
         use crate::cdi::file::{parse, Format};
         let full = r#"{"cdiVersion":"0.5.0","kind":"a/b","annotations":null,"containerEdits":null,"devices":[
             {"name":"0","annotations":null,"containerEdits":{"env":["A=1"],"deviceNodes":null,"netDevices":null,"hooks":null,

@@ -62,7 +62,6 @@ pub struct Global {
     pub no_create_imex_channels: bool,
 }
 
-/// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Print the driver and the GPUs of this host
@@ -75,7 +74,6 @@ pub enum Command {
     Configure(Box<Configure>),
 }
 
-/// `info`.
 #[derive(Debug, Args)]
 pub struct Info {
     /// Comma-separated values
@@ -89,7 +87,6 @@ Examples:
   nvidia-container-cli list
   nvidia-container-cli list --device=0,1 --libraries --compat32";
 
-/// `list`.
 #[derive(Debug, Default, Clone, PartialEq, Eq, Args)]
 pub struct List {
     /// Device nodes of these GPUs or MIG devices: index, GPU-UUID, MIG-UUID, GPU:MIG, PCI address, all
@@ -183,7 +180,6 @@ const CONFIGURE_AFTER: &str = "Examples:
       nvidia-container-cli configure --utility --device=0 --no-cgroups /ct/rootfs
       exec chroot /ct/rootfs nvidia-smi'";
 
-/// `configure`.
 #[derive(Debug, Args)]
 pub struct Configure {
     /// The container's process; without it, the mount namespace of this command is the container's
@@ -336,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn what_brings_more_than_its_name_says() {
+    fn video_and_display_bring_more_capabilities() {
         assert_eq!(configure("configure -v /ct").capabilities().to_string(), "compute,video");
         assert_eq!(configure("configure -D /ct").capabilities().to_string(), "display,graphics");
     }

@@ -1,13 +1,12 @@
 //! `info`: the driver and its GPUs, as text or as comma-separated values.
 
 use crate::driver::{Driver, Gpu};
-use crate::require::{Known, Version};
 
 const COLUMNS: [&str; 7] =
     ["Device Index", "Device Minor", "Model", "Brand", "GPU UUID", "Bus Location", "Architecture"];
 
 pub fn page(driver: &Driver, csv: bool) -> String {
-    let cuda = text(of_driver(driver).cuda);
+    let cuda = text(driver.known().cuda);
     let rows = driver.gpus.iter().map(|gpu| row(driver, gpu));
     if csv {
         let head = format!("NVRM version,CUDA version\n{},{cuda}\n\n{}\n", driver.version, COLUMNS.join(","));
@@ -26,7 +25,7 @@ fn line(name: &str, value: &str) -> String {
 }
 
 fn row(driver: &Driver, gpu: &Gpu) -> [String; 7] {
-    let known = of_gpu(driver, gpu);
+    let known = driver.known_of(gpu);
     [
         gpu.index.to_string(),
         gpu.minor.to_string(),
@@ -40,16 +39,4 @@ fn row(driver: &Driver, gpu: &Gpu) -> [String; 7] {
 
 fn text(known: Option<impl ToString>) -> String {
     known.map(|known| known.to_string()).unwrap_or_default()
-}
-
-pub fn of_driver(driver: &Driver) -> Known {
-    let cuda = driver.cuda_version().map(Version::from);
-    Known { cuda, driver: Version::parse(&driver.version), ..Known::default() }
-}
-
-/// Of the driver and one of its GPUs. Starts a GPU that is not started.
-pub fn of_gpu(driver: &Driver, gpu: &Gpu) -> Known {
-    let facts = driver.facts(gpu);
-    let arch = facts.architecture.map(Version::from);
-    Known { arch, brand: Some(facts.brand.to_owned()), ..of_driver(driver) }
 }

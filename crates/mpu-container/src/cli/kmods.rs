@@ -35,7 +35,7 @@ pub fn load(root: &DriverRoot, log: &Log) {
             }
         }
     }
-    // Without a driver there is nothing to create; whoever comes next says so.
+    // Without a driver there is nothing to create; the next step reports it.
     if let Ok(driver) = Driver::find(root) {
         create_nodes(&driver, log);
     }
@@ -51,7 +51,7 @@ fn modprobe(root: &Path, module: &str) -> io::Result<bool> {
     Ok(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status()?.success())
 }
 
-/// Creates the driver's nodes where they are missing, unless its parameters say that somebody else does.
+/// Creates the driver's nodes where they are missing, unless its parameters leave that to another program.
 fn create_nodes(driver: &Driver, log: &Log) {
     let owner = Owner::of(driver);
     if !owner.ours {
@@ -69,7 +69,7 @@ fn create_nodes(driver: &Driver, log: &Log) {
 }
 
 /// Creates the nodes of these IMEX channels where they are missing. A channel that the driver does not have is left to
-/// whoever wants to use it.
+/// the container.
 pub fn create_channels(driver: &Driver, channels: &[u32], log: &Log) {
     let owner = Owner::of(driver);
     let nodes = channels.iter().filter_map(|channel| driver.imex_node(*channel));
@@ -93,7 +93,7 @@ struct Owner {
 }
 
 impl Owner {
-    /// As the driver was told when it was loaded.
+    /// By the parameters with which the driver was loaded.
     fn of(driver: &Driver) -> Owner {
         let path = driver.root.facts.join("proc/driver/nvidia/params");
         Owner::read(&fs::read_to_string(path).unwrap_or_default())
@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_drivers_parameters_say_who_owns_the_nodes() {
+    fn node_owner_comes_from_driver_parameters() {
         let read = Owner::read("Mobile: 4294967295\nModifyDeviceFiles: 0\nDeviceFileUID: 3\nDeviceFileMode: 432\n");
         assert_eq!(read, Owner { ours: false, user: 3, group: 0, mode: 0o660 });
         assert_eq!(Owner::read(""), Owner { ours: true, user: 0, group: 0, mode: 0o666 });
@@ -164,6 +164,6 @@ mod tests {
         assert_eq!(fs::metadata(&path).unwrap().rdev(), rustix::fs::makedev(234, 2));
         fs::remove_file(&path).unwrap();
         fs::write(&path, "").unwrap();
-        assert!(owner.make(&node).is_err(), "a file is somebody's");
+        assert!(owner.make(&node).is_err(), "a file is not ours to replace");
     }
 }

@@ -9,7 +9,6 @@ use crate::driver::files::{File, Files};
 use crate::driver::{Driver, Gpu, Selection};
 use std::path::Path;
 
-/// What `list` prints.
 pub fn page(driver: &Driver, list: &List, global: &Global) -> Result<String, CliError> {
     let mut page = Page::default();
     let words = list.device.clone().unwrap_or_default();
@@ -20,7 +19,7 @@ pub fn page(driver: &Driver, list: &List, global: &Global) -> Result<String, Cli
     let config = mig("mig-config", &list.mig_config)?;
     let monitor = mig("mig-monitor", &list.mig_monitor)?;
     if list.device.is_some() {
-        // Whoever rules all of MIG needs no leave for single devices.
+        // A container that rules all of MIG needs no leave for single devices.
         let whole = !list.mig_config.is_empty() || !list.mig_monitor.is_empty();
         devices(driver, &selection, whole, &mut page);
     }

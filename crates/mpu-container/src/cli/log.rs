@@ -16,7 +16,7 @@ pub struct Log(Option<File>);
 
 impl Log {
     pub fn open(path: Option<&Path>) -> io::Result<Log> {
-        // A pipe that nobody reads is an error, not something to wait for.
+        // A pipe without a reader is an error, not something to wait for.
         let no_wait = libc::O_NONBLOCK | libc::O_NOCTTY;
         let open = |path| File::options().append(true).create(true).custom_flags(no_wait).open(path);
         Ok(Log(path.map(open).transpose()?))
@@ -25,7 +25,7 @@ impl Log {
     /// Tells the caller of something that the container goes without, and says it in the log.
     pub fn note(&self, what: Arguments<'_>) {
         self.say(what);
-        // Nobody may be there to read it.
+        // There may be no reader.
         let _ = writeln!(io::stderr(), "{NAME}: note: {}", printable(&what.to_string()));
     }
 

@@ -14,7 +14,7 @@ pub const CAPABILITIES: &str = "proc/driver/nvidia/capabilities";
 pub enum NotAll {
     #[error("{0}: only 'all' devices are currently supported")]
     Word(String),
-    /// Somebody who has parts of a GPU cannot rule the whole of it.
+    /// A container that has parts of a GPU cannot rule the whole of it.
     #[error("all: cannot enable {0} with specific MIG devices selected")]
     Parts(&'static str),
 }

@@ -67,7 +67,7 @@ fn ended(result: Result<(), CliError>) -> ExitCode {
     if let Some(fix) = error.fix() {
         text += &format!("{NAME}: fix: {}\n", printable(&fix));
     }
-    // Nobody may be there to read it.
+    // There may be no reader.
     let _ = std::io::stderr().write_all(text.as_bytes());
     ExitCode::FAILURE
 }
@@ -123,14 +123,14 @@ fn require(
     if requirements.is_empty() {
         return Ok(());
     }
-    let ask = || selection.gpus.iter().map(|gpu| info::of_gpu(driver, gpu)).collect::<Vec<_>>();
+    let ask = || selection.gpus.iter().map(|gpu| driver.known_of(gpu)).collect::<Vec<_>>();
     let gpus = user::as_if(user, ask).map_err(CliError::User)?;
-    check_all(requirements, &info::of_driver(driver), &gpus).map_err(CliError::Require)
+    check_all(requirements, &driver.known(), &gpus).map_err(CliError::Require)
 }
 
 fn find(global: &Global, log: &Log) -> Result<Driver, CliError> {
-    // Its nodes, too, unless only the host has them, as the wrapper decides; where nobody has them yet, whoever asks for
-    // them to be made means the root's /dev, if there is one.
+    // Its nodes, too, unless only the host has them, as the wrapper decides; where there are none yet, a request to
+    // make them means the root's /dev, if there is one.
     let has = |root: &Path| root.join("dev/nvidiactl").exists();
     let is_theirs = has(&global.root) || (!has(Path::new("/")) && global.root.join("dev").is_dir());
     let devices = if is_theirs { &global.root } else { Path::new("/") };

@@ -43,7 +43,7 @@ fn of(word: &str, passwd: &str, group: &str) -> Result<User, UserError> {
     let unknown =
         |what, name: &str| UserError::Unknown { word: word.escape_debug().to_string(), what, name: name.into() };
     let (user, wanted) = word.split_once(':').map_or((word, None), |(user, group)| (user, Some(group)));
-    // The kernel's word for nobody is no user.
+    // The kernel's number for no user, -1, is none.
     let number = |text: &str| text.parse().ok().filter(|number| *number != u32::MAX);
     let line = |table: &str, name: &str| -> Option<Vec<String>> {
         let mut lines = table.lines().map(|line| line.split(':').map(String::from).collect::<Vec<_>>());
@@ -95,8 +95,7 @@ mod tests {
     #[test]
     fn a_user_has_none_of_our_groups() {
         if !rustix::process::geteuid().is_root() {
-            eprintln!("skipped: only root can become another user");
-            return;
+            return eprintln!("skipped: only root can become another user");
         }
         let groups = [Gid::from_raw(7), Gid::from_raw(44)];
         // This thread's alone.

@@ -1,4 +1,4 @@
-//! What can be decided, and what holds where nobody did.
+//! What can be decided, and what holds where no decision was made.
 
 use mpu_seccomp::Notify;
 
@@ -17,11 +17,8 @@ pub struct Config {
     /// Whether mounts below `/var/run/nvidia-container-devices` ask for devices.
     pub devices_as_volume_mounts: bool,
     pub supported_driver_capabilities: Capabilities,
-    /// For `nvidia-container-cli`.
     pub cli: Cli,
-    /// For `nvidia-container-runtime`.
     pub runtime: Runtime,
-    /// For `nvidia-container-runtime-hook`.
     pub hook: Hook,
     /// Where `nvidia-ctk` is, for hooks that are written into specs: a path, or a name to look for.
     pub ctk_path: String,

@@ -7,6 +7,7 @@ use mpu_seccomp::NotifyPolicy;
 use super::words::{CompatMode, LogLevel, Mode};
 use super::Config;
 use crate::capability::Capabilities;
+use crate::words::Words;
 use std::path::PathBuf;
 
 /// Where a key's value goes, which says what kind of value it is.
@@ -26,7 +27,7 @@ pub enum Place {
 pub struct Key {
     pub name: &'static str,
     pub default: &'static str,
-    /// What the shipped file shows behind a `#` in place of the default: a value that somebody could want.
+    /// What the shipped file shows behind a `#` in place of the default: a value that an administrator could want.
     pub example: Option<&'static str>,
     pub about: &'static str,
     pub place: Place,
@@ -186,20 +187,20 @@ fn log_level(config: &mut Config, text: &str) -> Result<(), String> {
 }
 
 fn mode(config: &mut Config, text: &str) -> Result<(), String> {
-    let found = Mode::ALL.into_iter().find(|(word, _)| *word == text);
-    config.runtime.mode = found.ok_or_else(|| format!("{text:?} is none of {}", choices(&Mode::ALL)))?.1;
+    let none = || format!("{text:?} is none of {}", Mode::words().join(", "));
+    config.runtime.mode = Mode::of_word(text).ok_or_else(none)?;
     Ok(())
 }
 
 fn compat_mode(config: &mut Config, text: &str) -> Result<(), String> {
-    let found = CompatMode::ALL.into_iter().find(|(word, _)| *word == text);
-    config.runtime.cuda_compat_mode = found.map(|(_, mode)| mode);
+    config.runtime.cuda_compat_mode = CompatMode::of_word(text);
     Ok(())
 }
 
 fn notify(config: &mut Config, text: &str) -> Result<(), String> {
     let found = NotifyPolicy::ALL.into_iter().find(|(word, _)| *word == text);
-    config.notify.policy = found.ok_or_else(|| format!("{text:?} is none of {}", choices(&NotifyPolicy::ALL)))?.1;
+    let none = || format!("{text:?} is none of {}", NotifyPolicy::ALL.map(|(word, _)| word).join(", "));
+    config.notify.policy = found.ok_or_else(none)?.1;
     Ok(())
 }
 
@@ -210,8 +211,4 @@ fn notify_socket(config: &mut Config, text: &str) -> Result<(), String> {
     }
     config.notify.socket = text.into();
     Ok(())
-}
-
-fn choices<T>(all: &[(&str, T)]) -> String {
-    all.iter().map(|(word, _)| *word).collect::<Vec<_>>().join(", ")
 }

@@ -54,7 +54,7 @@ fn the_shipped_file_is_the_defaults_and_its_examples_are_sound() {
 }
 
 #[test]
-fn a_file_overrides_what_it_names_and_nothing_else() {
+fn file_overrides_only_named_keys() {
     let text = "disable-require = true\n[nvidia-container-cli]\nroot = \"/run/nvidia/driver\"\nload-kmods = false\n\
                 user = \"\"\n[nvidia-container-runtime]\nmode = \"legacy\"\nruntimes = [\"/opt/crun\"]\n\
                 [nvidia-container-runtime.modes.cdi]\nspec-dirs = [\"/a\", \"/b\"]\n[features]\nignore-imex-channel-requests = true\n";
@@ -114,7 +114,7 @@ fn errors_name_the_line() {
 }
 
 #[test]
-fn which_file_is_read() {
+fn environment_selects_config_file() {
     let with = |set: &[(&str, &str)]| {
         let set: Vec<(String, String)> = set.iter().map(|(n, v)| (n.to_string(), v.to_string())).collect();
         path(move |name| set.iter().find(|(n, _)| n == name).map(|(_, v)| v.into()))
@@ -127,7 +127,7 @@ fn which_file_is_read() {
 }
 
 #[test]
-fn a_file_that_is_there_must_be_sound() {
+fn existing_file_must_be_valid() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("config.toml");
     assert_eq!(Config::at_or_default(&file).expect("defaults").path, None);
@@ -223,7 +223,7 @@ mod edits {
     }
 
     #[test]
-    fn what_cannot_be_set_is_refused() {
+    fn invalid_sets_are_refused() {
         for (set, part) in [
             ("nope=1", "invalid --set option nope=1: invalid config option: undefined field: \"nope\""),
             ("nvidia-container-cli", "undefined field"),

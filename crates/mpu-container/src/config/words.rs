@@ -1,6 +1,6 @@
 //! The words that some keys choose from.
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Mode {
     /// As the request and the host suggest.
     Auto,
@@ -13,22 +13,8 @@ pub enum Mode {
     JitCdi,
 }
 
-impl Mode {
-    pub const ALL: [(&'static str, Mode); 5] = [
-        ("auto", Mode::Auto),
-        ("legacy", Mode::Legacy),
-        ("csv", Mode::Csv),
-        ("cdi", Mode::Cdi),
-        ("jit-cdi", Mode::JitCdi),
-    ];
-
-    pub fn word(self) -> &'static str {
-        word(&Mode::ALL, self)
-    }
-}
-
 /// How CUDA's forward-compatibility libraries are found in mode `legacy`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum CompatMode {
     /// Their folder is handed to ldconfig.
     Ldconfig,
@@ -37,19 +23,6 @@ pub enum CompatMode {
     /// A hook of the runtime does it.
     Hook,
     Disabled,
-}
-
-impl CompatMode {
-    pub const ALL: [(&'static str, CompatMode); 4] = [
-        ("ldconfig", CompatMode::Ldconfig),
-        ("mount", CompatMode::Mount),
-        ("hook", CompatMode::Hook),
-        ("disabled", CompatMode::Disabled),
-    ];
-
-    pub fn word(self) -> &'static str {
-        word(&CompatMode::ALL, self)
-    }
 }
 
 /// What goes into a log: this and what is worse.
@@ -74,16 +47,8 @@ impl LogLevel {
         ("panic", LogLevel::Error),
     ];
 
-    pub fn word(self) -> &'static str {
-        word(&LogLevel::ALL, self)
-    }
-
     pub fn of_word(text: &str) -> LogLevel {
         let found = LogLevel::ALL.into_iter().find(|(word, _)| word.eq_ignore_ascii_case(text));
         found.map_or(LogLevel::Info, |(_, level)| level)
     }
-}
-
-fn word<T: PartialEq>(all: &[(&'static str, T)], value: T) -> &'static str {
-    all.iter().find(|(_, other)| *other == value).map_or("", |(word, _)| word)
 }

@@ -1,17 +1,15 @@
 //! `nvidia-ctk cdi`: list and transform; `generate` has a module of its own.
 
-use super::context::put;
-use super::context::{Context, Failure};
+use super::context::{put, Context, Failure};
 use super::generate::Generate;
 use crate::cdi::file::{self, Format};
 use crate::cdi::transform::{self, Relative};
 use crate::cdi::{registry, validate, Registry};
 use crate::chain::chain_without_repeats;
 use crate::engines::command::path;
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
 use std::path::PathBuf;
 
-/// What `nvidia-ctk cdi` does.
 #[derive(Debug, Subcommand)]
 pub(super) enum Verb {
     /// Writes a CDI file that describes this host's GPUs
@@ -33,11 +31,10 @@ impl Verb {
     }
 }
 
-/// What `nvidia-ctk cdi list` takes.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "One name a line on standard output. Files that cannot be used are told on standard error, and the
-others are listed all the same."
+    after_help = "One name a line on standard output. Files that cannot be used are reported on standard error, and
+the others are listed all the same."
 )]
 pub(super) struct List {
     /// A directory of CDI files; of several, a later one overrides an earlier
@@ -62,14 +59,12 @@ impl List {
     }
 }
 
-/// What `nvidia-ctk cdi transform` does.
 #[derive(Debug, Subcommand)]
 pub(super) enum Transform {
     /// Replaces the root directory of the paths in a CDI file
     Root(Root),
 }
 
-/// What `nvidia-ctk cdi transform root` takes.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:
   nvidia-ctk cdi transform root --input=a.yaml --output=b.yaml --from=/run/nvidia/driver --to=/")]
@@ -88,13 +83,7 @@ pub(super) struct Root {
     output: Option<PathBuf>,
     /// Which paths change
     #[arg(long, default_value = "host")]
-    relative_to: RelativeWord,
-}
-
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum RelativeWord {
-    Host,
-    Container,
+    relative_to: Relative,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -109,11 +98,7 @@ impl Root {
             Some("-") => file::parse(&file::bounded(std::io::stdin().lock())?, Format::Yaml)?,
             _ => file::read(&self.input).map_err(|error| Unreadable(self.input.clone(), error))?,
         };
-        let relative = match self.relative_to {
-            RelativeWord::Host => Relative::Host,
-            RelativeWord::Container => Relative::Container,
-        };
-        transform::root(&mut spec, &self.from, &self.to, relative);
+        transform::root(&mut spec, &self.from, &self.to, self.relative_to);
         validate::check(&spec)?;
         put(&spec, output, output.and_then(Format::of_path).unwrap_or(Format::Yaml))?;
         Ok(())

@@ -8,7 +8,6 @@ use clap::{Args, Subcommand};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-/// What `nvidia-ctk config` takes.
 #[derive(Debug, Args)]
 #[command(
     args_conflicts_with_subcommands = true,

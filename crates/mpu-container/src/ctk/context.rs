@@ -1,4 +1,4 @@
-//! What all verbs of `nvidia-ctk` share: the options that hold for each, how an option is read, how a failure is told.
+//! What all verbs of `nvidia-ctk` share: the options that hold for each, how an option is read, how a failure is reported.
 
 use crate::cdi::file::{self, Format};
 use crate::edits::Spec;

@@ -1,7 +1,6 @@
 //! `nvidia-ctk cdi generate`.
 
-use super::context::put;
-use super::context::{truth, variable, Context, Failure};
+use super::context::{put, truth, variable, Context, Failure};
 use crate::cdi::extra::Mode;
 use crate::cdi::file::Format;
 use crate::cdi::generate::{self, Naming};
@@ -10,10 +9,9 @@ use crate::config::Config;
 use crate::driver::DriverRoot;
 use crate::engines::command::path;
 use clap::builder::PossibleValuesParser;
-use clap::{ArgAction, Args, ValueEnum};
+use clap::{ArgAction, Args};
 use std::path::{Path, PathBuf};
 
-/// What `nvidia-ctk cdi generate` takes.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   nvidia-ctk cdi generate                                           print the spec
@@ -28,7 +26,7 @@ pub(super) struct Generate {
     output: Option<PathBuf>,
     /// The format [default: as the file's name says, else yaml]
     #[arg(long, env = "NVIDIA_CTK_CDI_GENERATE_OUTPUT_FORMAT", ignore_case = true)]
-    format: Option<FormatWord>,
+    format: Option<Format>,
     /// What to describe; auto is the GPUs
     #[arg(long, visible_alias = "discovery-mode", env = "NVIDIA_CTK_CDI_GENERATE_MODE", default_value = "auto",
         ignore_case = true, value_parser = PossibleValuesParser::new(Mode::words()))]
@@ -44,8 +42,8 @@ pub(super) struct Generate {
     dev_root: Option<PathBuf>,
     /// How devices are named; given twice, each device has both names
     #[arg(long, env = "NVIDIA_CTK_CDI_GENERATE_DEVICE_NAME_STRATEGIES", value_delimiter = ',',
-        default_values = ["index", "uuid"], value_name = "WAY", value_parser = PossibleValuesParser::new(["index", "uuid", "type-index"]))]
-    device_name_strategy: Vec<String>,
+        default_values = ["index", "uuid"], value_name = "WAY")]
+    device_name_strategy: Vec<Naming>,
     /// The devices: all, none, or GPUs and MIG devices by index, UUID or PCI address
     #[arg(long, visible_aliases = ["device-ids", "device", "devices"], env = "NVIDIA_CTK_CDI_GENERATE_DEVICE_IDS",
         value_delimiter = ',', default_value = "all", value_name = "ID")]
@@ -121,21 +119,6 @@ impl PassedOver {
     }
 }
 
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum FormatWord {
-    Json,
-    Yaml,
-}
-
-impl From<FormatWord> for Format {
-    fn from(word: FormatWord) -> Format {
-        match word {
-            FormatWord::Json => Format::Json,
-            FormatWord::Yaml => Format::Yaml,
-        }
-    }
-}
-
 impl Generate {
     pub(super) fn run(&self, context: &Context) -> Result<(), Failure> {
         let mut spec = generate::generate(&self.root(context)?, &self.request(context)?)?;
@@ -145,7 +128,7 @@ impl Generate {
             }
         }
         let output = given(&self.output);
-        let format = self.format.map(Format::from).or(output.and_then(Format::of_path)).unwrap_or(Format::Yaml);
+        let format = self.format.or(output.and_then(Format::of_path)).unwrap_or(Format::Yaml);
         if let Some(path) = put(&spec, output, format)? {
             let (count, version) = (spec.devices.len(), &spec.cdi_version);
             context.note(format_args!("wrote {}: {count} devices, cdiVersion {version}", path.display()));
@@ -177,7 +160,7 @@ impl Generate {
         Ok(Request {
             kind: Kind::new(&self.vendor, &self.class)?,
             mode: Mode::of_word(&self.mode.to_ascii_lowercase()).unwrap_or(Mode::Nvml),
-            names: self.device_name_strategy.iter().filter_map(|word| Naming::of_word(word)).collect(),
+            names: self.device_name_strategy.clone(),
             devices: self.device_id.clone(),
             all: !self.no_all_device,
             edits,

@@ -4,7 +4,7 @@ use super::nodes;
 use crate::capability::Capabilities;
 use crate::cdi::extra::{self, Mode};
 use crate::char_links::links;
-use crate::driver::{Driver, DriverError, DriverRoot, Node, Selection};
+use crate::driver::{Driver, DriverError, DriverRoot, Majors, Node, Selection};
 use std::fs;
 use std::path::Path;
 
@@ -22,7 +22,7 @@ pub(super) fn of_all(root: &DriverRoot, folder: &Path) -> Result<Vec<Link>, Driv
         let minor = gpu.and_then(|digits| digits.parse::<u32>().ok());
         matches!(name, "config" | "monitor") || driver.gpus.iter().any(|gpu| Some(gpu.minor) == minor)
     };
-    if let Some(major) = major_of(&root.facts, "nvidia-caps") {
+    if let Some(major) = Majors::read(&root.facts).of("nvidia-caps") {
         let pairs = list.lines().filter_map(|line| line.split_once(' ')).filter(|(name, _)| ours(name));
         for minor in pairs.filter_map(|(_, minor)| minor.trim().parse().ok()) {
             let path = format!("dev/nvidia-caps/nvidia-cap{minor}");
@@ -31,11 +31,4 @@ pub(super) fn of_all(root: &DriverRoot, folder: &Path) -> Result<Vec<Link>, Driv
     }
     all.extend(extra::nodes(root, Mode::Management));
     Ok(links(all, folder))
-}
-
-fn major_of(facts: &Path, name: &str) -> Option<u32> {
-    let list = fs::read_to_string(facts.join("proc/devices")).ok()?;
-    let characters = list.split("Block devices:").next()?;
-    let mut pairs = characters.lines().filter_map(|line| line.trim().split_once(' '));
-    pairs.find(|(_, word)| word.trim() == name)?.0.parse().ok()
 }

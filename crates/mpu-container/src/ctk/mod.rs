@@ -132,7 +132,6 @@ fn cdi_main(arguments: Vec<OsString>) -> ExitCode {
     main(words.into_iter().chain(arguments.into_iter().skip(1)).collect())
 }
 
-/// What `nvidia-ctk info` takes.
 #[derive(Debug, Args)]
 struct Info {
     /// Where the driver's files are

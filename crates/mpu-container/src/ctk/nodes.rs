@@ -55,7 +55,7 @@ pub(super) fn load_modules(root: &Path, dry: bool, told: &mut dyn FnMut(String))
     Ok(())
 }
 
-/// Makes the control nodes below a root's `dev`. That a number is not known is told before any node is made.
+/// Makes the control nodes below a root's `dev`. An unknown number is an error before any node is made.
 pub(super) fn make_control(root: &DriverRoot, dry: bool, told: &mut dyn FnMut(String)) -> Result<(), NodeError> {
     let mut known = control(root);
     // Modeset's number is NVIDIA's, and never was another. Hosts without displays do not load the module, but programs

@@ -6,7 +6,6 @@ use crate::driver::DriverRoot;
 use clap::{ArgAction, Args, Subcommand};
 use std::path::{Path, PathBuf};
 
-/// What `nvidia-ctk system` does.
 #[derive(Debug, Subcommand)]
 pub(super) enum Verb {
     /// Makes the driver's device nodes that belong to no GPU
@@ -24,7 +23,6 @@ impl Verb {
     }
 }
 
-/// What `nvidia-ctk system create-device-nodes` takes.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:
   sudo nvidia-ctk system create-device-nodes --control-devices --load-kernel-modules")]
@@ -65,7 +63,6 @@ impl Nodes {
     }
 }
 
-/// What `nvidia-ctk system create-dev-char-symlinks` takes.
 #[derive(Debug, Args)]
 #[command(after_help = "Example, for a unit or udev rule that runs when the driver is loaded:
   nvidia-ctk system create-dev-char-symlinks --create-all")]

@@ -2,12 +2,10 @@
 
 use super::*;
 use crate::cdi::file;
-use crate::driver::made_up::{self, Host};
+use crate::driver::made_up::{fifo, node, Host, RELEASE};
 use clap::CommandFactory;
 use std::fs;
 use std::path::Path;
-
-const VERSION: &str = "580.159.04";
 
 fn ctk(words: &[&str]) -> u8 {
     let code = main([&["nvidia-ctk", "--quiet"], words].concat().iter().map(OsString::from).collect());
@@ -15,12 +13,7 @@ fn ctk(words: &[&str]) -> u8 {
 }
 
 fn host() -> Host {
-    let host = Host::with_driver(VERSION);
-    host.gpu("0000:1b:00.0", 0, "GPU-aaaaaaaa-0000-0000-0000-000000000000");
-    let path = format!("usr/lib/x86_64-linux-gnu/libcuda.so.{VERSION}");
-    host.write(&path, "");
-    fs::write(host.path().join(path), made_up::library("libcuda.so.1", true)).expect("a library");
-    host
+    Host::with_gpu(&["libcuda"])
 }
 
 fn text(path: &Path) -> &str {
@@ -45,7 +38,7 @@ fn a_reason_is_told_once() {
 }
 
 #[test]
-fn generate_writes_what_list_reads() {
+fn generated_spec_is_listed_and_transformed() {
     let host = host();
     let folder = host.path().join("cdi");
     let output = folder.join("nvidia.json");
@@ -67,26 +60,26 @@ fn generate_writes_what_list_reads() {
 }
 
 #[test]
-fn what_cannot_be_done_leaves_no_file() {
+fn failed_generate_leaves_no_file() {
     let host = host();
     let output = host.path().join("nvidia.yaml");
-    let generate = |words: &[&str]| {
-        let all = [&["cdi", "generate", "--driver-root", text(host.path()), "--output", text(&output)], words].concat();
-        let code = ctk(&all);
-        assert!(!output.exists(), "{words:?}");
-        code
-    };
-    assert_eq!(generate(&["--device-id=7"]), 1);
-    assert_eq!(generate(&["--mode=nvswitch"]), 1);
-    assert_eq!(generate(&["--class=-x"]), 1);
-    assert_eq!(generate(&["--enable-hook=all"]), 1);
-    assert_eq!(generate(&["--mode=wsl"]), 2);
-    assert_eq!(generate(&["--format=xml"]), 2);
-    assert_eq!(generate(&["--device-name-strategy=colour"]), 2);
+    for (code, flag) in [
+        (1, "--device-id=7"),
+        (1, "--mode=nvswitch"),
+        (1, "--class=-x"),
+        (1, "--enable-hook=all"),
+        (2, "--mode=wsl"),
+        (2, "--format=xml"),
+        (2, "--device-name-strategy=colour"),
+    ] {
+        let generate = ["cdi", "generate", "--driver-root", text(host.path()), "--output", text(&output), flag];
+        assert_eq!(ctk(&generate), code, "{flag}");
+        assert!(!output.exists(), "{flag}");
+    }
 }
 
 #[test]
-fn flags_say_what_a_spec_holds() {
+fn flags_decide_spec_contents() {
     let host = host();
     let output = host.path().join("nvidia.yaml");
     let code = ctk(&[
@@ -139,7 +132,7 @@ fn config_is_shown_and_changed() {
 
 /// As configuration management does that sets each key by a command of its own.
 #[test]
-fn changes_that_are_made_at_once_are_all_made() {
+fn concurrent_config_changes_are_all_kept() {
     const SETS: [(&str, &str); 6] = [
         ("disable-require", "disable-require = true"),
         ("nvidia-container-cli.no-cgroups", "no-cgroups = true"),
@@ -166,7 +159,7 @@ fn changes_that_are_made_at_once_are_all_made() {
 }
 
 #[test]
-fn runtimes_that_are_made_known_at_once_are_all_known() {
+fn concurrent_runtime_configures_are_all_kept() {
     for (engine, name) in [("docker", "etc/daemon.json"), ("containerd", "etc/config.toml")] {
         let there = tempfile::tempdir().expect("a folder");
         let file = there.path().join(name);
@@ -211,7 +204,7 @@ fn flags_of_the_program_may_stand_behind_a_verb() {
 fn a_pipe_as_a_configuration_is_refused_and_not_waited_for() {
     let there = tempfile::tempdir().expect("a folder");
     let pipe = there.path().join("config");
-    rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).expect("a pipe");
+    fifo(&pipe);
     assert_eq!(ctk(&["config", "--config-file", text(&pipe)]), 1);
     for engine in ["docker", "containerd", "crio", "podman"] {
         let configure = ["runtime", "configure", "--runtime", engine, "--config", text(&pipe)];
@@ -222,7 +215,7 @@ fn a_pipe_as_a_configuration_is_refused_and_not_waited_for() {
 
 /// Its first file can be named, too, and what is read after it is beside it.
 #[test]
-fn podmans_first_file_is_judged_with_those_that_come_after_it() {
+fn podman_first_file_is_judged_with_later_ones() {
     let there = tempfile::tempdir().expect("a folder");
     let file = |name: &str| there.path().join(name);
     fs::create_dir(file("containers.conf.d")).expect("made");
@@ -245,12 +238,8 @@ fn podmans_first_file_is_judged_with_those_that_come_after_it() {
 fn control_nodes_are_made_and_linked() {
     let host = host();
     let root = text(host.path());
-    let probe = host.path().join("probe");
-    let number = rustix::fs::makedev(1, 3);
-    let kind = rustix::fs::FileType::CharacterDevice;
-    if let Err(error) = rustix::fs::mknodat(rustix::fs::CWD, &probe, kind, 0o600.into(), number) {
-        eprintln!("skipped: device nodes cannot be made here: {error}");
-        return;
+    if let Err(error) = node(&host.path().join("probe"), 0o600, 1, 3) {
+        return eprintln!("skipped: device nodes cannot be made here: {error}");
     }
     let nodes = ["system", "create-device-nodes", "--root", root, "--control-devices"];
     assert_eq!(ctk(&[&nodes[..], &["--dry-run"]].concat()), 0);
@@ -261,7 +250,7 @@ fn control_nodes_are_made_and_linked() {
     let uvm = fs::metadata(host.path().join("dev/nvidia-uvm-tools")).expect("a node");
     assert_eq!((uvm.rdev(), uvm.mode() & 0o777), (rustix::fs::makedev(510, 1), 0o666));
 
-    let other = Host::with_driver(VERSION);
+    let other = Host::with_driver(RELEASE);
     other.write("proc/devices", "Character devices:\n195 nvidia\n510 nvidia-uvm\n\nBlock devices:\n");
     assert_eq!(ctk(&["system", "create-device-nodes", "--root", text(other.path()), "--control-devices"]), 0);
     let modeset = fs::metadata(other.path().join("dev/nvidia-modeset")).expect("a node");
@@ -291,8 +280,8 @@ fn control_nodes_are_made_and_linked() {
 }
 
 #[test]
-fn a_module_that_is_not_loaded_is_told() {
-    let host = Host::with_driver(VERSION);
+fn unloaded_module_creates_no_nodes() {
+    let host = Host::with_driver(RELEASE);
     host.write("proc/devices", "Character devices:\n195 nvidia\n\nBlock devices:\n");
     assert_eq!(ctk(&["system", "create-device-nodes", "--root", text(host.path()), "--control-devices"]), 1);
     assert!(!host.path().join("dev").exists(), "no half of the nodes");

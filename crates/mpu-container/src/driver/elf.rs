@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_library_is_none() {
+    fn non_libraries_are_none() {
         assert!(read(Path::new("/proc/self/status")).is_none());
         assert!(read(Path::new("/nothing/here")).is_none());
         assert!(read(Path::new("/")).is_none());

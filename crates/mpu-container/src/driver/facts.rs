@@ -5,6 +5,7 @@
 //! capability; the words for brands as NVIDIA's CUDA images write them.
 
 use super::{Driver, Gpu};
+use crate::require::{Known, Version};
 use mpu_rm::Client;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -96,6 +97,19 @@ impl Driver {
         }
     }
 
+    /// What is known of the driver, for an image's conditions.
+    pub fn known(&self) -> Known {
+        let cuda = self.cuda_version().map(Version::from);
+        Known { cuda, driver: Version::parse(&self.version), ..Known::default() }
+    }
+
+    /// The same, and what is known of one of its GPUs. Starts a GPU that is not started.
+    pub fn known_of(&self, gpu: &Gpu) -> Known {
+        let facts = self.facts(gpu);
+        let arch = facts.architecture.map(Version::from);
+        Known { arch, brand: Some(facts.brand.to_owned()), ..self.known() }
+    }
+
     /// The newest CUDA that this driver's release has, as (13, 0). No file of a driver says it in a way that could be
     /// read without running it, so it is known by the branch; of a branch that is newer than we know, this is the
     /// newest known, which it has at least.
@@ -164,9 +178,8 @@ mod tests {
     }
 
     #[test]
-    fn a_driver_that_does_not_answer_leaves_facts_out() {
-        let host = Host::with_driver("580.159.04");
-        host.gpu("0000:1b:00.0", 0, "GPU-aaaaaaaa-0000-0000-0000-000000000000");
+    fn silent_driver_leaves_facts_out() {
+        let host = Host::with_gpu(&[]);
         host.write("dev/nvidia0", "");
         host.write("dev/nvidiactl", "");
         let driver = Driver::find(&host.root()).expect("a driver");

@@ -13,7 +13,6 @@ use std::path::{Path, PathBuf};
 pub struct Files {
     /// Shared libraries, 64-bit ones first.
     pub libraries: Vec<Library>,
-    /// Programs: `nvidia-smi` …
     pub programs: Vec<File>,
     pub firmware: Vec<File>,
     /// Sockets and pipes of the driver's daemons; only those that are there.

@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_cache_is_an_error() {
+    fn invalid_caches_are_errors() {
         assert_eq!(entries(b""), Err(CacheError::NotACache));
         assert_eq!(entries(b"\x7fELF"), Err(CacheError::NotACache));
         assert_eq!(entries(OLD), Err(CacheError::Truncated));
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_that_points_outside_is_passed_over() {
+    fn entry_pointing_outside_is_skipped() {
         let mut file = written(TWO, None);
         file[NEW_HEADER + 8..NEW_HEADER + 12].fill(0xff);
         let found = entries(&file).expect("a cache");

@@ -1,4 +1,4 @@
-//! A shared library made up for tests, of this crate and of `tests/parity`, so that nobody needs a compiler for it.
+//! A shared library made up for tests, of this crate and of `tests/parity`, so that no compiler is needed for it.
 
 /// A shared library that holds nothing but its name: header, one loaded segment, one dynamic segment.
 pub fn library(soname: &str, wide: bool) -> Vec<u8> {

@@ -167,8 +167,8 @@ fn lock(records: &Path, patience: Duration) -> Result<File, LimitError> {
     }
 }
 
-/// Lets a cgroup keep what its children keep; says whether it is ours to do so. Others may write at the same time: whoever
-/// writes looks once more, so that the last one has seen every child.
+/// Lets a cgroup keep what its children keep; says whether it is ours to do so. Others may write at the same time: each
+/// writer looks once more, so that the last one has seen every child.
 fn keep_sum(region: &str, folder: &Path, records: &Path, capacity: Option<u64>) -> Result<bool, LimitError> {
     const TRIES: usize = 100;
     let file = folder.join("dmem.min");
@@ -200,7 +200,7 @@ fn record(region: &str, folder: &Path, records: &Path) -> PathBuf {
 }
 
 /// Removes the records of cgroups right in a folder that are gone: pods come and go, and each has a name of its own. Only
-/// beside the cgroup of the container that starts now, where nobody's cgroups are out of our sight. What cannot be
+/// beside the cgroup of the container that starts now, where no cgroups are out of our sight. What cannot be
 /// removed is left to the next start: no container fails for it.
 fn forget_the_gone(region: &str, folder: &Path, records: &Path) {
     let Some(kept) = record(region, folder, records).parent().and_then(|kept| fs::read_dir(kept).ok()) else { return };
@@ -216,7 +216,7 @@ fn wrote(record: &Path, value: u64) -> bool {
     text.split_whitespace().any(|word| word.parse() == Ok(value))
 }
 
-/// What a folder's cgroups keep together. Neither one of them nor all can keep more than the GPU has, whatever somebody has
+/// What a folder's cgroups keep together. Neither one of them nor all can keep more than the GPU has, whatever is
 /// written there: `max` in one would go up to the topmost.
 fn kept_by_children(region: &str, folder: &Path, capacity: Option<u64>) -> Result<u64, LimitError> {
     let most = capacity.unwrap_or(u64::MAX);
@@ -326,7 +326,7 @@ mod tests {
         assert_eq!(host.limit("pods/b", 3, MemoryLimits::NONE), Ok(()));
         assert_eq!(at("pods/b/dmem.max"), format!("{REGION} max\n"));
         assert_eq!(host.kept("pods"), Some(8), "and nothing above, where the controller is not");
-        // What a container kept that is gone is nobody's.
+        // What a container kept does not count once it is gone.
         fs::remove_dir_all(host.path("pods/a")).unwrap();
         assert_eq!(host.limit("pods/b", 1, 2), Ok(()));
         assert_eq!(host.kept("pods"), Some(1));
@@ -348,7 +348,7 @@ mod tests {
             assert_eq!(fs::read_to_string(host.path("top/pods/dmem.min")).unwrap(), format!("{REGION} {keeps}\n"));
             assert_eq!(host.kept("top"), None, "nor is anything above it ours");
         }
-        // What we wrote is ours until somebody else writes.
+        // What we wrote is ours until another process writes.
         host.keep("top/pods", "0");
         assert_eq!(host.limit("top/pods/a", 5, 7), Ok(()));
         assert_eq!(host.limit("top/pods/a", 6, 7), Ok(()));
@@ -419,7 +419,7 @@ mod tests {
 
     #[test]
     fn unwritable_cgroup_ends_the_walk() {
-        // The kernel lets nobody write here, not even root.
+        // The kernel lets no process write here, not even root's.
         let host = Host::with(&["pods", "pods/a"]);
         let file = host.path("pods/dmem.min");
         fs::remove_file(&file).unwrap();
@@ -445,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_hold_is_an_error() {
+    fn unheld_limit_is_an_error() {
         let host = Host::with(&["a"]);
         let file = host.path("a/dmem.max");
         // A file that keeps nothing, as one of a kernel that does not know the region.
@@ -456,7 +456,7 @@ mod tests {
     }
 
     #[test]
-    fn a_region_is_not_another_whose_name_begins_alike() {
+    fn region_with_same_prefix_is_distinct() {
         let host = Host::with(&["a"]);
         let file = host.path("a/dmem.min");
         fs::write(&file, format!("{REGION}2 5\ndrm/x 3\n{REGION} max\n")).unwrap();
@@ -465,9 +465,8 @@ mod tests {
     }
 
     #[test]
-    fn a_driver_that_cannot_is_not_believed_to() {
-        let host = made_up::Host::with_driver("580.159.04");
-        host.gpu("0000:1b:00.0", 0, "GPU-aaaaaaaa-0000-0000-0000-000000000000");
+    fn limit_without_driver_support_is_refused() {
+        let host = made_up::Host::with_gpu(&[]);
         let mut driver = Driver::find(&host.root()).unwrap();
         let limits = MemoryLimits { soft: 1, hard: 2 };
         let refused = |driver: &Driver| {

@@ -28,6 +28,7 @@ pub use error::DriverError;
 pub use facts::Facts;
 pub use memory::{Above, LimitError, MemoryLimits};
 pub use nodes::{imex_channel, Node, LAST_IMEX_CHANNEL};
+pub(crate) use nodes::{number_of, Majors};
 pub use parts::{DriverRoot, Gpu, Mig, Selection};
 pub use proc::field;
 pub use select::UnknownDevice;
@@ -154,8 +155,8 @@ mod tests {
         host.write("sys/bus/pci/devices/0000:1b:00.0/drm/version", "");
         let access = "DeviceFileMinor: 12\nDeviceFileMode: 292\nDeviceFileModify: 0\n";
         host.write("proc/driver/nvidia/capabilities/gpu3/mig/gi1/access", access);
-        host.write("proc/driver/nvidia/capabilities/gpu3/mig/gi1/ci0/access", &access.replace("12", "13"));
-        host.write("proc/driver/nvidia/capabilities/gpu3/mig/gi1/ci1/access", &access.replace("12", "14"));
+        host.write("proc/driver/nvidia/capabilities/gpu3/mig/gi1/ci0/access", access.replace("12", "13"));
+        host.write("proc/driver/nvidia/capabilities/gpu3/mig/gi1/ci1/access", access.replace("12", "14"));
         let driver = Driver::find(&host.root()).expect("a driver");
         assert!(driver.gpus[0].mig_enabled);
 

@@ -50,16 +50,15 @@ struct Common {
     with: &'static [Capability],
 }
 
+const fn common(path: &'static str, major: Major, minor: u32, with: &'static [Capability]) -> Common {
+    Common { path, major, minor, with }
+}
+
 const COMMON: &[Common] = &[
-    Common { path: "dev/nvidiactl", major: Major::Fixed(NVIDIA), minor: 255, with: &[] },
-    Common { path: "dev/nvidia-uvm", major: Major::Listed("nvidia-uvm"), minor: 0, with: &[Capability::Compute] },
-    Common { path: "dev/nvidia-uvm-tools", major: Major::Listed("nvidia-uvm"), minor: 1, with: &[Capability::Compute] },
-    Common {
-        path: "dev/nvidia-modeset",
-        major: Major::Listed("nvidia-modeset"),
-        minor: 254,
-        with: &[Capability::Display, Capability::Graphics],
-    },
+    common("dev/nvidiactl", Major::Fixed(NVIDIA), 255, &[]),
+    common("dev/nvidia-uvm", Major::Listed("nvidia-uvm"), 0, &[Capability::Compute]),
+    common("dev/nvidia-uvm-tools", Major::Listed("nvidia-uvm"), 1, &[Capability::Compute]),
+    common("dev/nvidia-modeset", Major::Listed("nvidia-modeset"), 254, &[Capability::Display, Capability::Graphics]),
 ];
 
 impl Driver {
@@ -134,7 +133,8 @@ impl Driver {
     }
 }
 
-fn number_of(path: &Path) -> Option<(u32, u32)> {
+/// The major and minor of a character device; none of anything else.
+pub(crate) fn number_of(path: &Path) -> Option<(u32, u32)> {
     let node = fs::metadata(path).ok().filter(|node| node.file_type().is_char_device())?;
     Some((rustix::fs::major(node.rdev()), rustix::fs::minor(node.rdev())))
 }
@@ -148,15 +148,16 @@ impl Mig {
     }
 }
 
-struct Majors(String);
+/// The majors of character devices by name, as `/proc/devices` lists them.
+pub(crate) struct Majors(String);
 
 impl Majors {
     /// Without the list, no major is known.
-    fn read(facts: &Path) -> Majors {
+    pub(crate) fn read(facts: &Path) -> Majors {
         Majors(fs::read_to_string(facts.join("proc/devices")).unwrap_or_default())
     }
 
-    fn of(&self, name: &str) -> Option<u32> {
+    pub(crate) fn of(&self, name: &str) -> Option<u32> {
         let characters = self.0.split("Block devices:").next().unwrap_or_default();
         let mut pairs = characters.lines().filter_map(|line| line.trim().split_once(' '));
         pairs.find(|(_, word)| word.trim() == name).and_then(|(major, _)| major.parse().ok())

@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_unknown() {
+    fn missing_devices_are_unknown() {
         check("3", "3: unknown device");
         check("0,GPU-2aaaaaaa", "GPU-2aaaaaaa: unknown device");
         check("GPU-", "GPU-: unknown device");
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mig_device_without_a_uuid_is_not_named_by_nothing() {
+    fn empty_mig_uuid_matches_no_word() {
         let mut driver = driver();
         driver.gpus[1].mig[0].uuid.clear();
         assert!(driver.select(&["MIG-".to_owned()]).is_err());

@@ -151,38 +151,22 @@ pub struct LinkRow {
     pub target: &'static str,
 }
 
+const fn link(library: &'static str, with: &'static [Capability], link: &'static str, target: &'static str) -> LinkRow {
+    LinkRow { library, with, link, target }
+}
+
 pub const LINKS: &[LinkRow] = &[
-    LinkRow { library: "libcuda", with: &[Compute], link: "libcuda.so", target: "libcuda.so.1" },
-    LinkRow {
-        library: "libnvidia-opticalflow",
-        with: &[Video],
-        link: "libnvidia-opticalflow.so",
-        target: "libnvidia-opticalflow.so.1",
-    },
-    LinkRow {
-        library: "libGLX_nvidia",
-        with: &[Graphics],
-        link: "libGLX_indirect.so.0",
-        target: "libGLX_nvidia.so.VERSION",
-    },
-    LinkRow {
-        library: "libnvidia-allocator",
-        with: &[Display, Graphics],
-        link: "gbm/nvidia-drm_gbm.so",
-        target: "../libnvidia-allocator.so.1",
-    },
-    LinkRow {
-        library: "libnvidia-vulkan-producer",
-        with: &[Display, Graphics],
-        link: "libnvidia-vulkan-producer.so",
-        target: "libnvidia-vulkan-producer.so.VERSION",
-    },
-    LinkRow {
-        library: "libglxserver_nvidia",
-        with: &[Display, Graphics],
-        link: "libglxserver_nvidia.so",
-        target: "libglxserver_nvidia.so.VERSION",
-    },
+    link("libcuda", &[Compute], "libcuda.so", "libcuda.so.1"),
+    link("libnvidia-opticalflow", &[Video], "libnvidia-opticalflow.so", "libnvidia-opticalflow.so.1"),
+    link("libGLX_nvidia", &[Graphics], "libGLX_indirect.so.0", "libGLX_nvidia.so.VERSION"),
+    link("libnvidia-allocator", &[Display, Graphics], "gbm/nvidia-drm_gbm.so", "../libnvidia-allocator.so.1"),
+    link(
+        "libnvidia-vulkan-producer",
+        &[Display, Graphics],
+        "libnvidia-vulkan-producer.so",
+        "libnvidia-vulkan-producer.so.VERSION",
+    ),
+    link("libglxserver_nvidia", &[Display, Graphics], "libglxserver_nvidia.so", "libglxserver_nvidia.so.VERSION"),
 ];
 
 pub const PROGRAM_FOLDERS: &[&str] =
@@ -234,6 +218,7 @@ pub const FIRMWARE_FOLDERS: &[&str] =
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::words::Words;
 
     /// The tables of `docs/container/driver-files.md`, as they must stand there.
     fn page() -> String {

@@ -11,6 +11,7 @@ use crate::executable;
 use crate::lock::Lock;
 use crate::output::say;
 use crate::text_file;
+use crate::words::Words;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{ArgAction, Args, ValueEnum};
 use std::path::{Path, PathBuf};
@@ -18,7 +19,6 @@ use std::path::{Path, PathBuf};
 /// What NVIDIA's flag has for its default, and scripts repeat.
 const BY_ENGINE: &str = "RUNTIME_SPECIFIC_DEFAULT";
 
-/// What `runtime configure` takes.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   nvidia-ctk runtime configure --runtime=docker --dry-run     show what daemon.json would be
@@ -27,7 +27,7 @@ const BY_ENGINE: &str = "RUNTIME_SPECIFIC_DEFAULT";
   nvidia-ctk runtime configure --runtime=crio --set-as-default=false    known, and no longer the default
   nvidia-ctk runtime configure --runtime=docker --remove      take it out again
 
-A file that has the runtime already is taken over, whoever wrote it. Before a file is written, all files of the
+A file that has the runtime already is taken over, whichever tool wrote it. Before a file is written, all files of the
 engine are read in its own order: if another one would overrule the change, it is named and nothing is written.")]
 pub struct Configure {
     /// The engine
@@ -139,7 +139,7 @@ impl Configure {
         self.carry_out(&files, &plan)
     }
 
-    /// The runtime's program is not here. Whoever names a path may know better: it is the host's, or comes later.
+    /// The runtime's program is not here. A user who names a path may know better: it is the host's, or comes later.
     fn without(&self, program: &str, default: bool) -> Result<(), EngineError> {
         let named = &self.nvidia_runtime_path;
         if default && !named.contains('/') {
@@ -174,7 +174,6 @@ impl Configure {
                 (Change::Delete, true) => say(format!("{file} would be removed: nothing else is in it")),
                 (Change::Delete, false) => say(format!("{file} is removed: nothing else is in it")),
                 (Change::Write(_), false) => say(format!("{file} is written")),
-                (Change::None, _) => {}
             }
         }
         let Some(now) = now else {

@@ -6,7 +6,7 @@
 //!
 //! Source: `crio.conf(5)`, `crio.conf.d(5)`; CRI-O 1.34, `pkg/config`.
 
-use super::tables::{bare, cleared, complete, edit, forget, prune, remove, set, table, text, within};
+use super::tables::{self, bare, complete, edit, forget, set, table, text, within};
 use super::wish::{Malformed, Runtime, Says, Wish};
 use toml_edit::{DocumentMut, Table};
 
@@ -51,18 +51,9 @@ pub(super) fn with(of: &str, wish: &Wish, pattern: &Table) -> Result<String, Mal
 }
 
 pub(super) fn not_default(of: &str, name: &str) -> Result<String, Malformed> {
-    edit(of, |root| {
-        forget(root, &RUNTIME, "default_runtime", name);
-        Ok(())
-    })
+    tables::not_default(of, &RUNTIME, "default_runtime", name)
 }
 
 pub(super) fn without(of: &str, name: &str) -> Result<Option<String>, Malformed> {
-    let left = edit(of, |root| {
-        remove(root, &RUNTIMES, name);
-        forget(root, &RUNTIME, "default_runtime", name);
-        prune(root, &RUNTIMES);
-        Ok(())
-    })?;
-    Ok(cleared(left))
+    tables::without(of, &RUNTIMES, &RUNTIME, "default_runtime", name)
 }

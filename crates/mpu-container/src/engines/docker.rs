@@ -76,7 +76,7 @@ pub(super) fn without(text: &str, name: &str) -> Result<String, Malformed> {
         }
     }
     forget(&mut root, name);
-    // Whether the file was there before us nobody knows: one that says nothing stays, which Docker reads as none.
+    // Whether the file was there before us is not known: one that says nothing stays, which Docker reads as none.
     Ok(if root == before { text.to_string() } else { print(&root, text) })
 }
 
@@ -118,7 +118,7 @@ pub(super) fn restored(text: &str, names: &[&str], before: &str) -> Result<Optio
     if root.get("runtimes").and_then(Value::as_object).is_some_and(Map::is_empty) {
         root.shift_remove("runtimes");
     }
-    // Another one is somebody else's choice since.
+    // Another one is a later choice, and not ours.
     if root.get("default-runtime").and_then(Value::as_str).is_some_and(|default| names.contains(&default)) {
         match old.get("default-runtime") {
             Some(default) => drop(root.insert("default-runtime".into(), default.clone())),
@@ -135,7 +135,7 @@ pub(super) fn restored(text: &str, names: &[&str], before: &str) -> Result<Optio
     })
 }
 
-/// Puts `features.cdi` back, unless somebody has turned it off since.
+/// Puts `features.cdi` back, unless it has been turned off since.
 fn restore_cdi(root: &mut Map<String, Value>, before: &Value) {
     let Some(features) = root.get_mut(FEATURES).and_then(Value::as_object_mut) else { return };
     if features.get(CDI) != Some(&json!(true)) {

@@ -85,7 +85,7 @@ impl Files {
         named.map_or_else(beside, Path::to_path_buf)
     }
 
-    /// Whether the engine reads the file that gets the runtime without being told of it.
+    /// Whether the engine reads the file that gets the runtime without further configuration.
     pub fn reads_own(&self) -> bool {
         self.engine != Engine::Crio || self.own() == self.top || self.own().parent() == Some(&self.folder())
     }

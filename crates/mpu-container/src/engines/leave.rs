@@ -10,6 +10,7 @@ use super::plan::undefaulting;
 use super::{source, Engine, EngineError};
 use crate::output::{print, say};
 use crate::program::{self, Program};
+use crate::words::Words;
 use clap::{CommandFactory, Parser, ValueEnum};
 use std::ffi::OsString;
 use std::fs;
@@ -101,7 +102,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     #[test]
-    fn ours_is_what_leads_to_this_executable() {
+    fn links_to_this_executable_are_ours() {
         let folder = tempfile::tempdir().expect("a folder");
         let at = |name: &str| folder.path().join(name);
         fs::write(at("mpu-container"), "ours").expect("written");

@@ -52,15 +52,6 @@ impl Engine {
         }
     }
 
-    pub fn word(self) -> &'static str {
-        match self {
-            Engine::Docker => "docker",
-            Engine::Containerd => "containerd",
-            Engine::Crio => "crio",
-            Engine::Podman => "podman",
-        }
-    }
-
     fn says(self, layer: &Layer) -> Result<Says, EngineError> {
         let says = match self {
             Engine::Docker => docker::says(&layer.text),
@@ -105,7 +96,6 @@ impl Engine {
 
 #[derive(Debug, PartialEq, Eq)]
 pub enum Change {
-    None,
     Write(String),
     Delete,
 }

@@ -1,6 +1,6 @@
 //! Changes to an engine's files: made in memory first, and judged by what will be in force.
 //!
-//! Owns which file gets the runtime. A file that has it already is taken over, whoever wrote it (NVIDIA's `nvidia-ctk`
+//! Owns which file gets the runtime. A file that has it already is taken over, whichever tool wrote it (NVIDIA's `nvidia-ctk`
 //! leaves a file of its own that would win over any other). Guarantees: when a plan is given, carrying it out has the
 //! effect that was asked for; when a file of the administrator's stands against it, that file is named and none is changed.
 
@@ -37,7 +37,7 @@ pub fn adding(files: &Files, wishes: &[Wish], pattern: Option<&Force>) -> Result
         if wish.default == Some(false) {
             not_default(files, &wish.name, &mut pending)?;
         }
-        // A file that is made anew must say again what nobody asked to change.
+        // A file that is made anew must say again what is not to change.
         let default = wish.default.or(before.is_default(&wish.name).then_some(true));
         let wish = Wish { default, ..wish.clone() };
         let target = target(files, &wish, &mut pending)?;
@@ -187,7 +187,6 @@ impl Plan {
 }
 
 enum Undo {
-    Nothing,
     Unmake,
     Rewrite(String),
     PutBack(text_file::Removed),
@@ -195,7 +194,6 @@ enum Undo {
 
 fn carry(path: &Path, change: &Change) -> io::Result<Undo> {
     match change {
-        Change::None => Ok(Undo::Nothing),
         Change::Write(text) => {
             let old = match text_file::read(path, files::LIMIT) {
                 Ok(old) => Undo::Rewrite(old),
@@ -212,7 +210,6 @@ fn carry(path: &Path, change: &Change) -> io::Result<Undo> {
 fn take_back(path: &Path, undo: Undo) -> Result<(), String> {
     let told = |error: io::Error| format!("{} is changed ({error})", path.display());
     match undo {
-        Undo::Nothing => Ok(()),
         // The file behind a link, not the link.
         Undo::Unmake => text_file::real(path).and_then(fs::remove_file).map_err(told),
         Undo::Rewrite(text) => text_file::save(path, &text).map_err(told),

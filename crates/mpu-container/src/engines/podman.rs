@@ -2,7 +2,7 @@
 //!
 //! Source: `containers.conf(5)`, `[engine.runtimes]`.
 
-use super::tables::{cleared, edit, find, forget, prune, remove, set, table, text};
+use super::tables::{self, edit, find, forget, set, table, text};
 use super::wish::{Malformed, Runtime, Says, Wish};
 use toml_edit::{Array, DocumentMut};
 
@@ -33,18 +33,9 @@ pub(super) fn with(of: &str, wish: &Wish) -> Result<String, Malformed> {
 }
 
 pub(super) fn not_default(of: &str, name: &str) -> Result<String, Malformed> {
-    edit(of, |root| {
-        forget(root, &ENGINE, "runtime", name);
-        Ok(())
-    })
+    tables::not_default(of, &ENGINE, "runtime", name)
 }
 
 pub(super) fn without(of: &str, name: &str) -> Result<Option<String>, Malformed> {
-    let left = edit(of, |root| {
-        remove(root, &RUNTIMES, name);
-        forget(root, &ENGINE, "runtime", name);
-        prune(root, &RUNTIMES);
-        Ok(())
-    })?;
-    Ok(cleared(left))
+    tables::without(of, &RUNTIMES, &ENGINE, "runtime", name)
 }

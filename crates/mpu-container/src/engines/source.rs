@@ -5,6 +5,7 @@
 use super::files::{Files, Layer, LIMIT};
 use super::force::Force;
 use super::{Engine, EngineError};
+use crate::words::Words;
 use mpu_os::child;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

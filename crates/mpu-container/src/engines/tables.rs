@@ -180,6 +180,31 @@ pub(super) fn prune(root: &mut DocumentMut, path: &[&str]) {
     }
 }
 
+/// The text in which a runtime is not the default one.
+pub(super) fn not_default(of: &str, at: &[&str], key: &str, name: &str) -> Result<String, Malformed> {
+    edit(of, |root| {
+        forget(root, at, key, name);
+        Ok(())
+    })
+}
+
+/// The text without a runtime, which is not the default one either; none if no key is left.
+pub(super) fn without(
+    of: &str,
+    runtimes: &[&str],
+    at: &[&str],
+    key: &str,
+    name: &str,
+) -> Result<Option<String>, Malformed> {
+    let left = edit(of, |root| {
+        remove(root, runtimes, name);
+        forget(root, at, key, name);
+        prune(root, runtimes);
+        Ok(())
+    })?;
+    Ok(cleared(left))
+}
+
 fn find_mut<'a>(root: &'a mut Table, path: &[&str]) -> Option<&'a mut dyn TableLike> {
     path.iter().try_fold(root as &mut dyn TableLike, |at, key| at.get_mut(key)?.as_table_like_mut())
 }

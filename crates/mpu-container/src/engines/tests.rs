@@ -99,7 +99,7 @@ fn toml(path: &Path) -> DocumentMut {
 }
 
 #[test]
-fn what_is_added_twice_is_there_once() {
+fn adding_twice_changes_files_once() {
     for (engine, theirs) in ENGINES.into_iter().zip(THEIRS) {
         for place in [Place::new(engine), Place::new(engine).top(theirs)] {
             let force = place.add(&all());
@@ -113,7 +113,7 @@ fn what_is_added_twice_is_there_once() {
 }
 
 #[test]
-fn what_is_removed_leaves_what_was_there() {
+fn removing_restores_original_files() {
     for (engine, theirs) in ENGINES.into_iter().zip(THEIRS) {
         for place in [Place::new(engine), Place::new(engine).top(theirs)] {
             let before = place.tree();
@@ -122,7 +122,7 @@ fn what_is_removed_leaves_what_was_there() {
             assert_ne!(place.tree(), before, "{engine:?}");
             let force = place.remove();
             let mut left = place.tree();
-            // Of Docker's file nobody knows whether it was there.
+            // Of Docker's file it is not known whether it was there.
             left.retain(|(_, text)| !(before.is_empty() && engine == Engine::Docker && text == "{}\n"));
             assert_eq!(left, before, "{engine:?}");
             assert!(force.program("nvidia").is_none() && force.default.is_none(), "{engine:?}");
@@ -138,11 +138,11 @@ fn another_default_than_ours_stays() {
 }
 
 #[test]
-fn the_default_is_taken_back_only_when_that_is_asked_for() {
+fn default_is_withdrawn_only_on_request() {
     for (engine, theirs) in ENGINES.into_iter().zip(THEIRS) {
         let place = Place::new(engine).top(theirs);
         place.add(&all());
-        assert!(place.add(&wish()).is_default("nvidia"), "{engine:?}: nothing was said of it");
+        assert!(place.add(&wish()).is_default("nvidia"), "{engine:?}: a wish without a default leaves it");
         let force = place.add(&Wish { default: Some(false), ..wish() });
         assert!(!force.is_default("nvidia") && force.program("nvidia") == Some(WRAPPER), "{engine:?}");
         place.add(&all());
@@ -152,7 +152,7 @@ fn the_default_is_taken_back_only_when_that_is_asked_for() {
 }
 
 #[test]
-fn an_engine_is_not_left_with_a_default_runtime_that_goes() {
+fn leave_withdraws_our_default_runtime() {
     let is_ours = |program: &str| program == WRAPPER;
     for (engine, theirs) in ENGINES.into_iter().zip(THEIRS) {
         let place = Place::new(engine).top(theirs);
@@ -176,7 +176,7 @@ fn an_engine_is_not_left_with_a_default_runtime_that_goes() {
         .top("{\"default-runtime\": \"kata\", \"runtimes\": {\"kata\": {\"path\": \"/opt/kata\"}}}");
     assert!(leave::leave(&place.files, is_ours).expect("left").is_none());
     let place = Place::new(Engine::Docker).top("{\"default-runtime\": ");
-    assert!(leave::leave(&place.files, is_ours).is_err(), "a file that cannot be read is told of, and stays");
+    assert!(leave::leave(&place.files, is_ours).is_err(), "a file that cannot be read is an error, and stays");
 }
 
 #[test]
@@ -215,7 +215,7 @@ fn each_version_of_containerd_has_its_place() {
 }
 
 #[test]
-fn what_is_not_understood_is_not_touched() {
+fn malformed_files_are_left_alone() {
     for (engine, text) in [
         (Engine::Docker, "{\"runtimes\": 7}"),
         (Engine::Docker, "{\"runtimes\": {}"),
@@ -269,7 +269,7 @@ fn docker_gets_its_features_back_and_no_others_choice() {
         assert_eq!(back(before, false, on), json(on), "we have not set it");
     }
     let off = r#"{"features": {"cdi": false, "new": true}}"#;
-    assert_eq!(back("{}", true, off), json(off), "somebody has turned it off since");
+    assert_eq!(back("{}", true, off), json(off), "it has been turned off since");
     assert_eq!(
         back(r#"{"features": {"x": true}}"#, true, r#"{"features": {"x": true, "cdi": true}}"#),
         json(r#"{"features": {"x": true}}"#)
@@ -297,7 +297,7 @@ fn after_nvidias(merges: bool) -> Place {
 }
 
 #[test]
-fn what_nvidias_left_in_containerd_is_taken_over_and_removed() {
+fn nvidia_containerd_drop_in_is_taken_over() {
     for merges in [false, true] {
         let place = after_nvidias(merges);
         let top = fs::read_to_string(&place.files.top).expect("read");
@@ -320,7 +320,7 @@ fn what_nvidias_left_in_containerd_is_taken_over_and_removed() {
 }
 
 #[test]
-fn what_else_is_in_a_file_of_nvidias_is_not_lost() {
+fn other_keys_of_nvidia_drop_in_stay() {
     let place = after_nvidias(false);
     let drop_in = place.at("/etc/containerd/conf.d/99-nvidia.toml");
     let more = fs::read_to_string(&drop_in).expect("read").replace("\"pause\"", "\"registry.local/pause\"");
@@ -331,7 +331,7 @@ fn what_else_is_in_a_file_of_nvidias_is_not_lost() {
 }
 
 #[test]
-fn a_later_file_that_overrules_is_named_and_nothing_is_written() {
+fn overruling_file_is_named_without_writing() {
     let place = Place::new(Engine::Crio);
     place.write("/etc/crio/crio.conf.d/zz-site.conf", "[crio.runtime]\ndefault_runtime = \"crun\"\n");
     let before = place.tree();
@@ -353,7 +353,7 @@ fn a_later_file_that_overrules_is_named_and_nothing_is_written() {
 }
 
 #[test]
-fn what_nvidias_left_in_crio_is_taken_over_and_removed() {
+fn nvidia_crio_drop_in_is_taken_over() {
     let theirs = "[crio.runtime]\ndefault_runtime = \"nvidia\"\n[crio.runtime.runtimes.nvidia]\n\
                   runtime_path = \"/opt/nvidias\"\nruntime_type = \"oci\"\n";
     for name in ["99-nvidia.toml", "99-nvidia.conf"] {
@@ -369,7 +369,7 @@ fn what_nvidias_left_in_crio_is_taken_over_and_removed() {
 }
 
 #[test]
-fn a_file_elsewhere_is_seen_with_the_directory_that_crio_reads() {
+fn crio_drop_in_elsewhere_counts_with_directory() {
     let mut place = Place::new(Engine::Crio).top(THEIRS[2]);
     place.write("/etc/crio/crio.conf.d/zz.conf", "[crio.runtime]\ndefault_runtime = \"crun\"\n");
     place.write("/etc/crio/other", "no TOML, and none of CRI-O's files");
@@ -379,7 +379,7 @@ fn a_file_elsewhere_is_seen_with_the_directory_that_crio_reads() {
     assert_eq!(place.add(&wish()).program("nvidia"), Some(WRAPPER));
     assert!(fs::read_to_string(&place.files.top).expect("read").contains(WRAPPER) && place.files.reads_own());
     place.files.drop_in = Some(place.at("/etc/crio/50-ours.toml"));
-    assert!(!place.files.reads_own(), "nobody has told CRI-O of it");
+    assert!(!place.files.reads_own(), "CRI-O does not know of it");
     assert!(place.add(&all()).is_default("nvidia"), "were it read, it would be the last one");
 }
 
@@ -408,7 +408,7 @@ fn crios_runtime_has_the_default_ones_keys_but_not_its_program() {
 }
 
 #[test]
-fn a_file_that_is_asked_for_is_imported_and_goes_again() {
+fn requested_drop_in_is_imported_and_removed() {
     for merges in [false, true] {
         for theirs in [None, Some(THEIRS[1])] {
             let mut place = Place::new(Engine::Containerd);
@@ -443,7 +443,7 @@ fn a_file_that_is_asked_for_is_imported_and_goes_again() {
 }
 
 #[test]
-fn a_copy_follows_what_it_is_a_copy_of() {
+fn drop_in_copy_follows_original() {
     let mut place = Place::new(Engine::Containerd).top(THEIRS[1]);
     let own = place.at("/etc/containerd/conf.d/99-nvidia.toml");
     place.files.drop_in = Some(own.clone());
@@ -453,7 +453,7 @@ fn a_copy_follows_what_it_is_a_copy_of() {
     let force = place.add(&wish());
     assert!(fs::read_to_string(&own).expect("read").contains("'newer'"));
     assert!(force.program("nvidia-cdi").is_some(), "the runtime from before is still known");
-    assert!(!force.is_default("nvidia"), "nobody asked for it");
+    assert!(!force.is_default("nvidia"), "it was not asked for");
 }
 
 #[test]
@@ -550,7 +550,7 @@ fn a_copy_goes_though_the_section_has_lists_with_comments() {
 }
 
 #[test]
-fn our_own_runtime_is_nobodys_low_runtime() {
+fn our_own_runtime_is_no_low_runtime() {
     for engine in ENGINES {
         let place = Place::new(engine);
         let wish = Wish { name: "gpu".into(), default: Some(true), ..wish() };
@@ -614,7 +614,7 @@ fn a_hook_file_names_the_hook() {
 }
 
 #[test]
-fn files_that_never_had_the_runtime_stay() {
+fn files_without_the_runtime_stay() {
     for (engine, folder) in
         [(Engine::Crio, "/etc/crio/crio.conf.d"), (Engine::Podman, "/etc/containers/containers.conf.d")]
     {
@@ -638,7 +638,7 @@ fn files_that_never_had_the_runtime_stay() {
 }
 
 #[test]
-fn an_import_goes_with_the_file_that_it_was_made_for() {
+fn import_is_removed_with_its_file() {
     for name in ["99-nvidia.toml", "99-nvidia.conf"] {
         for theirs in ["version = 2\n", THEIRS[1], "version = 2\n# more\nimports = [\"/etc/containerd/more/*.toml\"]\n"]
         {
@@ -649,7 +649,7 @@ fn an_import_goes_with_the_file_that_it_was_made_for() {
             assert_eq!(plan.changes.last().expect("two").0, place.files.top, "what is imported is there first");
             place.done(Ok(plan));
             let plan = removing(&place.files, &["nvidia"]).expect("a plan");
-            assert_eq!(plan.changes[0].0, place.files.top, "nobody imports what is not there");
+            assert_eq!(plan.changes[0].0, place.files.top, "an import goes before its file");
             place.done(Ok(plan));
             assert_eq!(place.tree(), before, "{name}");
         }
@@ -693,7 +693,7 @@ fn comments_stay_where_a_value_changes() {
 }
 
 #[test]
-fn comments_above_what_is_removed_stay() {
+fn comments_above_removed_keys_stay() {
     let at = "plugins.\"io.containerd.grpc.v1.cri\".containerd";
     let text = format!(
         "# the site's file\nversion = 2\n# of the default\n[{at}]\n# ticket 1\ndefault_runtime_name = \"nvidia\"\n\
@@ -741,7 +741,7 @@ fn lines_end_as_they_did() {
 }
 
 #[test]
-fn what_is_undone_has_its_mode_and_its_link() {
+fn undo_restores_mode_and_link() {
     let mut place = Place::new(Engine::Containerd).top("version = 2\n");
     let own = place.at("/etc/containerd/conf.d/99-nvidia.toml");
     place.files.drop_in = Some(own.clone());
@@ -785,7 +785,7 @@ fn patterns_are_gos() {
 }
 
 #[test]
-fn a_directory_that_cannot_be_read_is_not_an_empty_one() {
+fn unreadable_directory_is_an_error() {
     for engine in [Engine::Crio, Engine::Podman] {
         let place = Place::new(engine);
         let folder = place.files.own().parent().expect("a folder").to_path_buf();
@@ -796,7 +796,7 @@ fn a_directory_that_cannot_be_read_is_not_an_empty_one() {
 }
 
 #[test]
-fn a_key_that_is_there_twice_is_refused() {
+fn duplicate_key_is_refused() {
     let place =
         Place::new(Engine::Docker).top("{\"runtimes\": {\"a\": {\"path\": \"/a\"}}, \"x\": 1, \"x\": {\"y\": 2}}");
     let error = adding(&place.files, &[wish()], None).expect_err("one of them would be lost").to_string();
@@ -806,7 +806,7 @@ fn a_key_that_is_there_twice_is_refused() {
 }
 
 #[test]
-fn a_program_that_hangs_is_not_waited_for() {
+fn hanging_program_is_given_up() {
     let place = Place::new(Engine::Containerd);
     let program = place.write("containerd", "#!/bin/sh\necho said\nexec sleep 600\n");
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).expect("mode");
@@ -815,7 +815,7 @@ fn a_program_that_hangs_is_not_waited_for() {
 }
 
 #[test]
-fn comments_that_are_handed_on_keep_their_column() {
+fn moved_comments_keep_their_column() {
     let text = "[crio.runtime]\n  # ticket 1\n  default_runtime = \"nvidia\"\n  log_level = \"info\"\n";
     let place = Place::new(Engine::Crio).top(text);
     place.remove();

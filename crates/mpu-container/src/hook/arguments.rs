@@ -4,6 +4,7 @@
 
 use crate::config::{CompatMode, Config};
 use crate::request::Request;
+use crate::words::Words;
 use rustix::process::Pid;
 use std::ffi::{OsStr, OsString};
 use std::path::Path;

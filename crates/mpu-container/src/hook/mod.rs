@@ -199,7 +199,7 @@ fn prestart(flags: &Flags) -> Result<(), HookError> {
     Err(HookError::Exec { program: program.to_path_buf(), source: command.exec() })
 }
 
-/// A file that somebody names must be there; the usual one need not.
+/// A file that is named must be there; the usual one need not.
 fn load(named: Option<&OsStr>) -> Result<Loaded, ConfigError> {
     let (path, must) = match named.filter(|path| !path.is_empty()) {
         Some(path) => (PathBuf::from(path), true),

@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_state_is_refused() {
+    fn invalid_states_are_refused() {
         assert!(matches!(read(" "), Err(StateError::Empty)));
         for text in ["[]", "{", "1", r#"{"pid":"1"}"#, r#"{"pid":99999999999}"#, r#"{"bundle":1}"#] {
             assert!(matches!(read(text), Err(StateError::Json(_))), "{text}");

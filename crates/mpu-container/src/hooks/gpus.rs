@@ -1,7 +1,7 @@
 //! `hide-other-gpus`: of the GPUs that procfs tells of, the container sees its own.
 //!
 //! The kernel shows every GPU of the host in every container's procfs. Who counts GPUs there (Slurm's `AutoDetect=nvidia`
-//! does) counts too many. A GPU is the container's if the container has its node, whoever put that there. What is hidden
+//! does) counts too many. A GPU is the container's if the container has its node, however it got it. What is hidden
 //! is no secret: a container with the right to unmount sees it again.
 //!
 //! Source: NVIDIA's open kernel modules, `nv-procfs.c` (`gpus/ADDRESS/information`); libnvidia-container,
@@ -22,7 +22,7 @@ const GPUS: &str = "/proc/driver/nvidia/gpus";
 /// More GPUs than any host has: without a proc file system, the folder is the image's.
 const MOST: usize = 1000;
 
-/// Mounts a folder with the container's own GPUs over the one with all. Nobody relies on this: a container where it fails
+/// Mounts a folder with the container's own GPUs over the one with all. Nothing relies on this: a container where it fails
 /// starts all the same.
 pub fn hide(root: &Root, notes: Notes) {
     if let Err(error) = cover(root, notes) {
@@ -76,7 +76,7 @@ fn tree(own: Vec<(OsString, Beneath)>) -> io::Result<Tree> {
         Tree::of(memory, true)
     })?;
     match tree.restrict(Restrictions { read_only: true, no_exec: true, no_devices: true }) {
-        // Before Linux 5.12: the folder in memory can be written to, and nobody else has it.
+        // Before Linux 5.12: the folder in memory can be written to, and no other process has it.
         Err(error) if error.raw_os_error() == Some(libc::ENOSYS) => Ok(tree),
         done => done.map(|()| tree),
     }

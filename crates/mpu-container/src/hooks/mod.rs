@@ -164,7 +164,7 @@ fn parse(arguments: Vec<OsString>, is_alone: bool) -> Result<Args, ExitCode> {
             Err(output::page(NAME, &program::version("NVIDIA CDI Hook")))
         }
         Err(error) if !error.use_stderr() => {
-            // Nobody may be reading.
+            // There may be no reader.
             let _ = error.print();
             Err(ExitCode::SUCCESS)
         }
@@ -287,8 +287,8 @@ impl Links {
     }
 }
 
-/// Makes the links. A link's place is found below the container's root; its target is text, and is followed by nobody
-/// but the container.
+/// Makes the links. A link's place is found below the container's root; its target is text, and is followed by the
+/// container alone.
 fn create_links(root: &Root, links: &Links, notes: Notes) -> Result<(), HookError> {
     for (target, link) in &links.0 {
         let new = root.symlink(target, link)?;

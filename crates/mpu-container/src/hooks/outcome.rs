@@ -10,7 +10,6 @@ use crate::spec::SpecError;
 use std::io;
 use std::path::PathBuf;
 
-/// The program, in its messages.
 pub(super) const NAME: &str = "nvidia-cdi-hook";
 
 #[derive(Debug, thiserror::Error)]

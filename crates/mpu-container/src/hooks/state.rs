@@ -46,7 +46,7 @@ struct ConfigRoot {
 }
 
 impl State {
-    /// Reads a state: the first JSON value of a stream, so that a runtime that leaves its end open keeps nobody waiting.
+    /// Reads a state: the first JSON value of a stream, so that a runtime may leave its end open.
     pub fn read(stream: impl Read) -> Result<State, serde_json::Error> {
         first(stream)
     }
@@ -117,7 +117,7 @@ fn open(path: &Path) -> Result<impl Read, StateError> {
     Ok(io::BufReader::new(file).take(LARGEST))
 }
 
-/// The bundle's file: unlike a state, which a caller may hand over by a pipe, it is a file, and nobody waits for another thing.
+/// The bundle's file: unlike a state, which a caller may hand over by a pipe, it is a file; anything else is refused without waiting.
 fn open_regular(path: &Path) -> Result<impl Read, StateError> {
     let failed = |source| StateError::Read { what: path.display().to_string(), source };
     let file = text_file::open_regular(path).map_err(failed)?;

@@ -1,6 +1,7 @@
 //! Each hook over a made-up root, with the arguments that NVIDIA's CDI files have.
 
 use super::*;
+use crate::driver::made_up;
 use std::fs;
 use std::io;
 use std::os::unix::fs::{symlink, MetadataExt};
@@ -51,19 +52,8 @@ impl Bundle {
     }
 
     fn inodes(&self) -> Vec<(PathBuf, u64, u32, i64)> {
-        let (mut found, mut folders) = (Vec::new(), vec![self.path("")]);
-        while let Some(folder) = folders.pop() {
-            for entry in fs::read_dir(folder).unwrap() {
-                let path = entry.unwrap().path();
-                let about = fs::symlink_metadata(&path).unwrap();
-                if about.is_dir() {
-                    folders.push(path.clone());
-                }
-                found.push((path, about.ino(), about.mode(), about.mtime_nsec()));
-            }
-        }
-        found.sort();
-        found
+        let about = |(path, about): (PathBuf, fs::Metadata)| (path, about.ino(), about.mode(), about.mtime_nsec());
+        crate::beneath::tests::walk(&self.path("")).into_iter().map(about).collect()
     }
 }
 
@@ -154,11 +144,7 @@ fn modes_are_set_where_something_is() {
 fn the_profile_names_the_containers_gpus() {
     let bundle = Bundle::new();
     bundle.hook(&["update-application-profile"]).unwrap();
-    let node = |name: &str, minor| {
-        let device = rustix::fs::makedev(195, minor);
-        let kind = rustix::fs::FileType::CharacterDevice;
-        rustix::fs::mknodat(rustix::fs::CWD, bundle.path(name), kind, rustix::fs::Mode::RUSR, device)
-    };
+    let node = |name: &str, minor| made_up::node(&bundle.path(name), 0o400, 195, minor);
     fs::create_dir(bundle.path("dev")).unwrap();
     bundle.write("dev/nvidia7", b"a file is no GPU");
     bundle.hook(&["update-application-profile"]).unwrap();
@@ -313,26 +299,14 @@ fn gpus_without_a_node_are_hidden() {
     for (name, text) in [("a", "Device Minor: \t 0\n"), ("b", "Device Minor: \t 1\n"), ("c", "Model: x\n")] {
         bundle.write(&format!("{folder}/{name}/information"), text.as_bytes());
     }
-    // What could make us wait or lead out is no GPU of anybody's.
+    // What could make us wait or lead out is no GPU.
     fs::create_dir(bundle.path(folder).join("d")).unwrap();
-    rustix::fs::mkfifoat(rustix::fs::CWD, bundle.path(folder).join("d/information"), rustix::fs::Mode::RUSR).unwrap();
+    made_up::fifo(&bundle.path(folder).join("d/information"));
     symlink("/etc/passwd", bundle.path(folder).join("e")).unwrap();
     fs::create_dir(bundle.path("dev")).unwrap();
     bundle.write("dev/nvidia0", b"no device");
-    let node = |path: &str, minor| {
-        let numbers = rustix::fs::makedev(195, minor);
-        let mode = rustix::fs::Mode::from_raw_mode(0o666);
-        let made = rustix::fs::mknodat(
-            rustix::fs::CWD,
-            bundle.path(path),
-            rustix::fs::FileType::CharacterDevice,
-            mode,
-            numbers,
-        );
-        made.unwrap();
-    };
-    node("dev/nvidia1", 1);
-    node("dev/nvidiactl", 255);
+    made_up::node(&bundle.path("dev/nvidia1"), 0o666, 195, 1).unwrap();
+    made_up::node(&bundle.path("dev/nvidiactl"), 0o666, 195, 255).unwrap();
     bundle.hook(&["hide-other-gpus"]).unwrap();
     assert_eq!(shown(), ["b"]);
     assert_eq!(bundle.text(&format!("{folder}/b/information")), "Device Minor: \t 1\n");

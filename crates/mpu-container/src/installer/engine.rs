@@ -24,7 +24,7 @@ pub struct Host {
     program: Option<PathBuf>,
     mode: Mode,
     socket: PathBuf,
-    /// The hook file, where CRI-O is told by that.
+    /// The hook file, where CRI-O learns of us by that.
     hook: Option<PathBuf>,
 }
 

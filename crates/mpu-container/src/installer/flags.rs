@@ -124,7 +124,7 @@ const FLAGS: &[Flag] = &[
 ];
 
 const EXAMPLES: &str = "Examples:
-  nvidia-ctk-installer --runtime=containerd                    as the GPU Operator runs it: until it is told to end
+  nvidia-ctk-installer --runtime=containerd                    as the GPU Operator runs it: until a signal ends it
   nvidia-ctk-installer --runtime=docker --no-daemon --host-root=/ --restart-mode=systemd
   nvidia-ctk-installer --no-runtime-config --no-daemon         the programs alone
 
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bare_call_says_nothing() {
+    fn bare_call_requests_no_installation() {
         let says = |words: &[&str], variables: &[(&str, &str)]| {
             let words: Vec<OsString> = ["nvidia-toolkit"].iter().chain(words).map(OsString::from).collect();
             says(&words, |name| variables.iter().find(|(set, _)| *set == name).map(|(_, value)| value.into()))
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn what_older_images_took_is_understood() {
+    fn flags_of_older_images_are_understood() {
         let variables = [("RUNTIME_ARGS", "--socket /s --restart-mode=none"), ("RUNTIME_SOCKET", "/other")];
         let options = read(&["--restart-mode=systemd"], &variables);
         assert_eq!((options.text("socket"), options.text("restart-mode")), ("/s", "systemd"));

@@ -39,7 +39,7 @@ pub const PROGRAM: Program = Program {
 
 fn main(arguments: Vec<OsString>) -> ExitCode {
     let variable = |name: &str| std::env::var_os(name);
-    // Whoever tries what this program does must not find it done.
+    // A user who only tries this program must not find its work done.
     if !flags::says(&arguments, variable) && !Path::new(flags::HOST).is_dir() {
         told(format!(
             "nothing is asked for, by no flag and no variable, and this is no toolkit container: there is no {}. \
@@ -93,7 +93,7 @@ fn run(options: &Options) -> Result<(), InstallError> {
     let said = if configures { host.said(options, &told)? } else { Default::default() };
     let mut low = options.list("nvidia-container-runtime.runtimes");
     if low.is_empty() {
-        // Who was killed has left ours as the default one, and nobody else knows which one was before. Containers run on,
+        // Who was killed has left ours as the default one, and no file tells which one was before. Containers run on,
         // and another runtime than the one that made them would say that they do not exist.
         let ours = said.default.as_ref().and_then(|(name, _)| said.program(name));
         if ours.is_some_and(|program| Path::new(program).starts_with(&folder)) {
@@ -133,7 +133,7 @@ fn run(options: &Options) -> Result<(), InstallError> {
     }
     told("done; waiting for a signal".into());
     signals.forever().next();
-    // Another one ends the wait for an engine that answers nobody.
+    // Another one ends the wait for an engine that does not answer.
     told_to_end.store(false, Ordering::SeqCst);
     match configures {
         true => host.clean_up(&folder, options, &ended, &told),

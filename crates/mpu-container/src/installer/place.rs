@@ -62,7 +62,7 @@ pub fn low_before(folder: &Path) -> Vec<String> {
     before.into_iter().filter(|program| !program.is_empty() && !Path::new(program).starts_with(folder)).collect()
 }
 
-/// Puts something that is made beside it into a place, with everybody's right to run it.
+/// Puts something that is made beside it into a place, with all users' right to run it.
 fn put(path: &Path, make: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
     let beside = path.with_file_name(format!(".new.{}", std::process::id()));
     let _ = fs::remove_file(&beside);

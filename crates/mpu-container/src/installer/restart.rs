@@ -1,12 +1,13 @@
 //! Has an engine read its files again.
 //!
-//! Owns how: by systemd, or by a signal to whoever answers at the engine's socket. Docker reads `daemon.json` again at
-//! SIGHUP. containerd ends at it, and whoever keeps it up (systemd, k3s) starts it again, which is waited for.
+//! Owns how: by systemd, or by a signal to the process that answers at the engine's socket. Docker reads `daemon.json` again at
+//! SIGHUP. containerd ends at it, and its supervisor (systemd, k3s) starts it again, which is waited for.
 //!
 //! Source: NVIDIA Container Toolkit 1.20, `cmd/nvidia-ctk-installer/container`; `unix(7)`, `SCM_CREDENTIALS`.
 
 use super::sys;
 use crate::engines::Engine;
+use crate::words::Words;
 use rustix::net::sockopt::set_socket_passcred;
 use rustix::net::{connect, socket_with, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::{getpid, pidfd_open, pidfd_send_signal, Pid, PidfdFlags, Signal};
@@ -89,7 +90,7 @@ pub fn restart(
 }
 
 fn systemctl(engine: Engine, root: &Path, ended: &dyn Fn() -> bool, told: &dyn Fn(String)) -> Result<(), RestartError> {
-    let mut words = vec!["systemctl".to_string(), "restart".into(), engine.word().into()];
+    let mut words = vec!["systemctl".to_string(), "restart".into(), engine.word()];
     if root != Path::new("/") {
         words.splice(0..0, ["chroot".to_string(), root.display().to_string()]);
     }
@@ -97,7 +98,7 @@ fn systemctl(engine: Engine, root: &Path, ended: &dyn Fn() -> bool, told: &dyn F
     told(command.clone());
     let start = |source| RestartError::Start { command: command.clone(), source };
     let mut child = Command::new(&words[0]).args(&words[1..]).spawn().map_err(start)?;
-    // systemd does its work, or gives up by its own limits, whether or not somebody waits.
+    // systemd does its work, or gives up by its own limits, whether or not we wait.
     while !ended() {
         match child.try_wait().map_err(start)? {
             Some(status) if status.success() => return Ok(()),

@@ -11,19 +11,13 @@ fn options(words: &[&str]) -> Options {
 
 #[test]
 fn the_cdi_file_names_things_as_the_host_does() {
-    let host = made_up::Host::with_driver("580.159.04");
-    host.gpu("0000:1b:00.0", 0, "GPU-aaaaaaaa-0000-0000-0000-000000000000");
+    let host = made_up::Host::with_gpu(&["libcuda"]);
     let library = "usr/lib/x86_64-linux-gnu/libcuda.so.580.159.04";
-    host.write(library, "");
-    std::fs::write(host.path().join(library), made_up::library("libcuda.so.1", true)).expect("a library");
     let devices = tempfile::tempdir().expect("a folder");
     std::fs::create_dir(devices.path().join("dev")).expect("made");
     for (name, minor) in [("nvidia0", 0), ("nvidiactl", 255)] {
-        let (kind, number) = (rustix::fs::FileType::CharacterDevice, rustix::fs::makedev(195, minor));
-        let node = devices.path().join("dev").join(name);
-        if let Err(error) = rustix::fs::mknodat(rustix::fs::CWD, &node, kind, 0o600.into(), number) {
-            eprintln!("skipped: device nodes cannot be made here: {error}");
-            return;
+        if let Err(error) = made_up::node(&devices.path().join("dev").join(name), 0o600, 195, minor) {
+            return eprintln!("skipped: device nodes cannot be made here: {error}");
         }
     }
     let here = host.path().display().to_string();

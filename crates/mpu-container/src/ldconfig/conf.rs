@@ -1,6 +1,6 @@
 //! What an `ld.so.conf` says: folders and files to include.
 //!
-//! Reads text, and matches names. Which files there are is told from outside.
+//! Reads text, and matches names. Which files there are is the caller's to say.
 //!
 //! Source: ldconfig(8) and the reader in glibc's `elf/ldconfig.c`: a line is a folder, or `include` and patterns;
 //! `#` starts a comment; `folder=TYPE` names a library's kind, which has no meaning any more; `hwcap` lines are skipped.

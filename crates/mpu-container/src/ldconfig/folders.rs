@@ -11,7 +11,7 @@ pub const CONF: &str = "/etc/ld.so.conf";
 const CONF_FOLDER: &str = "/etc/ld.so.conf.d";
 /// Asked-for folders: before the distribution's own, after those of CUDA's compatibility libraries (`00-compat-…`).
 const OURS: &str = "/etc/ld.so.conf.d/00-nvcr-mpu.conf";
-/// The folders that the container's own ldconfig would know without being told, last of all: the host's ldconfig may
+/// The folders that the container's own ldconfig would know without configuration, last of all: the host's ldconfig may
 /// come from another distribution and know others.
 const SYSTEM: &str = "/etc/ld.so.conf.d/zz-nvcr-mpu.conf";
 

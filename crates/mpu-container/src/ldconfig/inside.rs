@@ -15,7 +15,7 @@ use std::io;
 use std::path::Path;
 
 /// What the program finds empty: the container's `/proc`, and the place of ldconfig's second cache, which is of no use
-/// to a container and nothing to be believed.
+/// to a container and not to be trusted.
 const EMPTY: [&std::ffi::CStr; 2] = [c"proc", c"var/cache/ldconfig"];
 
 /// Files that the program may have open, bytes of memory with the files that it maps and without, bytes in one file,
@@ -92,7 +92,7 @@ impl Jail<'_> {
             Err(failure) => failure,
         };
         let [a, b, c, d] = error.raw_os_error().to_ne_bytes();
-        // Nobody is left to tell if this fails, too: the exit status is then all there is.
+        // If this fails, too, the exit status is all that the caller gets.
         let _ = rustix::io::write(&self.report, &[step, a, b, c, d]);
     }
 
@@ -152,7 +152,7 @@ impl Jail<'_> {
     }
 
     fn give_up_rights<At: Fn(Errno) -> (u8, Errno)>(&self, at: impl Fn(u8) -> At) -> Result<(), (u8, Errno)> {
-        // Whoever the program is, it never has capabilities because of that.
+        // No program has capabilities because of that.
         let fixed = CapabilitiesSecureBits::NO_ROOT
             | CapabilitiesSecureBits::NO_ROOT_LOCKED
             | CapabilitiesSecureBits::NO_CAP_AMBIENT_RAISE

@@ -30,7 +30,7 @@ pub fn host_path(setting: &Path) -> PathBuf {
     }
 }
 
-/// A copy of the program that nobody can change any more, ready to be executed by its descriptor.
+/// A copy of the program that cannot be changed any more, ready to be executed by its descriptor.
 pub fn seal(path: &Path) -> Result<OwnedFd, LdconfigError> {
     let wrap = |source| LdconfigError::Program { path: path.to_path_buf(), source };
     let read = || -> io::Result<Vec<u8>> {

@@ -1,6 +1,8 @@
 //! The host's real ldconfig over small roots made of this host's own libraries, and over hostile ones.
 
 use super::*;
+use crate::beneath::tests::{walk, without};
+use crate::driver::made_up::fifo;
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::{symlink, MetadataExt, PermissionsExt};
@@ -30,6 +32,15 @@ impl Place {
         fs::set_permissions(place.path("sbin/ldconfig"), fs::Permissions::from_mode(0o755)).unwrap();
         fs::write(place.top.path().join("outside/secret"), "secret").unwrap();
         place
+    }
+
+    /// None where ldconfig cannot be isolated.
+    fn able() -> Option<Place> {
+        if rustix::process::geteuid().is_root() && Path::new(LDCONFIG).exists() {
+            return Some(Place::new());
+        }
+        println!("skipped: isolating ldconfig needs root and {LDCONFIG}");
+        None
     }
 
     fn path(&self, below: &str) -> PathBuf {
@@ -64,40 +75,20 @@ fn a_library() -> PathBuf {
 
 /// Every name with its content, and the time at which it changed.
 fn snapshot(top: &Path) -> BTreeMap<String, String> {
-    let mut found = BTreeMap::new();
-    let mut folders = vec![top.to_path_buf()];
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(folder).unwrap() {
-            let path = entry.unwrap().path();
-            let about = fs::symlink_metadata(&path).unwrap();
-            let said = match about.file_type() {
-                kind if kind.is_dir() => {
-                    folders.push(path.clone());
-                    format!("{:o}", about.mode())
-                }
-                kind if kind.is_symlink() => fs::read_link(&path).unwrap().display().to_string(),
-                _ => format!("{:o} {} {}.{}", about.mode(), about.size(), about.mtime(), about.mtime_nsec()),
-            };
-            found.insert(path.strip_prefix(top).unwrap().display().to_string(), said);
-        }
-    }
-    found
-}
-
-fn able() -> bool {
-    let able = rustix::process::geteuid().is_root() && Path::new(LDCONFIG).exists();
-    if !able {
-        println!("skipped: isolating ldconfig needs root and {LDCONFIG}");
-    }
-    able
+    let about = |(path, about): (PathBuf, fs::Metadata)| {
+        let said = match about.file_type() {
+            kind if kind.is_dir() => format!("{:o}", about.mode()),
+            kind if kind.is_symlink() => fs::read_link(&path).unwrap().display().to_string(),
+            _ => format!("{:o} {} {}.{}", about.mode(), about.size(), about.mtime(), about.mtime_nsec()),
+        };
+        (path.strip_prefix(top).unwrap().display().to_string(), said)
+    };
+    walk(top).into_iter().map(about).collect()
 }
 
 #[test]
-fn the_cache_knows_the_folder_and_nothing_else_changes() {
-    if !able() {
-        return;
-    }
-    let place = Place::new();
+fn update_adds_folder_and_changes_cache_only() {
+    let Some(place) = Place::able() else { return };
     let before = snapshot(place.top.path());
     place.update().unwrap();
     assert!(place.cache().contains("libm.so.6 (libc6,x86-64"), "{}", place.cache());
@@ -126,16 +117,13 @@ fn the_cache_knows_the_folder_and_nothing_else_changes() {
 
 #[test]
 fn the_distributions_own_folders_and_files_stay_as_they_are() {
-    if !able() {
-        return;
-    }
-    let place = Place::new();
+    let Some(place) = Place::able() else { return };
     fs::write(place.path("etc/debian_version"), "12\n").unwrap();
     fs::create_dir_all(place.path("etc/ld.so.conf.d")).unwrap();
     fs::write(place.path("etc/ld.so.conf"), "# no include\n/usr/local/lib\n").unwrap();
     fs::write(place.path("etc/ld.so.conf.d/x.conf"), "/ignored\n").unwrap();
     run(&place.root(), Path::new(LDCONFIG), &[FOLDER, "/usr/lib", "/usr/local/lib", FOLDER]).unwrap();
-    // The drop-in files are not reached from there; ldconfig is told by hand.
+    // The drop-in files are not reached from there; ldconfig gets the folders as arguments.
     assert!(place.cache().contains("=> /opt/driver/libm.so.6"), "{}", place.cache());
     assert_eq!(fs::read_to_string(place.path("etc/ld.so.conf")).unwrap(), "# no include\n/usr/local/lib\n");
     let text = |name: &str| fs::read_to_string(place.path("etc/ld.so.conf.d").join(name)).unwrap();
@@ -145,10 +133,8 @@ fn the_distributions_own_folders_and_files_stay_as_they_are() {
 }
 
 #[test]
-fn who_names_no_folder_means_those_of_before() {
-    if !able() {
-        return;
-    }
+fn update_without_folders_uses_earlier_ones() {
+    let Some(_) = Place::able() else { return };
     for conf in [None, Some("# no include\n/usr/local/lib\n")] {
         let place = Place::new();
         if let Some(text) = conf {
@@ -165,10 +151,7 @@ fn who_names_no_folder_means_those_of_before() {
 
 #[test]
 fn musl_is_told_by_its_own_file() {
-    if !able() {
-        return;
-    }
-    let place = Place::new();
+    let Some(place) = Place::able() else { return };
     let file = folders_file();
     fs::write(place.path(file), "/lib:/usr/lib").unwrap();
     place.update().unwrap();
@@ -199,9 +182,7 @@ include /etc/ld.so.conf.d/*.conf
 /// name. Either an error or a cache; never anything outside the root, and nothing of the image is started.
 #[test]
 fn a_hostile_root_is_harmless() {
-    if !able() {
-        return;
-    }
+    let Some(_) = Place::able() else { return };
     let host_cache = fs::metadata("/etc/ld.so.cache").unwrap().mtime_nsec();
     type Spoil = fn(&Place);
     let cases: [(&str, Spoil, bool); 9] = [
@@ -310,10 +291,6 @@ fn a_file_is_the_same_by_whatever_name_it_is_included() {
     }
 }
 
-fn fifo(path: &Path) {
-    rustix::fs::mkfifoat(rustix::fs::CWD, path, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR).unwrap();
-}
-
 #[test]
 fn only_a_static_program_of_the_host_is_run() {
     let place = Place::new();
@@ -343,11 +320,8 @@ fn only_a_static_program_of_the_host_is_run() {
 
 /// A program that waits for a FIFO: looked at from outside while it does, and stopped in the end.
 #[test]
-fn the_program_has_nothing_but_the_root_and_is_stopped_when_it_waits() {
-    if !able() {
-        return;
-    }
-    let place = Place::new();
+fn hanging_ldconfig_is_isolated_and_stopped() {
+    let Some(place) = Place::able() else { return };
     let name = format!("/etc/wait-{}", place.top.path().file_name().unwrap().display());
     fifo(&place.path(&name[1..]));
     let program = program::seal(&host_path(Path::new(LDCONFIG))).unwrap();
@@ -389,10 +363,7 @@ fn the_program_has_nothing_but_the_root_and_is_stopped_when_it_waits() {
 /// Linux 5.6 has neither of these, and all that the jail needs besides.
 #[test]
 fn on_older_kernels_the_cache_is_written_all_the_same() {
-    if !able() {
-        return;
-    }
-    use crate::beneath::tests::without;
+    let Some(_) = Place::able() else { return };
     for call in [libc::SYS_close_range, libc::SYS_mount_setattr] {
         let place = Place::new();
         without(call, || place.update()).unwrap();
@@ -408,10 +379,7 @@ fn on_older_kernels_the_cache_is_written_all_the_same() {
 /// in a container whose root is the host's) that is mounted on a shared mount.
 #[test]
 fn without_pivot_root_the_root_is_changed_by_name() {
-    if !able() || crate::beneath::mount::unshare().is_err() {
-        return;
-    }
-    let place = Place::new();
+    let Some(place) = Place::able().filter(|_| crate::beneath::mount::unshare().is_ok()) else { return };
     fs::create_dir_all(place.top.path().join("proc")).unwrap();
     fs::copy(host_path(Path::new(LDCONFIG)), place.top.path().join("ldconfig")).unwrap();
     rustix::mount::mount_change("/", rustix::mount::MountPropagationFlags::SHARED).unwrap();
@@ -484,10 +452,7 @@ fn look_at(word: &str) -> Inmate {
 /// container's root mounted on itself, libraries mounted into it, and its /proc there.
 #[test]
 fn in_a_containers_mounts_the_mounted_libraries_are_found() {
-    if !able() || crate::beneath::mount::unshare().is_err() {
-        return;
-    }
-    let place = Place::new();
+    let Some(place) = Place::able().filter(|_| crate::beneath::mount::unshare().is_ok()) else { return };
     let root = place.path("");
     rustix::mount::mount_bind_recursive(&root, &root).unwrap();
     fs::create_dir_all(place.path("mnt/lib")).unwrap();
@@ -509,14 +474,11 @@ fn in_a_containers_mounts_the_mounted_libraries_are_found() {
     }
 }
 
-/// A container of a user namespace: its files belong to somebody else, and without capabilities only that user may
+/// A container of a user namespace: its files belong to another user, and without capabilities only that user may
 /// write them.
 #[test]
 fn the_cache_of_a_user_namespaces_container_is_written_as_its_owner() {
-    if !able() {
-        return;
-    }
-    let place = Place::new();
+    let Some(place) = Place::able() else { return };
     let all: Vec<String> = snapshot(&place.path("")).into_keys().collect();
     for name in all.iter().map(String::as_str).chain([""]) {
         std::os::unix::fs::lchown(place.path(name), Some(200_000), Some(200_000)).unwrap();

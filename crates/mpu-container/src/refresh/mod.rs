@@ -120,7 +120,7 @@ pub fn once(root: &DriverRoot, output: &Path) -> Result<Done, RefreshError> {
     Ok(Done::Written)
 }
 
-/// What `nvidia-ctk cdi generate` writes when it is told nothing.
+/// What `nvidia-ctk cdi generate` writes without options.
 fn describe(root: &DriverRoot) -> Result<String, GenerateError> {
     let program = executable::path().unwrap_or_else(|_| PathBuf::from("/usr/bin/mpu-container"));
     let request = Request {

@@ -1,20 +1,14 @@
 //! The file follows the driver: it comes, changes and goes; what is another's stays.
 
 use super::*;
-use crate::driver::made_up::{library, Host};
+use crate::driver::made_up::{Host, RELEASE};
 use std::fs;
-
-const RELEASE: &str = "580.159.04";
 
 /// A host with a driver, its libraries and one GPU.
 fn host() -> Host {
     let host = Host::with_driver(RELEASE);
     host.gpu("0000:1b:00.0", 0, "GPU-00000000-0000-0000-0000-000000000001");
-    for name in ["libnvidia-ml.so", "libcuda.so"] {
-        let path = format!("usr/lib/x86_64-linux-gnu/{name}.{RELEASE}");
-        host.write(&path, "");
-        fs::write(host.path().join(path), library(&format!("{name}.1"), true)).expect("a library");
-    }
+    host.libraries_of_driver(&["libnvidia-ml", "libcuda"]);
     host
 }
 

@@ -111,7 +111,7 @@ fn named(container: &Container<'_>, names: &[&str]) -> Option<Vec<String>> {
     }
 }
 
-/// A GPU is asked for by the variable, and annotations, which count alone, name none: that somebody misses it is likely.
+/// A GPU is asked for by the variable, and annotations, which count alone, name none: its user is likely to miss it.
 fn unheard(container: &Container<'_>, annotated: &[String]) -> Option<String> {
     let value = container.variable(DEVICES)?;
     let asks = named(container, &[DEVICES]).is_some_and(|devices| devices[0] != "none");

@@ -12,7 +12,7 @@ pub struct Container<'a> {
     variables: Vec<(&'a str, &'a str)>,
     pub mounts: Vec<(&'a str, &'a str)>,
     pub annotations: Vec<(&'a str, &'a str)>,
-    /// Whether `CAP_SYS_ADMIN` is in the bounding set, whoever the user is.
+    /// Whether `CAP_SYS_ADMIN` is in the bounding set, of any user.
     pub privileged: bool,
 }
 

@@ -52,7 +52,8 @@ pub enum Source {
     Environment,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Its word is a generator's mode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Extra {
     Gds,
     Mofed,
@@ -68,16 +69,6 @@ impl Extra {
         ("NVIDIA_GDRCOPY", Extra::Gdrcopy),
         ("NVIDIA_NVSWITCH", Extra::Nvswitch),
     ];
-
-    /// Its word, as in a generator's mode.
-    pub fn word(self) -> &'static str {
-        match self {
-            Extra::Gds => "gds",
-            Extra::Mofed => "mofed",
-            Extra::Gdrcopy => "gdrcopy",
-            Extra::Nvswitch => "nvswitch",
-        }
-    }
 }
 
 /// Mounts of `/dev/null` on a name below this directory ask for the device of that name.

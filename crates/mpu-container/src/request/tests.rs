@@ -1,6 +1,7 @@
 //! Ways of asking, and what becomes of each: our own cases, by the behaviour of NVIDIA's toolkit.
 
 use super::*;
+use crate::words::Words;
 use proptest::prelude::*;
 use serde_json::json;
 
@@ -122,7 +123,7 @@ fn an_old_image_asks_by_being_one() {
 }
 
 #[test]
-fn capabilities_are_chosen_from_what_there_is() {
+fn capabilities_are_limited_to_supported() {
     let case = |words: &str, config, expected| {
         assert_eq!(
             asked(&format!("NVIDIA_VISIBLE_DEVICES=0; NVIDIA_DRIVER_CAPABILITIES={words}"), config),
@@ -165,7 +166,7 @@ fn conditions_come_from_the_environment() {
 }
 
 #[test]
-fn the_administrator_says_who_may_ask_by_the_environment() {
+fn unprivileged_environment_requests_can_be_disabled() {
     table(
         "accept-nvidia-visible-devices-envvar-when-unprivileged = false",
         &[
@@ -201,7 +202,7 @@ fn the_old_shape_of_capabilities_is_read_and_other_sets_do_not_count() {
 }
 
 #[test]
-fn mounts_ask_where_that_is_allowed() {
+fn mounts_request_devices_when_enabled() {
     let on = "accept-nvidia-visible-devices-as-volume-mounts = true";
     let zero = "~/dev/null>/var/run/nvidia-container-devices/0";
     table(
@@ -266,7 +267,7 @@ fn annotations_ask_by_cdi_names() {
 }
 
 #[test]
-fn annotations_ask_in_the_modes_that_are_cdis() {
+fn annotations_request_devices_in_cdi_modes() {
     let strict = Config { strict_requests: true, ..Config::default() };
     let devices = |words: &str, mode| shown(in_mode(&spec(words), &strict, mode));
     let both = "@cdi.k8s.io/a: nvidia.com/gpu=0; NVIDIA_VISIBLE_DEVICES=1";
@@ -285,7 +286,7 @@ fn annotations_ask_in_the_modes_that_are_cdis() {
 }
 
 #[test]
-fn where_terms_are_loose_nobody_is_refused_for_what_the_image_says() {
+fn loose_terms_refuse_no_image() {
     let asked = |words: &str, mode, config: &str| {
         let config = Config::parse(config, Config::default()).expect("sound").0;
         shown(in_mode(&spec(&format!("NVIDIA_VISIBLE_DEVICES=0; {words}")), &config, mode))
@@ -330,7 +331,7 @@ fn swarms_variables_come_first() {
 }
 
 #[test]
-fn what_only_the_privileged_may() {
+fn mig_configuration_requires_privileges() {
     table(
         "",
         &[

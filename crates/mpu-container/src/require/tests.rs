@@ -52,7 +52,7 @@ fn conditions_hold_or_do_not() {
 }
 
 #[test]
-fn what_is_not_known_hinders_nobody() {
+fn unknown_facts_satisfy_every_condition() {
     for text in ["cuda>=99", "driver<1", "arch=x.y", "brand=none", "brand=a,cuda<1 x"] {
         assert_eq!(check(text, &Known::default()), Ok(()), "{text}");
     }
@@ -60,7 +60,7 @@ fn what_is_not_known_hinders_nobody() {
 }
 
 #[test]
-fn refusals_say_what_people_know() {
+fn refusal_names_first_alternative() {
     let said = |text: &str| check(text, &h200()).expect_err(text);
     let advice = "please update your driver to a newer version, or use an earlier cuda container";
     assert_eq!(said("cuda>=13.1").to_string(), format!("unsatisfied condition: cuda>=13.1, {advice}"));
@@ -160,7 +160,7 @@ proptest! {
     }
 
     #[test]
-    fn or_and_and_are_what_they_say(bits in proptest::collection::vec(proptest::collection::vec(any::<bool>(), 1..4), 1..4)) {
+    fn spaces_are_or_and_commas_and(bits in proptest::collection::vec(proptest::collection::vec(any::<bool>(), 1..4), 1..4)) {
         let word = |bit: &bool| if *bit { "cuda>=1" } else { "cuda<1" };
         let text: Vec<String> = bits.iter().map(|all| all.iter().map(word).collect::<Vec<_>>().join(",")).collect();
         let expected = bits.iter().any(|all| all.iter().all(|bit| *bit));

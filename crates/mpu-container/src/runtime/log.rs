@@ -1,6 +1,6 @@
 //! The wrapper's records: into its own file, and what is wrong also into the file where the engine looks for it.
 //!
-//! containerd, CRI-O and Docker show the last error of the runtime's `--log` file to whoever started the container;
+//! containerd, CRI-O and Docker show the last error of the runtime's `--log` file to the user;
 //! standard error often goes nowhere. Standard output is the runtime's alone. No container fails because a record cannot
 //! be written.
 //!
@@ -75,7 +75,7 @@ fn open(path: &Path) -> Option<File> {
     if path == Path::new("/dev/null") {
         return None;
     }
-    // A pipe that nobody reads, or nobody reads on, is waited for by no container: then there is no record.
+    // No container waits for a pipe without a reader, or with one that has stopped reading: then there is no record.
     let no_wait = libc::O_NONBLOCK | libc::O_NOCTTY;
     let open = || OpenOptions::new().append(true).create(true).custom_flags(no_wait).open(path);
     let made = || fs::create_dir_all(path.parent()?).ok().and_then(|()| open().ok());
@@ -90,20 +90,21 @@ mod tests {
 
     /// Every command of the runtime would wait, of every container of the host.
     #[test]
-    fn a_log_that_is_a_pipe_keeps_no_container_waiting() {
+    fn log_pipe_does_not_block() {
         let folder = tempfile::tempdir().unwrap();
         let pipe = folder.path().join("log");
-        rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+        crate::driver::made_up::fifo(&pipe);
         let (tell, told) = mpsc::channel();
         std::thread::spawn(move || {
             let command = Command { log: Some(pipe.clone()), ..Command::default() };
             let mut log = Log::of_engine(&command);
-            log.error("nobody reads it");
+            log.error("there is no reader");
             let _reader = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(&pipe).unwrap();
             let mut log = Log::of_engine(&command);
             // More than a pipe holds.
-            (0..2000)
-                .for_each(|_| log.error("nobody reads on: more than sixty-four bytes of every line are waited for"));
+            (0..2000).for_each(|_| {
+                log.error("the reader has stopped: more than sixty-four bytes of every line are waited for")
+            });
             let _ = tell.send(());
         });
         told.recv_timeout(Duration::from_secs(20)).expect("it waited");

@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_of_the_list_that_is_there_is_taken() {
+    fn first_existing_runtime_is_taken() {
         let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         program(one.path(), "runc", 0o644);
         program(two.path(), "runc", 0o755);
@@ -118,7 +118,7 @@ mod tests {
 
     /// It would start us, and we it, for as long as the machine runs.
     #[test]
-    fn nor_is_the_script_beside_it_that_starts_it() {
+    fn own_wrapper_script_is_not_runtime() {
         let own = std::env::current_exe().unwrap();
         let script = own.with_file_name("nvidia-container-runtime.legacy");
         fs::write(&script, "#!/bin/sh\n").unwrap();

@@ -122,7 +122,7 @@ fn start(
         let mut spec = Spec::load(&bundle)?;
         let mode = by_name.unwrap_or(config.runtime.mode);
         let given = mode::give(&mut spec, mode, config, log)?;
-        // Whoever gave it the nodes: an engine that reads CDI files itself asks for nothing here.
+        // Also where the engine gave it the nodes: one that reads CDI files itself asks for nothing here.
         let listens = seccomp::listen(spec.tree_mut(), &config.notify);
         match &listens {
             Ok(()) => log.info("the notify engine is told of the container's calls"),

@@ -22,11 +22,12 @@ use crate::cdi::registry::Unresolvable;
 use crate::cdi::{self, extra, inject, HookName, QualifiedName, Registry};
 use crate::char_links;
 use crate::config::{CompatMode, Config, Mode};
-use crate::driver::{self, Driver, DriverError, DriverRoot, Gpu, Node, Selection, UnknownDevice};
+use crate::driver::{self, Driver, DriverError, DriverRoot, Node, Selection, UnknownDevice};
 use crate::edits::{ContainerEdits, DeviceNode, Hook, Mount};
 use crate::request::{self, Request, RequestError};
-use crate::require::{self, Known, RequireError, Version};
+use crate::require::{self, RequireError};
 use crate::spec::{EditError, Spec};
+use crate::words::Words;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
@@ -172,18 +173,8 @@ fn conditions(request: &Request, driver: &Driver, selection: &Selection<'_>) -> 
     if request.requirements.is_empty() {
         return Ok(());
     }
-    let version = |(major, minor)| Version::parse(&format!("{major}.{minor}"));
-    let host = Known {
-        driver: Version::parse(&driver.version),
-        cuda: driver.cuda_version().and_then(version),
-        ..Known::default()
-    };
-    let known = |gpu: &&Gpu| {
-        let facts = driver.facts(gpu);
-        Known { arch: facts.architecture.and_then(version), brand: Some(facts.brand.to_owned()), ..host.clone() }
-    };
-    let gpus: Vec<Known> = selection.gpus.iter().map(known).collect();
-    require::check_all(&request.requirements, &host, &gpus).map_err(Box::new)?;
+    let gpus: Vec<_> = selection.gpus.iter().map(|gpu| driver.known_of(gpu)).collect();
+    require::check_all(&request.requirements, &driver.known(), &gpus).map_err(Box::new)?;
     Ok(())
 }
 
@@ -238,7 +229,7 @@ fn channels(driver: &Driver, request: &Request) -> Vec<Node> {
 /// GPUDirect and the like, in every mode that has the driver at hand.
 fn extras(driver: &Driver, request: &Request, options: &inject::Options, edits: &mut ContainerEdits, log: &mut Log) {
     for extra in &request.extras {
-        let found = extra::Mode::of_word(extra.word()).map(|mode| extra::edits(&driver.root, mode, options));
+        let found = extra::Mode::of_word(&extra.word()).map(|mode| extra::edits(&driver.root, mode, options));
         match found.filter(|edits| !edits.is_empty()) {
             Some(found) => cdi::registry::append(edits, &found),
             None => log.warning(&format!("{} is asked for, and this host has none", extra.word())),
@@ -246,7 +237,7 @@ fn extras(driver: &Driver, request: &Request, options: &inject::Options, edits: 
     }
 }
 
-/// The driver's own numbers are known, whether or not the host has made the node already: nobody needs to look.
+/// The driver's own numbers are known, whether or not the host has made the node already: the host need not be asked.
 fn in_full(edits: &mut ContainerEdits) {
     for node in &mut edits.device_nodes {
         node.kind.get_or_insert_with(|| "c".into());
@@ -306,12 +297,12 @@ fn from_files(
     }
     hold(conditions_by_name(&whole_drivers, request, config), config, log)?;
     let limits = HookName::ApplyCudaMemoryLimits.word();
-    let left_out = || config.runtime.jit_cdi_disable_hooks.iter().any(|word| word == limits || word == "all");
+    let left_out = || config.runtime.jit_cdi_disable_hooks.iter().any(|word| *word == limits || word == "all");
     if request.memory.is_some() && !left_out() {
         // Each, for itself: files of several makings can be in use together.
         for name in whole_drivers {
             let own = registry.edits(std::slice::from_ref(name)).map_err(Box::new)?;
-            if !own.hooks.iter().any(|hook| hook.args.iter().any(|word| word == limits)) {
+            if !own.hooks.iter().any(|hook| hook.args.contains(&limits)) {
                 return Err(ModeError::Memory(
                     "the host's CDI file has no hook for it; `nvidia-ctk cdi generate` writes one that has",
                 ));
@@ -341,7 +332,7 @@ fn is_whole(capabilities: Capabilities) -> bool {
     Capability::ALL.into_iter().all(|one| one == Capability::Compat32 || capabilities.has(one))
 }
 
-/// Whether a file that describes a device has the driver in it, whoever describes it: `nvidia.com`,
+/// Whether a file that describes a device has the driver in it, of either vendor: `nvidia.com`,
 /// `k8s.device-plugin.nvidia.com`.
 fn brings_the_driver(name: &QualifiedName) -> bool {
     let vendor = name.kind().vendor();

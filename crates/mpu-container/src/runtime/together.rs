@@ -5,6 +5,7 @@ use super::program;
 use crate::cdi::HookName;
 use crate::edits::Hook;
 use crate::hooks::{BETWEEN, IN_TURN};
+use crate::words::Words;
 use std::path::Path;
 
 /// Puts together what may be, at each point of a container's life; the order stays.
@@ -96,13 +97,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_ours_or_not_alike_stays_alone() {
+    fn foreign_or_different_hooks_stay_separate() {
         let first = hook("createContainer", &ours(), &["nvidia-cdi-hook", "update-ldcache"]);
         let of_ours = |words: &[&str]| hook("createContainer", &ours(), words);
         let others = [
             ("another program", hook("createContainer", "/bin/true", &["nvidia-cdi-hook", "hide-other-gpus"])),
             ("another call", of_ours(&["other", "hide-other-gpus"])),
-            ("a hook that nobody knows", of_ours(&["nvidia-cdi-hook", "of-tomorrow"])),
+            ("an unknown hook", of_ours(&["nvidia-cdi-hook", "of-tomorrow"])),
             ("an option first", of_ours(&["nvidia-cdi-hook", "--debug", "hide-other-gpus"])),
             ("our own sign", of_ours(&["nvidia-cdi-hook", "chmod", "--path", "--"])),
             (

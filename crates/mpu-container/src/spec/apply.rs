@@ -2,7 +2,7 @@
 //!
 //! Source: CDI 1.1.0, "OCI edits", and the order in which its own library makes them. One thing is left out on
 //! purpose: that library's newest release adds `idmap` to mounts of containers with a user namespace; runtimes that are
-//! in use refuse it, and the driver's files need no mapping: they are read by everybody.
+//! in use refuse it, and the driver's files need no mapping: all users may read them.
 
 use super::error::EditError;
 use crate::edits::{ContainerEdits, DeviceNode, Hook, Mount};
@@ -229,7 +229,7 @@ pub(super) fn fill(node: &DeviceNode) -> Result<Filled, EditError> {
     let numbers = node.major.filter(|major| *major != 0).map(|major| (major, node.minor.unwrap_or(0)));
     let path = node.host_path.as_deref().filter(|path| !path.is_empty()).unwrap_or(&node.path);
     let found = look(Path::new(path));
-    // Runtimes open a node without a mode to everybody, whatever the host's is.
+    // Runtimes open a node without a mode to all users, whatever the host's is.
     let mode = node.file_mode.or(found.as_ref().ok().map(|found| found.mode));
     let (kind, numbers) = match (kind, numbers) {
         (Some("p"), _) => ("p", None),

@@ -1,7 +1,7 @@
 //! Fields of a specification that are written in another case, as `Process`.
 //!
-//! Go's decoder, by which runc and NVIDIA's wrapper read, takes a field's name in any case. Whoever reads the tree by the
-//! specification's own names would miss such a field, and whoever writes would put a second one beside it.
+//! Go's decoder, by which runc and NVIDIA's wrapper read, takes a field's name in any case. A reader of the tree by the
+//! specification's own names would miss such a field, and a writer would put a second one beside it.
 //!
 //! Source: Go's `encoding/json`, `Unmarshal`. Of a field that is there twice, objects are merged and the later of other
 //! values counts.

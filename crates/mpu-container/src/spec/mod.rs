@@ -117,7 +117,7 @@ impl Spec {
         hooks.is_some_and(|hooks| hooks.iter().any(|hook| is_called(hook, names)))
     }
 
-    /// Replaces the file, with the same mode and owner. Whoever opens it sees the old text or the new one.
+    /// Replaces the file, with the same mode and owner. A program that opens it sees the old text or the new one.
     ///
     /// Nothing is forced to the disk: a bundle lives no longer than the container does.
     pub fn store(self) -> Result<(), SpecError> {

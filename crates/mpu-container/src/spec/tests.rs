@@ -30,7 +30,7 @@ fn env(list: &[&str]) -> ContainerEdits {
 }
 
 #[test]
-fn what_is_not_known_survives_to_the_last_digit() {
+fn unknown_json_fields_round_trip() {
     let text = concat!(
         r#"{"zz":1.10,"ociVersion":"1.9.0","process":{"b":1e+400,"env":["A=1"],"a":18446744073709551616},"#,
         r#""linux":null,"é":[0.1,-0,1e+2]}"#
@@ -70,7 +70,7 @@ fn a_device_stands_in_the_list_and_in_the_cgroup() {
 }
 
 #[test]
-fn a_device_that_is_said_in_full_needs_no_host() {
+fn fully_described_device_needs_no_host() {
     let node = DeviceNode {
         path: "/dev/nvidia0".into(),
         host_path: Some("/nowhere".into()),
@@ -131,7 +131,7 @@ fn hooks_groups_and_the_rest_are_added() {
 }
 
 #[test]
-fn a_refused_edit_says_what_is_wrong_and_where() {
+fn refused_edit_names_place_and_reason() {
     let device = |path: &str, host: &str, kind: Option<&str>| ContainerEdits {
         device_nodes: vec![DeviceNode {
             path: path.into(),
@@ -166,7 +166,7 @@ fn a_refused_edit_says_what_is_wrong_and_where() {
 }
 
 #[test]
-fn a_file_that_is_no_specification_is_named_and_left_alone() {
+fn invalid_specification_is_left_alone() {
     let deep = "[".repeat(1000);
     for (text, says) in
         [("", "is not JSON"), ("{\"a\":1", "is not JSON"), ("[1]", "is not a JSON object"), (&deep, "is not JSON")]
@@ -187,7 +187,7 @@ fn a_file_that_is_no_specification_is_named_and_left_alone() {
 }
 
 #[test]
-fn a_file_that_cannot_be_held_is_asked_and_never_written() {
+fn lossy_specification_is_never_written() {
     let deep = format!("{{\"a\": 1, \"b\": {}{}}}", "[".repeat(1000), "]".repeat(1000));
     for text in ["{\"a\": 1}x", "{\"a\": 1, \"b\": \"\\ud800\"}", &deep] {
         let dir = bundle(text);
@@ -214,7 +214,7 @@ fn mode_owner_and_a_link_to_the_file_are_kept() {
         std::os::unix::fs::chown(&real, Some(12), Some(34)).unwrap();
     }
     let inode = fs::metadata(&real).unwrap().ino();
-    // What a process of our number left behind is in nobody's way.
+    // A file that an earlier process of our number left behind is not in the way.
     fs::write(dir.path().join(format!(".config.json.{}", std::process::id())), "old").unwrap();
     Spec::load(dir.path()).unwrap().store().unwrap();
     let meta = fs::metadata(&real).unwrap();

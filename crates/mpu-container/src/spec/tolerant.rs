@@ -92,7 +92,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn what_cannot_be_held_is_replaced() {
+    fn unrepresentable_values_are_replaced() {
         let read = |text: &[u8]| read(text);
         assert_eq!(
             read(br#"{"a": "\ud800", "b\udc00": "\ud83d\ude00\\ud800"}"#),
@@ -108,7 +108,7 @@ mod tests {
             Some(strings),
             "brackets in a string are letters"
         );
-        assert_eq!(read(b"[1]] x"), Some(json!([1])), "what stands behind the first value is nobody's");
+        assert_eq!(read(b"[1]] x"), Some(json!([1])), "the rest behind the first value does not count");
         for text in ["", "{", "{\"a\": \\ud800}", "[\"\\u\"]", "\"\\", "]["] {
             assert_eq!(read(text.as_bytes()), None, "{text}");
         }
@@ -116,7 +116,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn what_serde_holds_is_read_as_it_is(text in r#"[\[\]{}",:\\ud8c0-9a é]{0,40}"#) {
+        fn valid_json_is_read_unchanged(text in r#"[\[\]{}",:\\ud8c0-9a é]{0,40}"#) {
             if let Ok(tree) = serde_json::from_str::<Value>(&text) {
                 proptest::prop_assert_eq!(read(text.as_bytes()), Some(tree));
             }

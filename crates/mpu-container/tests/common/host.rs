@@ -76,7 +76,7 @@ const NODES: &[(&str, &[Node])] = &[
 
 /// Makes a host below `root`. The words change it: `gpus=N`, `release=X`, `no-driver`, `no-libraries`, `only-cuda`, `lib32`, `lib64` (the
 /// folder of RPM distributions), `drm`, `mig` (GPU 1 is divided), `mig-caps`, `excluded` (GPU 0 is), those of the table of nodes, and
-/// `closed`: not everybody may open these.
+/// `closed`: not all users may open these.
 ///
 /// # Errors
 /// Why this machine cannot have such a host.

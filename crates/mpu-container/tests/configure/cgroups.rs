@@ -1,38 +1,23 @@
 //! The device cgroup, on whichever version this machine has, and user namespaces.
 
 use crate::stage::{Stage, MOUNTS};
-use crate::CONFIGURE;
+use crate::{container, CONFIGURE, PRIVATE};
 
-/// A container whose process waits; `$1` is what it is started by.
-fn container(prefix: &str) -> String {
-    format!(
-        r#"
-        mkfifo ready
-        (
-            {prefix} unshare --mount --propagation=private sh -c '
-                set -eu
-                {MOUNTS}
-                # Its number for the host, by the proc of the host.
-                read number rest < /proc/self/stat
-                mounts
-                echo $number > ready
-                exec sleep 100
-            ' > /dev/null &
-        )
-        read pid < ready
-        test $pid -gt 1
-        "#
-    )
-}
-
-#[test]
-fn the_device_cgroup_is_opened_for_what_is_asked() {
-    let Some(stage) = Stage::new() else { return };
+/// The group in which devices can be closed; none where this machine has no such one that can be written.
+fn device_cgroup(stage: &Stage) -> Option<&'static str> {
     let group = "/sys/fs/cgroup/devices/mpu-cli-$$";
     let made = format!("test -e /sys/fs/cgroup/devices/devices.allow && mkdir {group} && rmdir {group}");
     if !stage.script(&made).status.success() {
-        return eprintln!("skipped: no devices cgroup of version 1 that can be written");
+        eprintln!("skipped: no devices cgroup of version 1 that can be written");
+        return None;
     }
+    Some(group)
+}
+
+#[test]
+fn device_cgroup_is_opened_for_requested_gpu() {
+    let Some(stage) = Stage::new() else { return };
+    let Some(group) = device_cgroup(&stage) else { return };
     let configure = CONFIGURE.replace("--no-cgroups", "");
     let seen = stage.says(&format!(
         r#"
@@ -43,7 +28,7 @@ fn the_device_cgroup_is_opened_for_what_is_asked() {
         echo $pid > $group/cgroup.procs
         cli {configure} --pid=$pid $PWD/ct
         cat $group/devices.list"#,
-        container("")
+        container(PRIVATE, "")
     ));
     let mut rules: Vec<&str> = seen.lines().collect();
     rules.sort();
@@ -51,13 +36,9 @@ fn the_device_cgroup_is_opened_for_what_is_asked() {
 }
 
 #[test]
-fn a_cgroup_that_cannot_be_opened_undoes_the_mounts() {
+fn cgroup_failure_undoes_the_mounts() {
     let Some(stage) = Stage::new() else { return };
-    let group = "/sys/fs/cgroup/devices/mpu-cli-$$";
-    let made = format!("test -e /sys/fs/cgroup/devices/devices.allow && mkdir {group} && rmdir {group}");
-    if !stage.script(&made).status.success() {
-        return eprintln!("skipped: no devices cgroup of version 1 that can be written");
-    }
+    let Some(group) = device_cgroup(&stage) else { return };
     let configure = CONFIGURE.replace("--no-cgroups", "");
     // A cgroup may not allow what its parent forbids.
     let seen = stage.says(&format!(
@@ -69,7 +50,7 @@ fn a_cgroup_that_cannot_be_opened_undoes_the_mounts() {
         cli {configure} --pid=$pid $PWD/ct 2>&1 || echo failed
         nsenter --target $pid --mount sh -c "cd $PWD; ls ct/dev; findmnt -rno TARGET | grep -c $PWD/ct/"
         "#,
-        container("")
+        container(PRIVATE, "")
     ));
     assert!(seen.starts_with("nvidia-container-cli: mount error: device cgroup: "), "{seen}");
     assert!(seen.ends_with("allow the devices\nfailed\n3\n"), "{seen}");
@@ -87,7 +68,7 @@ fn a_container_with_its_own_users_is_configured_from_the_host() {
         trap 'kill -9 $pid' EXIT
         cli {CONFIGURE} --pid=$pid $PWD/ct
         nsenter --target $pid --user --mount chroot $PWD/ct sh -c "ls /dev; readlink -f /usr/lib/*/libcuda.so""#,
-        container(&format!("{prefix} --pid --fork"))
+        container(&format!("{prefix} --pid --fork {PRIVATE}"), "")
     ));
     assert!(seen.contains("nvidia0\nnvidiactl\n") && seen.contains("libcuda.so.580"), "{seen}");
 }
@@ -110,7 +91,7 @@ fn without_root_cgroups_and_modules_are_left_alone_unasked() {
 }
 
 #[test]
-fn kernels_that_restrict_only_what_is_attached_do_so() {
+fn without_mount_setattr_mounts_are_restricted() {
     let Some(stage) = Stage::new() else { return };
     // Before Linux 5.12 there is no mount_setattr.
     let old = "strace -f -o trace -e trace=mount_setattr -e inject=mount_setattr:error=ENOSYS";

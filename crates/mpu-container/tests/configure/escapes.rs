@@ -1,7 +1,7 @@
 //! Roots that try to lead out: whatever they hold, the host's tree stays as it was, and nothing is mounted outside.
 
 use crate::stage::{libraries, tree, Stage};
-use crate::{CONFIGURE, MOUNTS};
+use crate::{container, CONFIGURE};
 
 /// Runs `configure` on a root after this change to it, in a chroot-like place beside a folder that must not change.
 fn check(stage: &Stage, name: &str, hostile: &str) {
@@ -80,19 +80,7 @@ fn with_shared_volume(stage: &Stage, folder: &str, options: &str) -> std::proces
         mkdir vol
         mount --bind vol vol
         mount --make-shared vol
-        mkfifo ready
-        (
-            unshare --mount --propagation=unchanged sh -c '
-                set -eu
-                {MOUNTS}
-                mounts
-                mkdir -p ct/{folder}
-                mount --bind vol ct/{folder}
-                echo $$ > ready
-                exec sleep 100
-            ' > /dev/null &
-        )
-        read pid < ready
+        {}
         trap "kill -9 $pid" EXIT
         findmnt -rn > before
         code=0
@@ -101,7 +89,11 @@ fn with_shared_volume(stage: &Stage, folder: &str, options: &str) -> std::proces
         cmp before after
         ls -A vol
         exit $code
-        "#
+        "#,
+        container(
+            "unshare --mount --propagation=unchanged",
+            &format!("mkdir -p ct/{folder}; mount --bind vol ct/{folder}")
+        )
     ))
 }
 

@@ -13,7 +13,7 @@ use stage::{libraries, tree, Stage, MOUNTS, RELEASE};
 const CONFIGURE: &str = "configure --ldconfig=@/sbin/ldconfig --no-cgroups --compute --utility --device=0";
 
 #[test]
-fn list_names_what_is_there() {
+fn list_prints_existing_parts() {
     let Some(stage) = Stage::new() else { return };
     let folder = libraries();
     let all = stage.says("cli list");
@@ -55,6 +55,32 @@ fn info_names_the_driver_and_its_gpus() {
     assert!(
         csv.contains("\n\nDevice Index,Device Minor,Model,Brand,GPU UUID,Bus Location,Architecture\n0,0,NVIDIA H200,")
     );
+}
+
+/// What starts a container's process in mounts of its own.
+const PRIVATE: &str = "unshare --mount --propagation=private";
+
+/// A container whose process waits, for a script that goes on with `$pid`: what starts it, and what is mounted besides.
+fn container(start: &str, mounts: &str) -> String {
+    format!(
+        r#"
+        mkfifo ready
+        (
+            {start} sh -c '
+                set -eu
+                {MOUNTS}
+                # Its number for the host, by the proc of the host.
+                read number rest < /proc/self/stat
+                mounts
+                {mounts}
+                echo $number > ready
+                exec sleep 100
+            ' > /dev/null &
+        )
+        read pid < ready
+        test $pid -gt 1
+        "#
+    )
 }
 
 /// What a process in the container sees, and how it is mounted.
@@ -102,7 +128,7 @@ fn a_container_made_by_hand_gets_its_gpu() {
 }
 
 #[test]
-fn a_second_run_changes_nothing() {
+fn second_configure_run_is_idempotent() {
     let Some(stage) = stage() else { return };
     let run = format!("cli {CONFIGURE} $PWD/ct");
     check_look(&stage.says(&format!("mounts; {run}; sh look > one; {run}; sh look > two; cmp one two; cat two")));
@@ -115,17 +141,7 @@ fn a_process_is_entered_and_its_hosts_mounts_stay() {
     let Some(stage) = stage() else { return };
     let seen = stage.says(&format!(
         r#"
-        mkfifo ready
-        (
-            unshare --mount --propagation=private sh -c '
-                set -eu
-                {MOUNTS}
-                mounts
-                echo $$ > ready
-                exec sleep 100
-            ' > /dev/null &
-        )
-        read pid < ready
+        {}
         trap "kill -9 $pid" EXIT
         findmnt -rn > before
         cli {CONFIGURE} --pid=$pid $PWD/ct
@@ -133,13 +149,14 @@ fn a_process_is_entered_and_its_hosts_mounts_stay() {
         cmp before after
         test ! -e ct/dev/nvidia0
         nsenter --target $pid --mount sh -c "cd $PWD && sh look"
-        "#
+        "#,
+        container(PRIVATE, "")
     ));
     check_look(&seen);
 }
 
 #[test]
-fn a_failure_leaves_nothing_behind() {
+fn failed_configure_undoes_everything() {
     let Some(stage) = Stage::new() else { return };
     let before = tree(&stage.path("ct"));
     // A directory where a library belongs: nothing can be mounted there.

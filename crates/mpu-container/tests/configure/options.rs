@@ -41,7 +41,7 @@ fn user_and_no_pivot_have_an_effect_or_are_refused() {
 
 /// What a pod shows a pod in it: a socket that is there and cannot be mounted once more. Programs do without.
 #[test]
-fn a_socket_that_cannot_be_mounted_is_left_out_with_a_note() {
+fn unmountable_socket_is_skipped_with_note() {
     let Some(stage) = Stage::new() else { return };
     let socket = |folder: &str| {
         let path = stage.path(&format!("{folder}/run/nvidia-persistenced/socket"));

@@ -39,7 +39,7 @@ fn a_mig_device_brings_its_leave_and_no_other() {
 }
 
 #[test]
-fn who_rules_mig_gets_all_of_it() {
+fn mig_config_brings_all_capabilities() {
     let Some(stage) = Stage::new() else { return };
     divide(&stage);
     let listed = stage.says("cli list --device=all --mig-config=all");
@@ -141,7 +141,7 @@ fn the_images_newer_cuda_comes_into_use_as_asked() {
 }
 
 #[test]
-fn an_image_that_needs_another_driver_is_refused_before_anything_is_done() {
+fn unmet_requirement_is_refused_before_mounting() {
     let Some(stage) = Stage::new() else { return };
     let done = stage.script(&format!("mounts; cli {CONFIGURE} --require='driver>=999' $PWD/ct; ls ct/dev >&2"));
     let error = String::from_utf8_lossy(&done.stderr);

@@ -65,11 +65,11 @@ fn refusal(output: &Output) -> String {
 }
 
 #[test]
-fn the_wrapper_names_the_gpus_whose_memory_is_limited() {
+fn memory_limit_hook_names_requested_gpus() {
     let host = Host::new();
     host.ask(&LIMIT[..1]);
     assert!(host.create().status.success());
-    assert_eq!(hooks(&host.spec()), [json!(null); 0], "nobody asks for a limit");
+    assert_eq!(hooks(&host.spec()), [json!(null); 0], "no limit is asked for");
     host.ask(&LIMIT);
     assert!(host.create().status.success());
     let found = hooks(&host.spec());
@@ -99,7 +99,7 @@ fn the_wrapper_names_the_gpus_whose_memory_is_limited() {
 }
 
 #[test]
-fn a_cdi_file_that_knows_no_limits_starts_no_container_with_one() {
+fn cdi_file_without_limit_hook_is_refused() {
     let host = Host::new();
     let file = |hooks: Value| {
         json!({"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": [{"name": "0", "containerEdits": {
@@ -117,7 +117,7 @@ fn a_cdi_file_that_knows_no_limits_starts_no_container_with_one() {
 }
 
 #[test]
-fn the_hook_refuses_what_would_not_hold() {
+fn hook_refuses_unenforceable_limit() {
     let host = Host::new();
     let root = host.at("driver").display().to_string();
     let hook = |more: &[&str]| {

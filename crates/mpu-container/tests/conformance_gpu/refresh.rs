@@ -18,7 +18,7 @@ impl Drop for Watching {
 
 /// A package replaces the executable by renaming, and a service that is not started anew goes on in the old one.
 #[test]
-fn hooks_have_a_path_that_is_there_when_the_program_was_replaced() {
+fn hook_path_survives_program_replacement() {
     let host = Host::new();
     let (program, output) = (host.at("mpu-container"), host.at("nvidia.yaml"));
     // By another process: what another test starts meanwhile would inherit a descriptor that is open for writing.

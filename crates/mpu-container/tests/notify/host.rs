@@ -66,7 +66,6 @@ impl Host {
         }
     }
 
-    /// A path of the folder.
     pub fn at(&self, path: &str) -> PathBuf {
         self.dir.path().join(path)
     }

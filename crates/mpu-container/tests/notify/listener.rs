@@ -85,7 +85,7 @@ impl Engine {
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        // Nobody finds it any more.
+        // No program finds it any more.
         let _ = fs::remove_file(&self.path);
     }
 }
@@ -100,7 +100,7 @@ fn serve(stream: &UnixStream, seen: &Mutex<Seen>) {
     loop {
         let mut wait = [PollFd::new(&listener, PollFlags::IN)];
         if poll(&mut wait, None).is_err() || !wait[0].revents().contains(PollFlags::IN) {
-            // Nobody is left who could call.
+            // No process is left to call.
             return;
         }
         let Ok(call) = sys::take(&listener) else { continue };

@@ -26,7 +26,7 @@ use serde_json::{json, Value};
 /// RM control in its usual form, as another type and direction, what fetches an event, and the wrapped form.
 const TOLD: [u64; 4] = [0xc020_462a, 0x0020_ff2a, 0xc010_4652, 0xc010_46d3];
 
-/// What `caller call` says of these requests: who is told answers, all else ends at the file.
+/// What `caller call` says of these requests: the engine answers its own, all others end at the file.
 fn told() -> Vec<String> {
     let of = |request: &u64| if request & 0xff == 0x2a { ANSWER } else { libc::EBADF };
     TOLD.iter().map(|request| format!("{request:x} {}", of(request))).collect()
@@ -69,7 +69,7 @@ fn an_engine_is_told_of_its_requests_under_every_profile() {
 }
 
 #[test]
-fn every_other_request_is_what_it_was() {
+fn other_ioctls_are_unchanged() {
     Host::each(|host| {
         for (name, profile) in profiles() {
             let engine = host.engine();
@@ -97,15 +97,15 @@ fn every_other_request_is_what_it_was() {
 }
 
 #[test]
-fn a_user_namespace_changes_nothing() {
+fn user_namespace_calls_reach_engine() {
     Host::each(|host| {
-        // Its root is somebody else on the host, who has to get to the root's folder and make folders in it.
+        // Its root is another user on the host, who has to get to the root's folder and make folders in it.
         for folder in ["", "bundle"] {
             fs::set_permissions(host.at(folder), fs::Permissions::from_mode(0o755)).unwrap();
         }
         let chown = Command::new("chown").args(["-R", "100000:100000"]).arg(host.at("bundle/rootfs")).status();
         assert!(chown.unwrap().success());
-        // Nobody makes nodes in a user namespace: runtimes mount the host's, which has the same path there.
+        // No runtime makes nodes in a user namespace: runtimes mount the host's, which has the same path there.
         let node = host.at("nvidiactl");
         assert!(Command::new("mknod").arg(&node).args(["c", "1", "3"]).status().unwrap().success());
         host.describe(json!({"path": node}));
@@ -143,7 +143,7 @@ fn a_32_bit_program_is_no_way_round() {
 }
 
 #[test]
-fn who_is_left_out_starts_as_ever_and_the_log_says_why() {
+fn excluded_container_starts_with_logged_reason() {
     Host::each(|host| {
         let call = call();
         let plain = |seccomp: Value| {
@@ -171,7 +171,7 @@ fn who_is_left_out_starts_as_ever_and_the_log_says_why() {
             assert_eq!(ran.spec["linux"]["seccomp"], spec["linux"]["seccomp"], "{why}");
             assert!(engine.containers().is_empty() && engine.calls().is_empty());
         }
-        // Nobody listens: neither before there was an engine, nor after.
+        // No engine listens: neither before there was one, nor after.
         for _ in 0..2 {
             let ran = host.live(&plain(usual_profile()), "");
             ran.said(
@@ -181,7 +181,7 @@ fn who_is_left_out_starts_as_ever_and_the_log_says_why() {
             assert_eq!(ran.spec["linux"]["seccomp"], usual_profile());
             drop(host.engine());
         }
-        // Somebody else's listener keeps what is its own.
+        // Another program's listener keeps its own requests.
         let theirs = Engine::at(&host.at("theirs.sock"));
         let ours = host.engine();
         let mut profile = json!({"defaultAction": "SCMP_ACT_ALLOW", "listenerPath": host.at("theirs.sock")});
@@ -220,7 +220,7 @@ fn the_administrators_policy_counts() {
 
 /// Who comes in later has a filter and a listener of their own, under the same container's name.
 #[test]
-fn programs_that_are_executed_in_a_container_are_heard_too() {
+fn executed_programs_reach_the_engine() {
     Host::each(|host| {
         for no_new_privileges in [true, false] {
             let engine = host.engine();
@@ -243,7 +243,7 @@ fn programs_that_are_executed_in_a_container_are_heard_too() {
 
 /// What a running container needs the socket for; docs/container/notify.md tells it.
 #[test]
-fn a_socket_that_is_gone_keeps_programs_from_being_executed_and_nothing_else() {
+fn missing_socket_blocks_exec_only() {
     Host::each(|host| {
         let engine = host.engine();
         let gone = format!(

@@ -14,7 +14,7 @@ const _: () = assert!(size_of::<libc::seccomp_notif>() == 0x50 && size_of::<libc
 
 /// What becomes of a call.
 pub enum Answer {
-    /// The kernel makes it, as if nobody had been told.
+    /// The kernel makes it, as without a listener.
     PassOn,
     /// It fails with this number.
     Error(i32),

@@ -1,4 +1,4 @@
-//! The parity suite: what somebody who knows NVIDIA's container toolkit (1.20) relies on, as data, played by the executable.
+//! The parity suite: what a user of NVIDIA's container toolkit (1.20) relies on, as data, played by the executable.
 //!
 //! A case says what goes in (who is called, with which words, for which container, on which made-up host) and what must hold. The cases
 //! are the TOML files in this folder, one an area; `case` has the keys. Most need no privilege; a case with device nodes needs root and is
@@ -93,7 +93,7 @@ fn suite_is_whole() {
         let path = entry.expect("an entry").path();
         let name = path.file_stem().and_then(|name| name.to_str()).unwrap_or_default();
         let known = AREAS.iter().any(|(area, _)| *area == name);
-        assert!(known || path.extension().is_none_or(|end| end != "toml"), "{} is played by nobody", path.display());
+        assert!(known || path.extension().is_none_or(|end| end != "toml"), "{} is not played", path.display());
     }
     let cases: Vec<Case> = AREAS.iter().flat_map(|(area, _)| cases_of(area)).collect();
     assert!(cases.len() >= PROMISED, "{} cases, and {PROMISED} were promised", cases.len());

@@ -148,7 +148,7 @@ fn container(world: &World, case: &Case) {
             env.into_iter().for_each(|env| {
                 env.extend(case.asks.iter().flat_map(|text| text.split("; ")).map(|text| json!(world.fill(text))))
             });
-            // Written oddly, so that whoever writes it again shows.
+            // Written oddly, so that writing it again shows.
             format!(" {}\n\n", serde_json::to_string_pretty(&spec).expect("JSON")).into_bytes()
         }
     };

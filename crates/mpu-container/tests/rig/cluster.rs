@@ -58,7 +58,7 @@ fn said((host, cri): &(Host, Cri), pod: &Pod<'_>) -> String {
 }
 
 #[test]
-fn pods_of_a_node_are_heard_by_that_nodes_engine_alone() {
+fn pod_calls_reach_own_nodes_engine() {
     let (Some(first), Some(second)) = (node(), node()) else { return };
     let engine = Engine::at(&first.0.path(SOCKET));
     let by_device = Pod { cdi: &["nvidia.com/gpu=all"], ..Pod::default() };
@@ -112,8 +112,7 @@ fn stands(host: &Host, wanted: &str) {
 #[test]
 fn a_real_engine_registers_the_plugin_and_the_plugin_comes_back_to_it() {
     let Some(program) = std::env::var_os("MPU_PROGRAM") else {
-        println!("skipped: no MPU_PROGRAM; `./x containers` makes it");
-        return;
+        return println!("skipped: no MPU_PROGRAM; `./x containers` makes it");
     };
     let Some(node) = node() else { return };
     let host = &node.0;

@@ -146,7 +146,7 @@ fn containerd_knows_the_runtime_until_it_is_removed() {
 
 /// After another `nvidia-ctk` has been there, containerd reads the section of its file alone; ours takes that over.
 #[test]
-fn containerd_forgets_what_another_toolkit_left() {
+fn containerd_drops_other_toolkits_runtime() {
     let Some(host) = Host::start(Driver::None) else { return };
     // Of a file that is not there, it makes an error.
     let effective = || host.ok("[ ! -e /etc/containerd/config.toml ] || containerd config dump");

@@ -1,7 +1,7 @@
 //! A GPU host without a GPU: a tree of `xtask/rig.toml` in namespaces of its own (`host.sh`), gone without a trace with the value.
 //!
 //! Everything in it is real but the GPUs: their facts and nodes are made up, and nothing answers behind the nodes. So the executable runs
-//! unchanged, and what the driver itself would say is said by nobody.
+//! unchanged, and there are no answers of the driver itself.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -83,7 +83,7 @@ impl Host {
             let said = String::from_utf8_lossy(&said).trim().to_owned();
             // A container on a shared runner may lack the right to mount at all; anything else is our fault.
             assert!(said.contains("Operation not permitted") || said.contains("permission denied"), "no host: {said}");
-            println!("skipped: this machine lets nobody make a host: {said}");
+            println!("skipped: no host can be made on this machine: {said}");
             return None;
         }
         let children = format!("/proc/{0}/task/{0}/children", keeper.id());
@@ -108,7 +108,6 @@ impl Host {
         PathBuf::from(format!("/proc/{}/root/{}", self.init, path.trim_start_matches('/')))
     }
 
-    /// Writes a file of the host.
     pub fn write(&self, path: &str, text: &str) {
         let place = self.path(path);
         fs::create_dir_all(place.parent().expect("a folder")).expect("the folder is made");

@@ -25,7 +25,7 @@ fn described(driver: Driver, low: &str) -> Option<Host> {
 }
 
 #[test]
-fn docker_that_injects_itself_is_heard_by_its_default_runtime() {
+fn docker_cdi_container_reaches_engine() {
     let Some(host) = described(STABLE, "/usr/bin/rig-runc") else { return };
     docker_up(&host, "--set-as-default");
     let engine = Engine::at(&host.path(SOCKET));
@@ -56,7 +56,7 @@ fn docker_that_injects_itself_is_heard_by_its_default_runtime() {
 }
 
 #[test]
-fn podman_that_injects_itself_is_heard() {
+fn podman_cdi_container_reaches_engine() {
     for low in ["/usr/bin/rig-runc", "/usr/bin/rig-crun"] {
         let Some(host) = described(STABLE, low) else { return };
         image(&host);
@@ -73,7 +73,7 @@ fn podman_that_injects_itself_is_heard() {
 }
 
 #[test]
-fn containerd_that_injects_itself_is_heard() {
+fn containerd_cdi_container_reaches_engine() {
     let Some(host) = described(NEWEST, "/usr/bin/rig-runc") else { return };
     host.write("/etc/containerd/config.toml", "version = 3\ndisabled_plugins = [\"io.containerd.grpc.v1.cri\"]\n");
     host.ok("containerd > /tmp/containerd.log 2>&1 & for i in $(seq 200); do ctr version > /dev/null 2>&1 && exit; sleep 0.1; done; \

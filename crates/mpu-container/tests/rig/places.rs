@@ -45,7 +45,7 @@ fn no_configuration_is_needed() {
     let ran = look(&host, "glibc", "all").run(WRAPPER);
     assert!(ran.ok && ran.out.contains("libcuda.so.1 => /"), "{}{}", ran.out, ran.err);
     assert_eq!(gpus(&ran), ["0"]);
-    // Where nobody has a driver, whoever asks for a GPU is told so, and whoever does not has a container.
+    // On a host without a driver, a container that asks for a GPU is refused with that reason; any other one starts.
     let Some(host) = Host::start(Driver::None) else { return };
     let ran = look(&host, "glibc", "all").run(WRAPPER);
     assert!(!ran.ok && ran.out.is_empty() && !ran.err.is_empty(), "{}{}", ran.out, ran.err);

@@ -51,7 +51,7 @@ fn an_engine_s_own_cdi_tells_of_the_same() {
                 "{run}{devices}"
             );
         }
-        // Who has the nodes has the facts, whoever gave them.
+        // A container that has the nodes has the facts, however it got the nodes.
         let more = "--device nvidia.com/gpu=1 --device /dev/nvidia2";
         assert_eq!(host.ok(&format!("{run} {more} glibc sh -c '. /tmp/look; sleep 0.3'")), told(&[1, 2]), "{run}");
     }

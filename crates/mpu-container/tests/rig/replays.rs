@@ -1,4 +1,4 @@
-//! Published escapes, replayed with real runc: what an image can do to whoever injects into it.
+//! Published escapes, replayed with real runc: what an image can do to a program that injects into it.
 //!
 //! Each image tries to reach the host: by links where files are mounted or written, by swapping them meanwhile, by its environment. The
 //! container gets an error or a result within its own root; the host's tree stays as it was, and a file that only the host has is found
@@ -23,7 +23,7 @@ fn search() -> Vec<&'static str> {
     SEARCH.split(' ').collect()
 }
 
-/// What images do, as a script in their root, and what it would change if it were believed.
+/// What images do, as a script in their root, and what it would change if a program trusted it.
 const TRAPS: [(&str, &str); 12] = [
     ("library folder leads up", "rm -rf usr/lib64; ln -s ../../../../../../../../../../root/out usr/lib64"),
     ("library folder is absolute", "mv usr/lib/x86_64-linux-gnu root/out; ln -s /root/out usr/lib/x86_64-linux-gnu"),
@@ -59,7 +59,7 @@ fn contained(host: &Host, container: &Container, what: &str) -> Ran {
         "{what}"
     );
     assert!(!ran.out.contains("only-the-host"), "{what}: the container reaches the host: {}", ran.out);
-    assert!(ran.ok || !ran.err.trim().is_empty(), "{what}: it failed and nobody said why");
+    assert!(ran.ok || !ran.err.trim().is_empty(), "{what}: it failed without a reason");
     ran
 }
 
@@ -91,7 +91,7 @@ fn links_of_an_image_stay_within_it() {
 }
 
 #[test]
-fn swapping_a_folder_for_a_link_gains_nothing() {
+fn folder_swapped_for_link_stays_contained() {
     let Some(host) = host() else { return };
     for mode in MODES {
         configure(&host, mode, "runc");

@@ -1,4 +1,4 @@
-//! podman of somebody who is not root: no configuration of cgroups, no right over the host, the same GPU.
+//! podman of a user who is not root: no configuration of cgroups, no right over the host, the same GPU.
 
 use crate::engines::{image, sees, sees_nothing, LOOK};
 use crate::facts::bus;
@@ -27,10 +27,7 @@ fn podman_without_root() {
     if !imported {
         // Distributions and hardened kernels switch user namespaces off for those who are not root.
         assert!(said.contains("user namespace") || said.contains("newuidmap"), "{said}");
-        return println!(
-            "skipped: nobody but root makes user namespaces here: {}",
-            said.lines().last().unwrap_or_default()
-        );
+        return println!("skipped: only root makes user namespaces here: {}", said.lines().last().unwrap_or_default());
     }
     let podman = |low: &str, more: &str| {
         user(&format!("podman run --rm --network=none --runtime /usr/bin/{low} {more} glibc sh -c \"{LOOK}\"")).1

@@ -72,7 +72,7 @@ fn matches(pattern: &str, path: &str) -> bool {
 }
 
 #[test]
-fn table_of_what_stays_is_no_pass_for_everything() {
+fn left_files_table_rejects_other_changes() {
     for change in [
         "etc/passwd 12",
         "usr/bin/sh 0",
@@ -90,7 +90,7 @@ fn table_of_what_stays_is_no_pass_for_everything() {
 }
 
 #[test]
-fn container_gets_the_gpu_that_it_asks_for() {
+fn container_gets_requested_gpu() {
     for (release, gpus_there) in [(R550, 2), (R535, 1)] {
         let Some(host) = Host::start(Driver::Release(release, gpus_there)) else { return };
         for (mode, low, image) in MODES.iter().flat_map(|mode| {

@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_named_gets_past_the_old_program() {
+    fn only_named_devices_bypass_old_program() {
         let gpu = |minor| Numbers { major: 195, minor };
         let large = Numbers { major: 0xfff0_0001, minor: 0x8000_0000 };
         let allowed = [gpu(0), gpu(255), large];

@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_allowed_is_seen() {
+    fn allowed_devices_are_recognized() {
         let gpu = Numbers { major: 195, minor: 0 };
         assert!(allowed("a *:* rwm\n", &gpu));
         assert!(allowed("c 1:3 rwm\nc 195:* rw\n", &gpu));

@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cgroup_that_forbids_nothing_is_left_alone() {
+    fn cgroup_without_program_is_left_alone() {
         let Some(cgroup) = Closed::new("none", &[], 0) else {
             return eprintln!("skipped: no cgroup of version 2 can be made here");
         };

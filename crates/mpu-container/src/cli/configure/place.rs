@@ -127,7 +127,7 @@ impl<'a> Placed<'a> {
     fn not_shared(&self, path: &Path) -> Result<(), PlaceError> {
         for folder in path.ancestors() {
             let Some(there) = self.root.find(folder)? else { continue };
-            // Before Linux 5.8 nobody says which mount it is.
+            // Before Linux 5.8 the kernel does not say which mount it is.
             let shared = self.process.read("mountinfo").and_then(|mounts| there.is_shared_with(&self.peers, &mounts));
             return if shared.unwrap_or(false) { Err(PlaceError::Shared(path.into())) } else { Ok(()) };
         }

@@ -1,30 +1,25 @@
 //! A made-up driver's files, found or left out, by capability.
 
 use super::*;
-use crate::driver::made_up::{self, Host};
+use crate::driver::made_up::{self, Host, LIBRARIES, RELEASE as VERSION};
 use std::os::unix::fs::symlink;
-
-const VERSION: &str = "580.159.04";
 
 /// A host with a driver in the folders of a 64-bit Debian, a 32-bit library, and one library of another release.
 fn host() -> Host {
     let host = Host::with_driver(VERSION);
-    for stem in ["libcuda", "libnvidia-ml", "libnvidia-glcore", "libGLX_nvidia", "libnvidia-allocator", "libnvidia-new"]
-    {
-        library(&host, &format!("usr/lib/x86_64-linux-gnu/{stem}.so.{VERSION}"), &format!("{stem}.so.1"), true);
+    let stems =
+        ["libcuda", "libnvidia-ml", "libnvidia-glcore", "libGLX_nvidia", "libnvidia-allocator", "libnvidia-new"];
+    host.libraries_of_driver(&stems);
+    for (path, soname, wide) in [
+        (format!("{LIBRARIES}/libcuda.so.535.1"), "libcuda.so.1", true),
+        (format!("{LIBRARIES}/vdpau/libvdpau_nvidia.so.{VERSION}"), "libvdpau_nvidia.so.1", true),
+        (format!("{LIBRARIES}/libnvidia-egl-gbm.so.1.1.2"), "libnvidia-egl-gbm.so.1", true),
+        (format!("usr/lib/i386-linux-gnu/libcuda.so.{VERSION}"), "libcuda.so.1", false),
+    ] {
+        host.library(&path, soname, wide);
     }
-    library(&host, "usr/lib/x86_64-linux-gnu/libcuda.so.535.1", "libcuda.so.1", true);
-    library(
-        &host,
-        &format!("usr/lib/x86_64-linux-gnu/vdpau/libvdpau_nvidia.so.{VERSION}"),
-        "libvdpau_nvidia.so.1",
-        true,
-    );
-    library(&host, "usr/lib/x86_64-linux-gnu/libnvidia-egl-gbm.so.1.1.2", "libnvidia-egl-gbm.so.1", true);
-    library(&host, &format!("usr/lib/i386-linux-gnu/libcuda.so.{VERSION}"), "libcuda.so.1", false);
-    host.write(&format!("usr/lib/x86_64-linux-gnu/libnvidia-cfg.so.{VERSION}"), "not a library");
-    symlink("libnvidia-egl-gbm.so.1.1.2", host.path().join("usr/lib/x86_64-linux-gnu/libnvidia-egl-gbm.so.1"))
-        .expect("a link");
+    host.write(&format!("{LIBRARIES}/libnvidia-cfg.so.{VERSION}"), "not a library");
+    host.link("libnvidia-egl-gbm.so.1.1.2", &format!("{LIBRARIES}/libnvidia-egl-gbm.so.1"));
     host.write("usr/bin/nvidia-smi", "");
     host.write(&format!("lib/firmware/nvidia/{VERSION}/gsp_ga10x.bin"), "");
     host.write(&format!("lib/firmware/nvidia/{VERSION}/other.bin"), "");
@@ -34,11 +29,6 @@ fn host() -> Host {
     host.write("usr/share/glvnd/egl_vendor.d/10_nvidia.json", "{}");
     host.write("usr/lib/xorg/modules/drivers/nvidia_drv.so", "");
     host
-}
-
-fn library(host: &Host, path: &str, soname: &str, wide: bool) {
-    host.write(path, "");
-    std::fs::write(host.path().join(path), made_up::library(soname, wide)).expect("a library");
 }
 
 fn files(host: &Host, capabilities: &str) -> Result<Files, DriverError> {
@@ -63,7 +53,7 @@ fn check(host: &Host, capabilities: &str, expected: &[&str]) {
 }
 
 #[test]
-fn a_program_is_taken_rather_than_the_script_that_starts_it() {
+fn program_is_preferred_to_wrapper_script() {
     let host = host();
     host.write("usr/bin/nvidia-smi", "#!/bin/sh\nexec /usr/local/nvidia/bin/nvidia-smi\n");
     let smi = |host: &Host| {
@@ -132,22 +122,22 @@ fn a_new_library_comes_with_all_capabilities_only() {
 }
 
 #[test]
-fn the_linkers_list_leads_to_folders_that_nobody_knows() {
+fn linker_cache_leads_to_unusual_folders() {
     let host = Host::with_driver(VERSION);
-    library(&host, &format!("opt/driver/libcuda.so.{VERSION}"), "libcuda.so.1", true);
-    library(&host, &format!("opt/driver/libnvidia-ml.so.{VERSION}"), "libnvidia-ml.so.1", true);
+    for stem in ["libcuda", "libnvidia-ml"] {
+        host.library(&format!("opt/driver/{stem}.so.{VERSION}"), &format!("{stem}.so.1"), true);
+    }
     assert!(matches!(files(&host, "compute"), Err(DriverError::NoLibraries { .. })));
 
     // The way there has an absolute link, as Debian's alternatives have: it means the driver's root.
-    symlink(format!("/opt/driver/libcuda.so.{VERSION}"), host.path().join("opt/libcuda.so.1")).expect("a link");
+    host.link(format!("/opt/driver/libcuda.so.{VERSION}"), "opt/libcuda.so.1");
     let cache = ldcache::written(&[("libcuda.so.1", "/opt/libcuda.so.1", 0x0303), ("libc.so.6", "/x", 0x0303)], None);
-    host.write("etc/ld.so.cache", "");
-    std::fs::write(host.path().join("etc/ld.so.cache"), cache).expect("a cache");
+    host.write("etc/ld.so.cache", cache);
     check(&host, "utility", &["/opt/driver/libnvidia-ml.so.V"]);
 
     let driver = Driver::find(&host.root()).expect("a driver");
     assert!(driver.files_by_cache(Capabilities::ALL, Path::new("/elsewhere")).is_err());
-    std::fs::write(host.path().join("etc/ld.so.cache"), "ruined").expect("a cache");
+    host.write("etc/ld.so.cache", "ruined");
     assert!(files(&host, "utility").is_err());
 }
 
@@ -173,18 +163,16 @@ fn missing_libraries_are_explained() {
 
 /// The linker's list as ldconfig writes it, for a root with Debian's alternatives.
 #[test]
-fn a_list_that_ldconfig_wrote_leads_there_too() {
+fn real_ldconfig_cache_leads_to_driver_folder() {
     let host = Host::with_driver(VERSION);
     for stem in ["libcuda", "libnvidia-ml", "libnvidia-cfg"] {
         let name = format!("{stem}.so.{VERSION}");
-        library(&host, &format!("opt/driver/current/{name}"), &format!("{stem}.so.1"), true);
-        symlink(name, host.path().join(format!("opt/driver/current/{stem}.so.1"))).expect("a link");
+        host.library(&format!("opt/driver/current/{name}"), &format!("{stem}.so.1"), true);
+        host.link(name, &format!("opt/driver/current/{stem}.so.1"));
     }
     host.write("etc/ld.so.conf", "/opt/driver\n");
-    host.write("etc/alternatives/empty", "");
-    let alternative = host.path().join("etc/alternatives/libcuda.so.1");
-    symlink("/opt/driver/current/libcuda.so.1", alternative).expect("a link");
-    symlink("/etc/alternatives/libcuda.so.1", host.path().join("opt/driver/libcuda.so.1")).expect("a link");
+    host.link("/opt/driver/current/libcuda.so.1", "etc/alternatives/libcuda.so.1");
+    host.link("/etc/alternatives/libcuda.so.1", "opt/driver/libcuda.so.1");
     let ldconfig = ["/sbin/ldconfig", "/usr/sbin/ldconfig"].into_iter().find(|path| Path::new(path).exists());
     let Some(ldconfig) = ldconfig else { return println!("skipped: no ldconfig") };
     let made = std::process::Command::new(ldconfig).arg("-r").arg(host.path()).output().expect("ldconfig");

@@ -30,7 +30,7 @@ const TEXT: &[u8] = br#"{"CUDA version": "12.9", "driver": [535, 550, 570, 575],
 fn a_note_is_read() {
     let expected = Note { cuda: "12.9".into(), branches: vec![535, 550, 570, 575] };
     assert_eq!(note(library(SECTION, b"NVIDIA Corporation", TEXT).as_slice()), Some(expected));
-    assert_eq!(note(library(SECTION, b"Somebody", TEXT).as_slice()), None);
+    assert_eq!(note(library(SECTION, b"Another vendor", TEXT).as_slice()), None);
     assert_eq!(note(library(".note.other", b"NVIDIA Corporation", TEXT).as_slice()), None);
     assert_eq!(note(library(SECTION, b"NVIDIA Corporation", b"{").as_slice()), None);
     // The case of a key does not count.

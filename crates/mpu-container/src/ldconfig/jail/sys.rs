@@ -25,7 +25,7 @@ pub(super) fn spawn(jail: &Jail<'_>) -> io::Result<OwnedFd> {
             // SAFETY: ends the child at once; nothing of the parent's runs in it.
             unsafe { libc::_exit(127) }
         }
-        // SAFETY: the kernel has put a new descriptor there, and nobody else knows it.
+        // SAFETY: the kernel has put a new descriptor there, and no other code knows it.
         _ => Ok(unsafe { OwnedFd::from_raw_fd(descriptor) }),
     }
 }

@@ -27,11 +27,11 @@ fn exec(host: &Host, who: &str, options: &str) -> (bool, String) {
     (done.status.success(), String::from_utf8_lossy(&done.stdout).into_owned())
 }
 
-/// Whether somebody who is not root makes user namespaces here.
+/// Whether users other than root make user namespaces here.
 fn rootless(host: &Host) -> bool {
     let able = host.sh(&format!("{AS_USER} unshare --user --map-root-user --mount true")).status.success();
     if !able {
-        println!("skipped: nobody but root makes user namespaces here");
+        println!("skipped: only root makes user namespaces here");
     }
     able
 }
@@ -52,7 +52,7 @@ fn apptainer_gives_the_gpu_asked_for() {
             assert!(ok, "{said}");
             has_the_second(&said, "a user's");
         }
-        // A folder of somebody else's cannot be written to: Apptainer says so, and starts nothing.
+        // Another user's folder cannot be written to: Apptainer says so, and starts nothing.
         let (ok, said) = exec(&host, AS_USER, "--nv --nvccli /tmp/img");
         assert!(!ok && said.contains("not writable in the container"), "{said}");
     }
@@ -87,10 +87,10 @@ fn apptainer_and_the_ldconfigs_of_hosts() {
     assert!(!ok && said.contains("ldconfig"), "{said}");
 }
 
-/// An image in one file, which nobody can write to.
+/// An image in one file, which cannot be written to.
 #[test]
 #[ignore = "makes an image, which takes long: ./x containers --full"]
-fn apptainer_and_an_image_that_is_read_only() {
+fn apptainer_runs_read_only_image() {
     let Some(host) = start() else { return };
     host.ok("apptainer build /tmp/img.sif /tmp/img 2>&1; chmod 644 /tmp/img.sif");
     has_the_second(&exec(&host, "", "--nv --nvccli /tmp/img.sif").1, "root");

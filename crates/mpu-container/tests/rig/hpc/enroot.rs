@@ -71,7 +71,7 @@ fn enroot_s_hook_gives_a_user_s_container_its_gpu() {
     };
     let (ok, said) = user(&[], "");
     if !ok {
-        return println!("skipped: nobody but root makes user namespaces here: {said}");
+        return println!("skipped: only root makes user namespaces here: {said}");
     }
     has_nothing(&said, "plain");
     let before = host.changes();

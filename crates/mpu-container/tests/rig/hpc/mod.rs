@@ -45,7 +45,7 @@ fn has_the_second(said: &str, what: &str) {
     assert!(!said.contains(&bus(0)), "{what}: {said}");
 }
 
-/// Asserts that a container has nothing of a driver, and is told of all GPUs by the kernel.
+/// Asserts that a container has nothing of a driver, and sees all GPUs in the kernel's procfs.
 fn has_nothing(said: &str, what: &str) {
     assert!(
         said.contains("nvidia-smi: not found") && said.contains(&bus(0)) && said.contains(&bus(1)),
