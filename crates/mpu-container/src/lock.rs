@@ -65,8 +65,10 @@ impl Lock {
             let ready = folder.map_or(Ok(()), fs::create_dir_all).map_err(lock::LockError::Io);
             match ready.and_then(|()| lock::take(path, patience)) {
                 Ok(file) => break file,
-                // Who had it before takes the folder away, too, if it made it.
-                Err(lock::LockError::Io(error)) if error.kind() == ErrorKind::NotFound && tries.next().is_some() => {}
+                // Its last holder takes the folder away, too, if it made it: before the file is opened, or while the folder is made.
+                Err(lock::LockError::Io(error))
+                    if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::AlreadyExists)
+                        && tries.next().is_some() => {}
                 Err(lock::LockError::Io(error)) => return Err(at(error)),
                 Err(lock::LockError::Held(lock::Held { path, by, waited })) => {
                     return Err(LockError::Held { path, by, waited })
