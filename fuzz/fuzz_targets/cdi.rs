@@ -4,7 +4,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use mpu_container::cdi::file::{self, Format};
-use mpu_container::cdi::{generate, transform, validate, QualifiedName};
+use mpu_container::cdi::{QualifiedName, generate, transform, validate};
 use std::path::Path;
 
 fuzz_target!(|data: &[u8]| {

@@ -3,7 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use mpu_container::config::{edit, keys, Config};
+use mpu_container::config::{Config, edit, keys};
 
 fuzz_target!(|data: &[u8]| {
     let [pick, rest @ ..] = data else { return };
@@ -11,7 +11,9 @@ fuzz_target!(|data: &[u8]| {
     let Some(Ok(text)) = parts.next() else { return };
     match Config::parse(text, Config::default()) {
         Ok((_, notes)) => assert!(notes.iter().all(|note| (1..=text.lines().count()).contains(&note.line))),
-        Err((line, what)) => assert!(line >= 1 && line <= text.lines().count().max(1) && !what.is_empty(), "{line} {what}"),
+        Err((line, what)) => {
+            assert!(line >= 1 && line <= text.lines().count().max(1) && !what.is_empty(), "{line} {what}")
+        }
     }
     let Some(Ok(value)) = parts.next() else { return };
     let key = &keys::KEYS[usize::from(*pick) % keys::KEYS.len()];

@@ -5,8 +5,8 @@
 use libfuzzer_sys::fuzz_target;
 use mpu_container::config::Config;
 use mpu_container::request::{self, Annotations, Source, Terms};
-use mpu_container::require::{check, Known, RequireError, Version};
-use serde_json::{json, Map, Value};
+use mpu_container::require::{Known, RequireError, Version, check};
+use serde_json::{Map, Value, json};
 
 /// Parts between bytes that are in no text: a variable each, unless the first character says otherwise.
 fn made(data: &[u8]) -> Value {

@@ -9,7 +9,7 @@ use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use anyhow::{anyhow, bail, Context, Result};
+use anyhow::{Context, Result, anyhow, bail};
 use serde::Deserialize;
 
 use crate::arch::Arch;
@@ -86,11 +86,7 @@ fn marked(error: anyhow::Error) -> anyhow::Error {
 
 /// The same error, marked if its text says that hosts are out of reach.
 pub fn mark_if(error: anyhow::Error, says_unreachable: impl Fn(&str) -> bool) -> anyhow::Error {
-    if says_unreachable(&format!("{error:#}")) {
-        error.context(Unreachable)
-    } else {
-        error
-    }
+    if says_unreachable(&format!("{error:#}")) { error.context(Unreachable) } else { error }
 }
 
 /// Settings of a private folder. Indexes that are of no use here (translations, software-centre data) are left out. The sandbox user cannot

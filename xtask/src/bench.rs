@@ -7,7 +7,7 @@ mod report;
 
 use std::path::PathBuf;
 
-use anyhow::{ensure, Result};
+use anyhow::{Result, ensure};
 
 use crate::arch::Arch;
 use crate::outcome::Outcome;

@@ -3,10 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{ensure, Context, Result};
+use anyhow::{Context, Result, ensure};
 
 use crate::arch::Arch;
-use crate::run::{output, run, Once};
+use crate::run::{Once, output, run};
 use crate::{files, foreign, lint, paths};
 
 /// Programs that are typed by hand.

@@ -49,11 +49,7 @@ pub fn doctor() -> Result<Outcome> {
 }
 
 fn state(sign: &Path) -> &'static str {
-    if sign.exists() {
-        "ready"
-    } else {
-        "not fetched yet"
-    }
+    if sign.exists() { "ready" } else { "not fetched yet" }
 }
 
 fn free(dir: &Path) -> String {

@@ -3,7 +3,7 @@
 //! Owns what of them the emulation cannot show: rows of `xtask/emulated.toml`, each with its reason, counted as skipped. The system
 //! calls below are this machine's kernel's: what only an arm64 kernel does is for guests.
 
-use anyhow::{ensure, Context, Result};
+use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::process::Command;

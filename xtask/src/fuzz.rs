@@ -1,6 +1,6 @@
 //! Runs a target of `fuzz/` for a while. cargo-fuzz needs a nightly compiler; it is not part of `x test`.
 
-use anyhow::{bail, Result};
+use anyhow::{Result, bail};
 
 use crate::outcome::Outcome;
 use crate::run::{output, passes};

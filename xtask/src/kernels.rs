@@ -10,7 +10,7 @@ mod tree;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use anyhow::{bail, ensure, Context, Result};
+use anyhow::{Context, Result, bail, ensure};
 use serde::Deserialize;
 
 use crate::apt::Suite;
@@ -370,7 +370,7 @@ fn furnish(row: &Row, suite: &Suite, root: &Path) -> Result<Vec<String>> {
 
 #[cfg(test)]
 mod tests {
-    use super::{table, Arch};
+    use super::{Arch, table};
 
     /// By its name a kernel is found for a processor (`Arch::named`).
     #[test]

@@ -7,7 +7,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{bail, Context, Result};
+use anyhow::{Context, Result, bail};
 
 use crate::arch::Arch;
 use crate::outcome::Outcome;
@@ -181,11 +181,7 @@ impl Rust {
     fn no_jump_tables(&self) -> &'static str {
         let stable = "-Cjump-tables=n";
         let known = output(Command::new(&self.rustc).args([stable, "--print", "sysroot"]));
-        if known.is_ok() {
-            stable
-        } else {
-            "-Zno-jump-tables"
-        }
+        if known.is_ok() { stable } else { "-Zno-jump-tables" }
     }
 
     fn found() -> Result<Option<Self>> {
@@ -318,15 +314,14 @@ fn relocation_faults(kernels: &Kernels, relocations: &str) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{amd64_code_faults, arm64_code_faults, relocation_faults, symbol_faults, AMD64, ARM64};
+    use super::{AMD64, ARM64, amd64_code_faults, arm64_code_faults, relocation_faults, symbol_faults};
 
     #[test]
     fn a_clean_object_has_no_faults() {
-        assert!(symbol_faults(
-            &AMD64,
-            "                 U memset\n                 U mpu_c_read\n0000 T mpu_rs_before\n"
-        )
-        .is_empty());
+        assert!(
+            symbol_faults(&AMD64, "                 U memset\n                 U mpu_c_read\n0000 T mpu_rs_before\n")
+                .is_empty()
+        );
         assert!(amd64_code_faults("0 <f>:\n   6:\tpush   %r14\n  53:\tcs jmp 59 <f+0x59>\n").is_empty());
         assert!(relocation_faults(&AMD64, "0000 R_X86_64_PLT32   __x86_return_thunk-0x4\n").is_empty());
         let arm64 = "0 <q7>:\n   0:\tpaciasp\n   4:\tb.eq\td70 <q7+0x30>  // b.none\n   8:\tbl\t0 <v8>\n   c:\tret\n";

@@ -13,16 +13,16 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use anyhow::{ensure, Context, Result};
+use anyhow::{Context, Result, ensure};
 
 use crate::arch::Arch;
 use crate::cpio::Archive;
 use crate::dist::{Profile, Release};
 use crate::guest::qemu::{self, CLOCK};
 use crate::guest::verdict::{Report, Tally};
-use crate::guest::{image, Job};
+use crate::guest::{Job, image};
 use crate::outcome::Outcome;
-use crate::run::{find, is_root, output, run, say, Once};
+use crate::run::{Once, find, is_root, output, run, say};
 use crate::{apt, files, guest, kernels, modules, nvidia, paths, setup};
 
 /// Raised when the image is made otherwise, so that older caches are made anew.

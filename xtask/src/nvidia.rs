@@ -106,7 +106,7 @@ fn keep(unpacked: &Path, version: &str, name: &str, to: &Path) -> Result<()> {
 mod tests {
     use clap::Parser;
 
-    use super::{row_of, table, Arch};
+    use super::{Arch, row_of, table};
     use crate::{Cli, Verb};
 
     #[test]

@@ -9,10 +9,6 @@ pub enum Outcome {
 
 impl Outcome {
     pub fn of(passed: bool) -> Self {
-        if passed {
-            Self::Passed
-        } else {
-            Self::Failed
-        }
+        if passed { Self::Passed } else { Self::Failed }
     }
 }

@@ -3,7 +3,7 @@
 use anyhow::Result;
 
 use crate::arch::Arch;
-use crate::dist::{self, newer, Profile, Release};
+use crate::dist::{self, Profile, Release, newer};
 use crate::guest::verdict::{Ending, Tally};
 use crate::{node, paths, skips};
 

@@ -7,15 +7,14 @@ use std::process::Command;
 use anyhow::{Context, Result};
 
 use crate::arch::Arch;
-use crate::chart::{pinned, PYTHON};
+use crate::chart::{PYTHON, pinned};
 use crate::cpio::Archive;
 use crate::paths;
 use crate::run::output;
 use crate::sysroot::libraries;
 
 /// Lists what an import of these opened: sources, extension modules, and the folders Python derives its prefix from.
-const LIST: &str =
-    "import sys, pynvml, ctypes, json, os, re, encodings.utf_8, encodings.ascii, encodings.latin_1, threading\n\
+const LIST: &str = "import sys, pynvml, ctypes, json, os, re, encodings.utf_8, encodings.ascii, encodings.latin_1, threading\n\
 for m in list(sys.modules.values()):\n    f = getattr(m, '__file__', None)\n    if f: print(f)\n\
 import pathlib; print(pathlib.Path(os.__file__).resolve())";
 

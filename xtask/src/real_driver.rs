@@ -15,9 +15,9 @@ use anyhow::{Context, Result};
 use mpu_abi::Release;
 
 use crate::arch::Arch;
-use crate::guest::real::{modules, CLOSED, MARK};
+use crate::guest::real::{CLOSED, MARK, modules};
 use crate::guest::verdict::Tally;
-use crate::guest::{self, image, qemu, Job, Row};
+use crate::guest::{self, Job, Row, image, qemu};
 use crate::outcome::Outcome;
 use crate::run::say;
 use crate::{kernels, nvidia, paths};

@@ -9,7 +9,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{bail, Context, Result};
+use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 
 use crate::apt::Suite;
@@ -158,11 +158,7 @@ fn make_root(tree: &Path, root: &Root) -> Result<()> {
     }
     // An image comes with the cache that its own ldconfig made.
     let has_ldconfig = ["sbin/ldconfig", "usr/sbin/ldconfig"].iter().any(|path| tree.join(path).is_file());
-    if has_ldconfig {
-        ldconfig(tree, tree)
-    } else {
-        Ok(())
-    }
+    if has_ldconfig { ldconfig(tree, tree) } else { Ok(()) }
 }
 
 fn ldconfig(tool: &Path, tree: &Path) -> Result<()> {

@@ -9,16 +9,16 @@ mod matrix;
 mod wanted;
 
 use std::cmp::Reverse;
-use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{channel, Receiver, Sender};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Mutex, PoisonError};
 
-use anyhow::{anyhow, Result};
+use anyhow::{Result, anyhow};
 
 use crate::arch::Arch;
 use crate::guest::verdict::{Ending, Report, Tally};
-use crate::guest::{self, image, Job};
+use crate::guest::{self, Job, image};
 use crate::node::{self, Play};
 use crate::outcome::Outcome;
 use crate::run::say;
@@ -326,11 +326,7 @@ fn play_all<T: Send>(
 }
 
 fn ending(passed: bool) -> Ending {
-    if passed {
-        Ending::Pass
-    } else {
-        Ending::Fail
-    }
+    if passed { Ending::Pass } else { Ending::Fail }
 }
 
 #[cfg(test)]

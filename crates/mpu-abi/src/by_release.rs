@@ -1,7 +1,7 @@
 //! Which row a release has. Knows no layout.
 
 use crate::release::Release;
-use crate::rows::{history, Control, RowId, ROWS};
+use crate::rows::{Control, ROWS, RowId, history};
 
 /// The row of a control that a release has.
 pub fn row_of(control: Control, release: Release) -> Option<RowId> {

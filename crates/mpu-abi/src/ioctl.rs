@@ -51,11 +51,7 @@ pub mod nvos41 {
 /// Where RM's status stands in the argument of [`NV_ESC_RM_ALLOC`]: the 32-byte block ended in a status and padding, and 535 put the
 /// parameters' size before the status (`NVOS21_PARAMETERS`).
 pub fn alloc_status(release: Release) -> usize {
-    if release < Release::new(535, 0, 0) {
-        24
-    } else {
-        28
-    }
+    if release < Release::new(535, 0, 0) { 24 } else { 28 }
 }
 
 /// The head of a question for utilisation samples (`NV2080_CTRL_GPUMON_SAMPLES`, ctrl2080perf.h), whether they stand in the

@@ -23,4 +23,4 @@ pub use by_release::row_of;
 pub use control::{ControlCmd, Inner, Layout, Rows, Samples};
 pub use history::{Entry, History, Pointer, Releases};
 pub use release::{ParseReleaseError, Release};
-pub use rows::{carries_pids, find, history, may_carry_pids, row, Control, Row, RowId, ROWS};
+pub use rows::{Control, ROWS, Row, RowId, carries_pids, find, history, may_carry_pids, row};

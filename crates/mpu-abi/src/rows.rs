@@ -89,11 +89,7 @@ impl RowId {
     }
     /// The row at that place, if there is one.
     pub const fn at(index: usize) -> Option<RowId> {
-        if index < ROWS.len() {
-            Some(RowId(index as u8))
-        } else {
-            None
-        }
+        if index < ROWS.len() { Some(RowId(index as u8)) } else { None }
     }
 }
 
@@ -411,7 +407,9 @@ mod tests {
     #[test]
     fn tables_that_ask_for_room_or_repeat_are_marked() {
         let table = |cmd, size| match find(ControlCmd(cmd), size).and_then(row).map(|row| row.layout) {
-            Some(Layout::List(rows) | Layout::Embedded { inner: Inner::Rows(rows), .. }) => (rows.asks_room, rows.repeats),
+            Some(Layout::List(rows) | Layout::Embedded { inner: Inner::Rows(rows), .. }) => {
+                (rows.asks_room, rows.repeats)
+            }
             layout => panic!("{layout:?}"),
         };
         assert_eq!(table(0x2080_018d, 3812), (false, false));

@@ -12,7 +12,7 @@ use crate::driver::{DriverRoot, Node};
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
-use std::os::unix::fs::{symlink, MetadataExt};
+use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 
 pub(crate) type Link = (PathBuf, PathBuf);

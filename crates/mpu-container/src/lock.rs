@@ -71,7 +71,7 @@ impl Lock {
                         && tries.next().is_some() => {}
                 Err(lock::LockError::Io(error)) => return Err(at(error)),
                 Err(lock::LockError::Held(lock::Held { path, by, waited })) => {
-                    return Err(LockError::Held { path, by, waited })
+                    return Err(LockError::Held { path, by, waited });
                 }
             }
         };

@@ -10,11 +10,11 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{mpsc, Arc};
+use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use rustix::process::{kill_process, Pid, Signal};
+use rustix::process::{Pid, Signal, kill_process};
 
 /// A folder that stands for a host, and what is asked of the installer there.
 struct Host {
@@ -272,9 +272,10 @@ fn crio_keeps_the_runtimes_and_gets_its_own_default_back() {
     assert_eq!(own["crio"]["runtime"]["default_runtime"].as_str(), Some("nvidia"));
     let nvidia = &own["crio"]["runtime"]["runtimes"]["nvidia"];
     assert_eq!(nvidia["monitor_path"].as_str(), Some("/opt/conmon"));
-    assert!(host
-        .text("opt/toolkit/.config/nvidia-container-runtime/config.toml")
-        .contains("runtimes = [\"/opt/crun\", \"runc\", \"crun\"]"));
+    assert!(
+        host.text("opt/toolkit/.config/nvidia-container-runtime/config.toml")
+            .contains("runtimes = [\"/opt/crun\", \"runc\", \"crun\"]")
+    );
     let (status, said) = running.end(Signal::TERM);
     assert!(status.success() && said.contains("not restarted"), "{said}");
     let left: toml_edit::DocumentMut = host.text("dropped.d/99-nvidia.conf").parse().expect("TOML");
@@ -508,7 +509,7 @@ fn dry_run_fails_only_on_write_error() {
 
 #[test]
 fn full_engine_queue_does_not_block_exit() {
-    use rustix::net::{bind, listen, socket_with, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
     let host = Host::new("docker");
     host.write("etc/config", "{}");
     let socket = |flags| socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).expect("a socket");

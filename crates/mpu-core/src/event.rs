@@ -3,7 +3,7 @@
 use crate::bytes::{get_u32, put_u32};
 use crate::pid::{HostPid, PidMap};
 use crate::reason::{Outcome, Reason};
-use mpu_abi::{event, Control};
+use mpu_abi::{Control, event};
 
 /// The driver is about to copy an event's data to its caller: the PID in it becomes the caller's number for that process, or 0. What it is to be
 /// counted as, if it has one; an event of a length that no release is known to have goes by, counted.

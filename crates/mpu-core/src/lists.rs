@@ -3,8 +3,8 @@
 use crate::bytes::{get_u32, put_u32, zero};
 use crate::pid::{HostPid, PidMap, ViewPid};
 use crate::reason::{Outcome, Reason};
-use mpu_abi::pid::PID_OF_NOBODY;
 use mpu_abi::Rows;
+use mpu_abi::pid::PID_OF_NOBODY;
 
 /// Entries in use, never more than the table holds.
 pub(crate) fn used(table: &[u8], rows: &Rows, count: u32) -> Option<usize> {

@@ -15,11 +15,7 @@ macro_rules! numbered {
         impl $name {
             /// The PID, unless the number cannot be one: 0, or from [`PID_OF_NOBODY`] up.
             pub const fn new(number: u32) -> Option<$name> {
-                if number == 0 || number >= PID_OF_NOBODY {
-                    None
-                } else {
-                    Some($name(number))
-                }
+                if number == 0 || number >= PID_OF_NOBODY { None } else { Some($name(number)) }
             }
             /// The number.
             pub const fn get(self) -> u32 {

@@ -61,8 +61,12 @@ impl Reason {
                 "a PID-bearing control came with a size that this version of MPU does not know; the caller got the driver's own \
                  answer, under the notify engine its refusal (a newer driver or client: update MPU)"
             }
-            Reason::NoMemory => "the kernel had no memory for MPU's record of a call; the caller got the driver's own answer",
-            Reason::Unreadable => "the caller's argument, or other data that the call needs, could not be read; the call was refused",
+            Reason::NoMemory => {
+                "the kernel had no memory for MPU's record of a call; the caller got the driver's own answer"
+            }
+            Reason::Unreadable => {
+                "the caller's argument, or other data that the call needs, could not be read; the call was refused"
+            }
             Reason::Malformed => {
                 "the driver's answer counted more entries than its table holds; the caller got no process at all"
             }
@@ -73,7 +77,9 @@ impl Reason {
             Reason::CopyNotSeen => {
                 "the driver answered without passing its copy functions; the caller got the answer that the host would get"
             }
-            Reason::Exempt => "a rule of the policy shows this caller the host's view; it got what a caller on the host gets",
+            Reason::Exempt => {
+                "a rule of the policy shows this caller the host's view; it got what a caller on the host gets"
+            }
             Reason::OutOfReach => {
                 "a security module of the kernel keeps the caller's memory from the notify engine; the caller got the driver's own answer"
             }

@@ -10,8 +10,8 @@
 use crate::bytes::{get_u32, get_u64, put_u32, zero};
 use crate::pid::{HostPid, PidMap};
 use crate::reason::Outcome;
-use mpu_abi::pid::{GPUMON_PID_INVALID, PID_OF_NOBODY};
 use mpu_abi::Samples;
+use mpu_abi::pid::{GPUMON_PID_INVALID, PID_OF_NOBODY};
 
 const TIMESTAMP_BYTES: usize = 8;
 /// The graphics engine's place among a slot's records: fb, gr, nvenc, nvdec, nvjpg, nvofa.

@@ -1,6 +1,6 @@
 //! What must hold for any bytes, any sizes and any namespace.
 
-use mpu_abi::{Layout, Row, ROWS};
+use mpu_abi::{Layout, ROWS, Row};
 use mpu_core::{Argument, Call, HostPid, Native, PidMap, ViewPid};
 use proptest::prelude::*;
 use std::collections::BTreeMap;

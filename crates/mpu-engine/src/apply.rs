@@ -2,7 +2,7 @@
 
 use super::error::EngineError;
 use super::module::{checks, state};
-use mpu_host::config::{rules, Config};
+use mpu_host::config::{Config, rules};
 use mpu_host::host::Host;
 use mpu_notify::client;
 use schemars::JsonSchema;

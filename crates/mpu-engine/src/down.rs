@@ -6,7 +6,7 @@ use super::module::error::ModuleError;
 use super::module::load::{self, Kernel};
 use super::module::record::Record;
 use super::module::state::{self, Instance};
-use mpu_host::host::{Host, CAP_SYS_MODULE};
+use mpu_host::host::{CAP_SYS_MODULE, Host};
 use mpu_notify::raise::{self, Lowered};
 use schemars::JsonSchema;
 use serde::Serialize;

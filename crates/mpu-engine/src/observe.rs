@@ -1,7 +1,7 @@
 //! What an engine says about itself, in one shape for all engines.
 
 use super::error::EngineError;
-use super::{module::state, Engine};
+use super::{Engine, module::state};
 use crate::module::record::Record;
 use mpu_host::host::Host;
 use mpu_host::phase::Phase;

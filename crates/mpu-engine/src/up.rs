@@ -1,5 +1,6 @@
 //! Brings MPU up: picks an engine, has it raised, and sees that the other one goes.
 
+use super::Engine;
 use super::down::lower_module;
 use super::error::EngineError;
 use super::module::checks;
@@ -10,16 +11,15 @@ use super::module::load_error::LoadError;
 use super::module::plan::{self, ModuleOptions};
 use super::module::proof::{self, Ask, Proof};
 pub use super::module::raise::How;
-use super::module::raise::{raise, Before, Raised};
+use super::module::raise::{Before, Raised, raise};
 use super::module::record::Record;
 use super::module::state::{self, Phase};
 use super::module::swap::Replaced;
-use super::Engine;
-use mpu_host::config::{rules, Asked, Config, Drivers};
+use mpu_host::config::{Asked, Config, Drivers, rules};
 use mpu_host::driver::Driver;
 use mpu_host::exit::Exit;
 use mpu_host::explain::Explain;
-use mpu_host::host::{Host, CAP_SYS_MODULE};
+use mpu_host::host::{CAP_SYS_MODULE, Host};
 use mpu_notify::client;
 use mpu_notify::error::NotifyError;
 use mpu_notify::raise::{self as notify, Lowered};
@@ -119,7 +119,7 @@ pub fn preflight(host: &Host, config: &Config, options: &UpOptions) -> Result<Pl
     let is_open = asked == Asked::Auto && !about_module;
     let module = match (asked != Asked::Notify).then(|| plan::preflight(host, &options, driver.as_ref())) {
         Some(Err(error @ ModuleError::State(_))) if is_open && host.has_capability(CAP_SYS_MODULE) => {
-            return Err(error.into())
+            return Err(error.into());
         }
         module => module,
     };

@@ -4,7 +4,7 @@
 //! gets it. Understands nothing of what it reads.
 
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::fs::{openat, readlinkat, statat, statx, AtFlags, Dir, FileType, Mode, OFlags, StatxFlags, CWD};
+use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, StatxFlags, openat, readlinkat, statat, statx};
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;

@@ -4,7 +4,7 @@
 //! test can hand in a whole made-up host as a directory. Knows nothing of engines and judges nothing: that is
 //! `engine::module::checks`.
 
-use mpu_os::file::{open_regular, read_bounded, Links};
+use mpu_os::file::{Links, open_regular, read_bounded};
 use std::ffi::OsStr;
 use std::fs;
 use std::io::{self, Read};

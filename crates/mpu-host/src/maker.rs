@@ -3,7 +3,7 @@
 //! Owns how far descriptors are looked at for that. The driver does not tell: it lists a process that has ended by its number for as long
 //! as anybody keeps its descriptors. What a node is called is its container's to say, so that what counts is which device it is.
 
-use crate::folder::{is_drivers, Folder};
+use crate::folder::{Folder, is_drivers};
 use mpu_core::HostPid;
 use std::cell::Cell;
 use std::io;

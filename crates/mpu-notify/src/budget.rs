@@ -13,7 +13,7 @@
 
 use crate::kernel::Tid;
 use crate::sys;
-use rustix::time::{clock_gettime, ClockId, Timespec};
+use rustix::time::{ClockId, Timespec, clock_gettime};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};

@@ -2,9 +2,9 @@
 //!
 //! Owns the requests and what they come to. Knows nothing of how a supervisor is started.
 
+use super::CONTROL_SOCKET;
 use super::error::NotifyError;
 use super::id::kept_id;
-use super::CONTROL_SOCKET;
 use mpu_core::HostPid;
 use mpu_host::host::Host;
 use mpu_host::phase::Phase;
@@ -136,7 +136,7 @@ fn ask(host: &Host, request: &str) -> Result<Option<String>, NotifyError> {
         Ok(stream) => stream,
         // Never started, or ended without a word.
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
-            return Ok(None)
+            return Ok(None);
         }
         Err(source) => return Err(NotifyError::File { path, source }),
     };

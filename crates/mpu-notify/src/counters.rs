@@ -131,7 +131,7 @@ fn shape() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::fs::{memfd_create, MemfdFlags};
+    use rustix::fs::{MemfdFlags, memfd_create};
 
     #[test]
     fn counters_go_on_where_the_supervisor_before_left_them() {

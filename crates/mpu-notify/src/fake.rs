@@ -2,8 +2,8 @@
 //!
 //! Owns what a real one says to whom; the real one is tried in `tests/operator.rs`.
 
-use super::client::{Cost, State};
 use super::CONTROL_SOCKET;
+use super::client::{Cost, State};
 use mpu_host::host::fake::FakeHost;
 use mpu_host::phase::Phase;
 use std::io::{Read, Write};

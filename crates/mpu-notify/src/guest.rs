@@ -3,7 +3,7 @@
 //! Owns both ends of how it gets there. Knows nothing of what the child is for, and starts no supervisor.
 
 use super::client;
-use super::run::{come_under, hand_over, ATTENDED, SOCKET};
+use super::run::{ATTENDED, SOCKET, come_under, hand_over};
 use crate::listener::message;
 use command_fds::{CommandFdExt, FdMapping};
 use mpu_host::host::Host;

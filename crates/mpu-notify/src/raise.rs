@@ -4,19 +4,19 @@
 //! Owns who starts it (systemd where that has the unit, else a keeper of our own) and the waiting. What a supervisor does, and
 //! whether it lives on while containers still need it, is its own business.
 
+use super::CONTROL_SOCKET;
 use super::client;
 use super::error::NotifyError;
 use super::systemd;
-use super::CONTROL_SOCKET;
 use crate::supervisor::keeper;
 use client::State;
 use mpu_host::config::Drivers;
 use mpu_host::driver::Driver;
-use mpu_host::host::{Host, CAP_DAC_OVERRIDE, CAP_SYS_ADMIN};
+use mpu_host::host::{CAP_DAC_OVERRIDE, CAP_SYS_ADMIN, Host};
 use mpu_host::kernel_release;
 use mpu_host::phase::Phase;
 use mpu_host::progress::Progress;
-use rustix::process::{kill_process_group, Pid, Signal};
+use rustix::process::{Pid, Signal, kill_process_group};
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
@@ -133,7 +133,7 @@ pub fn lower(host: &Host) -> Result<Option<Lowered>, NotifyError> {
         match answering(host)? {
             None => return Ok(Some(Lowered::Ended)),
             Some(state) if state.listeners > 0 => {
-                return Ok(Some(Lowered::Retired { containers: state.containers.len() }))
+                return Ok(Some(Lowered::Retired { containers: state.containers.len() }));
             }
             Some(state) => containers = state.containers.len(),
         }

@@ -1,7 +1,7 @@
 //! Runs a program that must end in time and may print so much.
 
-use rustix::fs::{memfd_create, MemfdFlags};
-use rustix::process::{kill_process_group, Pid, Signal};
+use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::process::{Pid, Signal, kill_process_group};
 use std::fs::File;
 use std::io::{self, Read, Seek};
 use std::os::unix::process::CommandExt;

@@ -2,9 +2,9 @@
 //!
 //! To lock a file takes no more than a descriptor: such a file is its owner's alone, so that no other user can hold it for ever.
 
-use crate::file::{is_at, open_regular, Links};
+use crate::file::{Links, is_at, open_regular};
 use crate::text::printable;
-use rustix::fs::{flock, FlockOperation, OFlags};
+use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::io::Errno;
 use std::fs::{self, File, Metadata, Permissions};
 use std::io::{self, Read};

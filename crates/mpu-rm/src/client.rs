@@ -1,11 +1,11 @@
 //! A client of the resource manager with one GPU's objects: how it comes to be, and how it asks.
 
 use crate::error::RmError;
-use crate::object::{Object, DEVICE};
+use crate::object::{DEVICE, Object};
 use crate::sys;
 use crate::words::set;
-use mpu_abi::ioctl::alloc_status;
 use mpu_abi::Release;
+use mpu_abi::ioctl::alloc_status;
 use std::fs::File;
 use std::os::fd::AsFd;
 

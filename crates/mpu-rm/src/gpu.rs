@@ -4,7 +4,7 @@
 //! Outside truth: NVIDIA's open kernel modules 515 to 595: `ctrl2080gpu.h`, `ctrl2080mc.h`, `ctrlc638.h`.
 
 use crate::client::Client;
-use crate::object::{Object, GPU_INSTANCE, SUBDEVICE};
+use crate::object::{GPU_INSTANCE, Object, SUBDEVICE};
 use crate::words::{get, set};
 use std::os::fd::BorrowedFd;
 

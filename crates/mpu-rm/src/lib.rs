@@ -15,4 +15,4 @@ mod words;
 pub use client::{Client, Nodes};
 pub use error::RmError;
 pub use memory::MemoryBackend;
-pub use processes::{has_samples, PidInfo, Samples};
+pub use processes::{PidInfo, Samples, has_samples};

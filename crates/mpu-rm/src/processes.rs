@@ -6,11 +6,11 @@
 
 use crate::client::Client;
 use crate::error::RmError;
-use crate::object::{Object, DEVICE, SUBDEVICE, SUBDEVICE_CLASS};
+use crate::object::{DEVICE, Object, SUBDEVICE, SUBDEVICE_CLASS};
 use crate::words::{get, get_wide, set};
 use mpu_abi::ioctl::gpumon;
 use mpu_abi::pid::GPUMON_PID_INVALID;
-use mpu_abi::{Control, Entry, Layout, Release, Row, RowId, Rows, Samples as SampleLayout, ROWS};
+use mpu_abi::{Control, Entry, Layout, ROWS, Release, Row, RowId, Rows, Samples as SampleLayout};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 

@@ -8,10 +8,10 @@
 //! default one (runc's `matchCall`, crun's `libcrun_generate_seccomp`). libseccomp kills on architectures that a filter does
 //! not name: seccomp_attr_set(3), `SCMP_FLTATR_ACT_BADARCH`.
 
-use serde_json::{json, Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::rules;
-use super::{Without, TSYNC};
+use super::{TSYNC, Without};
 
 /// The metadata that the listener gets with each container: who asked for it.
 const METADATA: &str = "mpu";

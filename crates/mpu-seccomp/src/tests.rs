@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::os::unix::net::UnixListener;
 
 use proptest::prelude::*;
-use serde_json::{json, Value};
+use serde_json::{Value, json};
 
 use super::*;
 

@@ -1,7 +1,7 @@
 //! The sum of the modules' errors, for where commands end. Nothing below commands knows it.
 
-use crate::agent::turns::TurnError;
 use crate::agent::AgentError;
+use crate::agent::turns::TurnError;
 use crate::install::InstallError;
 use crate::issue::ReportError;
 use crate::metrics::MetricsError;

@@ -2,8 +2,8 @@
 //! code.
 
 use anyhow::Context;
-use clap::error::ErrorKind;
 use clap::Parser;
+use clap::error::ErrorKind;
 use mpu::agent::note::Question;
 use mpu::cli::{self, AgentVerb, Cli, Command, ConfigVerb, NotifyVerb};
 use mpu::commands::{agent, config, doctor, probe, schema, status, up};
@@ -12,16 +12,16 @@ use mpu::issue;
 use mpu::listing;
 use mpu::manual;
 use mpu::metrics::collect::Patience;
-use mpu::metrics::{self, source, Done, MetricsOptions};
+use mpu::metrics::{self, Done, MetricsOptions, source};
 use mpu::nri;
 use mpu::processes;
 use mpu_engine as engine;
 use mpu_engine::module::load::Running;
-use mpu_host::progress::{say, Progress};
+use mpu_host::progress::{Progress, say};
 use mpu_notify::{self as notify, error::NotifyError, supervisor};
 
-use mpu::report::{self, Report, Style};
 use mpu::Error;
+use mpu::report::{self, Report, Style};
 use mpu_host::{Exit, Explain, Host};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;

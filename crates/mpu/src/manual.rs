@@ -6,8 +6,8 @@
 use crate::cli::{self, Cli, Shell};
 use crate::install::layout::Documents;
 use clap::{Command, CommandFactory};
-use clap_mangen::roff::{bold, roman, Roff};
 use clap_mangen::Man;
+use clap_mangen::roff::{Roff, bold, roman};
 use mpu_host::exit::Exit;
 use std::io;
 

@@ -61,8 +61,7 @@ const ENGINES: [Row; 4] = [
             "/var/lib/rancher/rke2/agent/etc/containerd/config.toml",
         ],
         run: IN_A_POD,
-        tell:
-            "sudo nvidia-ctk runtime configure --runtime=containerd   # then restart containerd; its containers go on",
+        tell: "sudo nvidia-ctk runtime configure --runtime=containerd   # then restart containerd; its containers go on",
     },
 ];
 

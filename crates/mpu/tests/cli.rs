@@ -7,7 +7,7 @@ mod schema;
 
 use assert_cmd::Command;
 use clap::CommandFactory;
-use mpu_host::host::fake::{FakeHost, CONFIG, RELEASE};
+use mpu_host::host::fake::{CONFIG, FakeHost, RELEASE};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs;

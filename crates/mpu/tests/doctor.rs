@@ -3,13 +3,13 @@
 mod schema;
 
 use assert_cmd::Command;
-use mpu_host::host::fake::{FakeHost, CONFIG, RELEASE};
+use mpu_host::host::fake::{CONFIG, FakeHost, RELEASE};
 use mpu_notify::client::State;
 use mpu_notify::fake::{self, FakeSupervisor};
 use serde_json::Value;
 use std::fs;
 use std::ops::Deref;
-use std::os::unix::fs::{symlink, PermissionsExt};
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::net::UnixListener;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
@@ -129,8 +129,7 @@ fn finds(check: &str, level: &str, fix: &str, others: &[&str], breakage: impl Fn
 /// A fix can be typed as it is: it is a command of these, which look, install, load, start or remove another project's module, or it is a comment; a
 /// shell understands it, and nothing in it stands for something else.
 fn is_safe_to_type(fix: &str) {
-    const PROGRAMS: &str =
-        "apt-get cat depmod dkms dmesg dnf grep journalctl ls lsmod mkdir modinfo modprobe mokutil mpu \
+    const PROGRAMS: &str = "apt-get cat depmod dkms dmesg dnf grep journalctl ls lsmod mkdir modinfo modprobe mokutil mpu \
         nvidia-ctk nvidia-modprobe openssl rm rmmod sed sysctl systemctl tail zypper /usr/local/bin/mpu";
     let read = std::process::Command::new("sh").args(["-n", "-c", fix]).output().unwrap();
     assert!(read.status.success(), "{fix}: {}", String::from_utf8_lossy(&read.stderr));

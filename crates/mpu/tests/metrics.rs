@@ -6,12 +6,12 @@
 mod promtool;
 
 use mpu::metrics::collect::{Exporter, Patience, Sources, Trouble};
-use mpu::metrics::page::{is_missed, HostFacts};
+use mpu::metrics::page::{HostFacts, is_missed};
 use mpu::metrics::usage::{Amounts, Container, Gpu, Known, Label, Usage, Use};
-use mpu::metrics::{families, run, Way};
+use mpu::metrics::{Way, families, run};
 use mpu_core::{HostPid, Reason, ViewPid};
-use mpu_engine::observe::{Cost, Observed};
 use mpu_engine::Engine;
+use mpu_engine::observe::{Cost, Observed};
 use mpu_host::driver::{Driver, Flavour};
 use mpu_host::phase::Phase;
 use promtool::promtool;
@@ -219,9 +219,9 @@ fn hostile_container_names_stay_inside_labels() {
     };
     let page = page(sources_of(hostile), vec![]);
     assert_eq!(page.lines().filter(|l| l.starts_with("mpu_engine_up")).collect::<Vec<_>>(), ["mpu_engine_up 0"]);
-    assert!(page
-        .lines()
-        .all(|l| l.starts_with("mpu_") || l.starts_with("# HELP mpu_") || l.starts_with("# TYPE mpu_")));
+    assert!(
+        page.lines().all(|l| l.starts_with("mpu_") || l.starts_with("# HELP mpu_") || l.starts_with("# TYPE mpu_"))
+    );
     is_sound(&page);
 }
 
@@ -325,8 +325,10 @@ fn exporter() {
     let mut patience = Patience { fresh: Duration::ZERO, ..Patience::default() };
     if processes == "0" {
         patience.part = Duration::from_millis(200);
-        sources.usage = Box::new(|| loop {
-            std::thread::park();
+        sources.usage = Box::new(|| {
+            loop {
+                std::thread::park();
+            }
         });
     }
     let way = Way::Serve(vec!["127.0.0.1:0".parse().unwrap()]);

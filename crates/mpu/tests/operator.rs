@@ -105,7 +105,9 @@ fn killed_supervisor_restarts_with_its_containers() {
          for i in $(seq 1200); do [ \"$(pid)\" = $old ] || ! $mpu status --json | grep -q '\"listeners\":1' || break; sleep 0.05; done\n\
          $mpu status --json\n\
          echo >/run/go; wait $run; $mpu down --json",
-    ) else { return };
+    ) else {
+        return;
+    };
     assert_eq!(all[0]["notify_state"]["listeners"], 1);
     assert_eq!(all[1]["result"], "ended");
 }

@@ -7,7 +7,7 @@ use mpu_host::host::fake::{FakeHost, RELEASE};
 use mpu_notify::client::State;
 use mpu_notify::fake::{self, FakeSupervisor};
 use std::fs;
-use std::os::unix::fs::{symlink, PermissionsExt};
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 
 const LONG: &str = "a1b2c3d4e5f60718293a4b5c6d7e8f90a1b2c3d4e5f60718293a4b5c6d7e8f90";

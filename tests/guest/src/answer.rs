@@ -3,7 +3,7 @@
 use anyhow::Context;
 use serde_json::Value;
 
-use crate::command::{must, Output};
+use crate::command::{Output, must};
 use crate::story::Fault;
 
 /// The answer, if it is one that its command's schema allows.

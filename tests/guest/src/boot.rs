@@ -4,8 +4,8 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 use anyhow::{Context, Result};
-use rustix::mount::{mount, mount_bind, mount_move, MountFlags};
-use rustix::system::{reboot, RebootCommand};
+use rustix::mount::{MountFlags, mount, mount_bind, mount_move};
+use rustix::system::{RebootCommand, reboot};
 
 /// File system, mount point, options.
 const MOUNTS: [(&str, &str, &str); 9] = [
@@ -47,7 +47,9 @@ pub fn wants_shell() -> Result<bool> {
 }
 
 pub fn shell() -> Result<()> {
-    println!("drivers: /sim/era*/nvidia.ko   module: /mpu/mpu.ko   programs: gpu-hold, nvctl, mpu   clients: /nvidia/*   `exit` ends the guest");
+    println!(
+        "drivers: /sim/era*/nvidia.ko   module: /mpu/mpu.ko   programs: gpu-hold, nvctl, mpu   clients: /nvidia/*   `exit` ends the guest"
+    );
     Command::new("/bin/sh").arg0("-sh").args(["-c", "exec setsid cttyhack /bin/sh -l"]).status().context("no shell")?;
     Ok(())
 }

@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
-use serde_json::{json, Value};
+use serde_json::{Value, json};
 
-use crate::command::{must, run, Output};
+use crate::command::{Output, must, run};
 
 pub struct Bundle {
     pub runtime: &'static str,

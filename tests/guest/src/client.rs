@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context, Result};
 
-use crate::command::{run_with, Output};
+use crate::command::{Output, run_with};
 
 /// Where and with which release nvidia-smi runs.
 pub struct Client<'a> {

@@ -5,7 +5,7 @@ use std::io::{Read, Seek};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, Stdio};
 
-use anyhow::{ensure, Context, Result};
+use anyhow::{Context, Result, ensure};
 use rustix::process::{Pid, Signal};
 
 #[derive(Debug, Clone)]

@@ -6,7 +6,7 @@ use std::process::Command;
 use anyhow::{Context, Result};
 use serde_json::json;
 
-use crate::bundle::{self, bind, device, mount, Bundle};
+use crate::bundle::{self, Bundle, bind, device, mount};
 use crate::client::Client;
 use crate::command::must;
 use crate::holder::Holder;

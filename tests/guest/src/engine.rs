@@ -2,7 +2,7 @@
 //!
 //! Owns the names that a plan has for them. How one is raised and asked is `stage`'s, `supervisor`'s and the module's parameters'.
 
-use anyhow::{bail, Result};
+use anyhow::{Result, bail};
 
 /// What is at work on a stage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

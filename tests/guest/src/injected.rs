@@ -6,11 +6,11 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use serde_json::{json, Value};
+use serde_json::{Value, json};
 
-use crate::bundle::{self, mount, Bundle};
+use crate::bundle::{self, Bundle, mount};
 use crate::client::Client;
-use crate::command::{must, Output};
+use crate::command::{Output, must};
 use crate::holder::Holder;
 use crate::processes;
 

@@ -34,7 +34,7 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result};
 use rustix::io::Errno;
-use rustix::process::{wait, WaitOptions};
+use rustix::process::{WaitOptions, wait};
 
 pub use engine::Engines;
 pub use real::Real;

@@ -1,17 +1,17 @@
 //! Plays the stories of a plan's row, each on the row's stage with one engine after the other, and prints their verdicts.
 
-use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
-use anyhow::{ensure, Context, Result};
-use mpu_plan::{Ending, Row, ALL, STAGE_STANDS};
+use anyhow::{Context, Result, ensure};
+use mpu_plan::{ALL, Ending, Row, STAGE_STANDS};
 
 use crate::demo;
 use crate::engine::Engine;
 use crate::kernel_log::{self, KernelLog};
 use crate::stage::Stage;
 use crate::stories;
-use crate::story::{judge, Fault, Story, Verdict, Without};
+use crate::story::{Fault, Story, Verdict, Without, judge};
 
 /// What the host wants done in this guest, one row per driver and client.
 pub fn read_plan(path: &str) -> Result<Vec<Row>> {
@@ -71,7 +71,7 @@ fn play(story: &Story, stage: &Stage, log: &mut KernelLog) -> Result<Verdict> {
     let without = story.without(stage);
     match (&without, stage.engine) {
         (Without::Moot(reason), _) | (Without::Right(reason), Engine::None) => {
-            return Ok(Verdict::Skip((*reason).to_owned()))
+            return Ok(Verdict::Skip((*reason).to_owned()));
         }
         _ => {}
     }

@@ -7,10 +7,10 @@
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use serde_json::{json, Value};
+use serde_json::{Value, json};
 
-use crate::bundle::{self, bind, device, mount, Bundle};
-use crate::command::{must, Output};
+use crate::bundle::{self, Bundle, bind, device, mount};
+use crate::command::{Output, must};
 use crate::wait::until;
 
 pub const PRIVILEGED: &str = "/kubernetes/manifest.yaml";

@@ -6,7 +6,7 @@
 use std::fs::File;
 use std::path::Path;
 
-use anyhow::{ensure, Context, Result};
+use anyhow::{Context, Result, ensure};
 
 use crate::command::{must, run};
 
@@ -122,7 +122,9 @@ pub enum Real {
 pub fn lack(real: Real, is_closed: bool, has_client: impl FnOnce() -> bool) -> Option<&'static str> {
     Some(match real {
         Real::WithoutGpu => return None,
-        _ if is_closed => "a closed driver: it cannot be overridden, so that no GPU starts and no process is in any list",
+        _ if is_closed => {
+            "a closed driver: it cannot be overridden, so that no GPU starts and no process is in any list"
+        }
         Real::Played => return None,
         Real::Client if has_client() => return None,
         Real::Client => {

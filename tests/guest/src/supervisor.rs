@@ -8,8 +8,8 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use anyhow::{ensure, Context, Result};
-use serde_json::{json, Value};
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
 
 use crate::wait::{self, PATIENCE};
 
@@ -101,11 +101,7 @@ pub fn ask(request: &str) -> Result<String> {
 
 /// The words that put a command, and all that it starts, under the supervisor; none when it takes nobody.
 pub fn words() -> &'static [&'static str] {
-    if takes_containers() {
-        &["mpu", "notify", "join", "--"]
-    } else {
-        &[]
-    }
+    if takes_containers() { &["mpu", "notify", "join", "--"] } else { &[] }
 }
 
 /// What a runtime is told in a container's configuration, so that it hands over the container's listener; none when nobody takes it.

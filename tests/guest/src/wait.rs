@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{bail, Result};
+use anyhow::{Result, bail};
 
 /// No machine that plays stories at all is slower.
 pub const PATIENCE: Duration = Duration::from_secs(90);

@@ -15,15 +15,15 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use anyhow::{bail, ensure, Context, Result};
+use anyhow::{Context, Result, bail, ensure};
 use gimli::{EndianSlice, LittleEndian, SectionId};
 use mpu_abi::{Release, Row};
 
 use super::c::{Headers, Type};
-use super::tree::{is_escape, Carrier, Control, Flags, Reach, Tree};
+use super::tree::{Carrier, Control, Flags, Reach, Tree, is_escape};
 use dwarf::Dwarf;
 use elf::Elf;
-use tables::{is_called_internal, meaning, methods, spelled, without_repeats, Method, Shape, TABLE};
+use tables::{Method, Shape, TABLE, is_called_internal, meaning, methods, spelled, without_repeats};
 
 /// Where a running kernel shows its types, and those of the driver.
 pub const HOST: &str = "/sys/kernel/btf/nvidia";
@@ -32,8 +32,7 @@ pub const HOST: &str = "/sys/kernel/btf/nvidia";
 const CLOSED: &str = "UNIX x86_64 Kernel Module  ";
 
 /// Why a host that runs the driver has none of its types.
-const WHY_NO_TYPES: &str =
-    "the module was built without BTF (most builds of it are: they have no vmlinux at hand), or the \
+const WHY_NO_TYPES: &str = "the module was built without BTF (most builds of it are: they have no vmlinux at hand), or the \
 kernel has no CONFIG_DEBUG_INFO_BTF_MODULES. Its nvidia.ko or its sources tell more";
 
 /// What every driver is known to have. A built driver in which little of that is found is a piece of one, or one that this

@@ -3,8 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use anyhow::{ensure, Context, Result};
-use mpu_abi::{event, find, history, History, Inner, Layout, Release, Row, Rows, Samples, ROWS};
+use anyhow::{Context, Result, ensure};
+use mpu_abi::{History, Inner, Layout, ROWS, Release, Row, Rows, Samples, event, find, history};
 use serde::{Deserialize, Serialize};
 
 use super::c::Field;

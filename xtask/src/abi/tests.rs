@@ -9,9 +9,9 @@ use std::process::Command;
 use mpu_abi::{Control, ControlCmd, History, Inner, Layout, Release, Releases, Row, Rows};
 
 use super::c::Headers;
-use super::judge::{judge, judge_by, Finding, List, Sort, Verdict};
+use super::judge::{Finding, List, Sort, Verdict, judge, judge_by};
 use super::names::{names_pid, words};
-use super::tree::{below, Tree};
+use super::tree::{Tree, below};
 
 /// Source trees of the driver, with colons between them; without it the tests that need one are skipped, and say so.
 const VARIABLE: &str = "MPU_DRIVER_SOURCE";

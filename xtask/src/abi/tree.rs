@@ -12,10 +12,10 @@ mod methods;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 
-use anyhow::{bail, Context, Result};
+use anyhow::{Context, Result, bail};
 
-use super::c::tokens::{is_word, lines, tokens, Token};
 use super::c::Headers;
+use super::c::tokens::{Token, is_word, lines, tokens};
 use functions::{bodies, calls, prototypes};
 use methods::methods;
 
@@ -153,11 +153,7 @@ impl Tree {
         let more = more.into_iter().chain(OTHERS.map(|(_, file)| file));
         let files = below(sdk, ".h")?.into_iter().chain(more.flat_map(|file| {
             let file = root.join(file);
-            if file.is_file() {
-                vec![file]
-            } else {
-                below(&file, ".h").unwrap_or_default()
-            }
+            if file.is_file() { vec![file] } else { below(&file, ".h").unwrap_or_default() }
         }));
         for file in files {
             let name = within(sdk, &file).or(within(root, &file)).unwrap_or_default();

@@ -1,7 +1,7 @@
 //! What figures should be: the goals of docs/performance.md, and whether a run meets them. A goal whose figure is absent, or whose
 //! answer was wrong, is missed.
 
-use super::guest::{Run, ROWS};
+use super::guest::{ROWS, Run};
 
 pub const CALLERS: [&str; 2] = ["host", "container"];
 

@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{bail, ensure, Context, Result};
+use anyhow::{Context, Result, bail, ensure};
 
 use crate::cpio::Archive;
 use crate::guest::qemu::{self, Console, Line};
-use crate::guest::{image, Job};
+use crate::guest::{Job, image};
 use crate::run::{find, run};
 use crate::{kernels, paths, sysroot};
 

@@ -1,9 +1,9 @@
 //! A run on paper: one table for a person, or one JSON document.
 
-use serde_json::{json, Value};
+use serde_json::{Value, json};
 
-use super::goals::{allowance, measured, per_question, slopes, verdicts, CALLERS};
-use super::guest::{Key, Run, CROWD};
+use super::goals::{CALLERS, allowance, measured, per_question, slopes, verdicts};
+use super::guest::{CROWD, Key, Run};
 
 pub fn print(run: &Run) {
     let Run { release, era, client, .. } = run;

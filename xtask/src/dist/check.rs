@@ -6,11 +6,11 @@
 //! were called.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::os::unix::fs::{symlink, PermissionsExt};
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use anyhow::{ensure, Context, Result};
+use anyhow::{Context, Result, ensure};
 
 use super::deb;
 use super::rpm::{self, Variant};

@@ -5,9 +5,9 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use anyhow::{ensure, Context, Result};
+use anyhow::{Context, Result, ensure};
 
-use super::tree::{date, directories_to_0755, gzip, Package};
+use super::tree::{Package, date, directories_to_0755, gzip};
 use crate::arch::Arch;
 use crate::files::{self, below, put};
 use crate::paths;

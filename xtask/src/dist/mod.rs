@@ -13,7 +13,7 @@ mod tree;
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{ensure, Context, Result};
+use anyhow::{Context, Result, ensure};
 
 use crate::arch::Arch;
 use crate::files::{self, put};

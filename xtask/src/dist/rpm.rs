@@ -6,9 +6,9 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use anyhow::{ensure, Context, Result};
+use anyhow::{Context, Result, ensure};
 
-use super::tree::{date, directories_to_0755, empty_folders, Package};
+use super::tree::{Package, date, directories_to_0755, empty_folders};
 use crate::arch::Arch;
 use crate::files::{below, put};
 use crate::paths;

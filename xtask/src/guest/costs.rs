@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use mpu_plan::{Ending, Verdict, STAGE_STANDS};
+use mpu_plan::{Ending, STAGE_STANDS, Verdict};
 
 use super::qemu::Line;
 

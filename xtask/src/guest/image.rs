@@ -5,14 +5,14 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{ensure, Context, Result};
+use anyhow::{Context, Result, ensure};
 
 use super::job::Job;
 use super::real;
 use crate::apt::is_unreachable;
 use crate::arch::Arch;
 use crate::cpio::Archive;
-use crate::run::{output, run, say, Once};
+use crate::run::{Once, output, run, say};
 use crate::sysroot::{add, program};
 use crate::{chart, container, files, kernels, kmod, lint, modules, nvidia, paths, python};
 

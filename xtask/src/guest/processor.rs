@@ -23,7 +23,7 @@ fn read(stat: &str) -> Duration {
 
 #[cfg(test)]
 mod tests {
-    use super::{read, used, Duration};
+    use super::{Duration, read, used};
 
     #[test]
     fn both_times_count_whatever_the_process_is_called() {

@@ -3,9 +3,9 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{bail, ensure, Context, Result};
+use anyhow::{Context, Result, bail, ensure};
 
-use super::{usual_memory, usual_pace, Build, Kernel};
+use super::{Build, Kernel, usual_memory, usual_pace};
 use crate::arch::Arch;
 use crate::run::have;
 use crate::{files, paths};
@@ -92,7 +92,7 @@ fn named_compiler(config: &str) -> Option<&str> {
 
 #[cfg(test)]
 mod tests {
-    use super::{adopt, named_compiler, LEFT_BY};
+    use super::{LEFT_BY, adopt, named_compiler};
 
     #[test]
     fn unbuilt_tree_names_its_missing_files() {

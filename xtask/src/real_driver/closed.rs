@@ -6,9 +6,9 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{ensure, Context, Result};
+use anyhow::{Context, Result, ensure};
 
-use super::source::{fits, made, module, row, Driver};
+use super::source::{Driver, fits, made, module, row};
 use crate::apt::Suite;
 use crate::kernels::Kernel;
 use crate::run::{run, say};

@@ -154,11 +154,7 @@ pub fn simulated(matrix: &Matrix, full: bool) -> Result<Vec<Guest>> {
                 (_, false) => of_the_driver(),
             };
             let row = Row { reloads: FEW_RELOADS, stories, ..row(era, client) };
-            if cell.notify.contains(era) {
-                with_notify(row)
-            } else {
-                row
-            }
+            if cell.notify.contains(era) { with_notify(row) } else { row }
         });
         let rows = rows_and_last(rows.collect(), cell.last);
         Guest { job: Job { redirect: cell.redirect.clone(), ..job(&cell.kernel, rows) }, seconds: cell.seconds }
@@ -207,16 +203,12 @@ pub fn real(matrix: &Matrix, full: bool, tally: &mut Tally) -> Result<Vec<Guest>
 
 /// What it is that something cannot be fetched: with a wrong checksum or a package that is not there, something is wrong.
 fn unfetched(error: &anyhow::Error) -> Ending {
-    if apt::is_unreachable(error) {
-        Ending::Skip
-    } else {
-        Ending::Fail
-    }
+    if apt::is_unreachable(error) { Ending::Skip } else { Ending::Fail }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{last, of_the_driver, simulated, stories, unfetched, Cell, Ending, Job, Matrix};
+    use super::{Cell, Ending, Job, Matrix, last, of_the_driver, simulated, stories, unfetched};
 
     #[test]
     fn driver_with_wrong_checksum_fails() {

@@ -1,11 +1,11 @@
 //! Which part of the checks a person wants: stages by name, or stories by name. Knows the names, and nothing of what they do.
 
-use anyhow::{bail, Result};
+use anyhow::{Result, bail};
 use clap::ValueEnum;
 use mpu_guest::stories;
 
-use crate::guest::real::CLOSED;
 use crate::guest::Row;
+use crate::guest::real::CLOSED;
 
 /// One part of `x test`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -98,9 +98,11 @@ mod tests {
     #[test]
     fn empty_selection_has_every_stage() {
         let all = of(&[]).unwrap();
-        assert!([Stage::Lint, Stage::Chart, Stage::Host, Stage::Containers, Stage::Modules, Stage::Guest, Stage::Node]
-            .into_iter()
-            .all(|stage| all.has(stage)));
+        assert!(
+            [Stage::Lint, Stage::Chart, Stage::Host, Stage::Containers, Stage::Modules, Stage::Guest, Stage::Node]
+                .into_iter()
+                .all(|stage| all.has(stage))
+        );
         assert!(all.stories.is_empty());
     }
 

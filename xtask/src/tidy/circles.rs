@@ -78,11 +78,7 @@ fn places(target: &Target, circle: &Circle) -> String {
 }
 
 fn name(path: &[String]) -> String {
-    if path.is_empty() {
-        "crate".to_owned()
-    } else {
-        path.join("::")
-    }
+    if path.is_empty() { "crate".to_owned() } else { path.join("::") }
 }
 
 /// Every package's targets, by root file; with them the sources that no target reaches.

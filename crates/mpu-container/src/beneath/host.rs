@@ -4,7 +4,7 @@
 
 use super::mount::unshare;
 use super::{Beneath, Tree};
-use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags, CWD};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags};
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;

@@ -19,7 +19,7 @@ pub use mount::{Restrictions, Tree};
 pub use read::{Entry, MOST_NAMES};
 
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, CWD};
+use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use std::io;
 use std::path::{Component, Path, PathBuf};

@@ -5,7 +5,7 @@
 //!
 //! Source: open_tree(2), move_mount(2), mount_setattr(2), fsmount(2).
 
-use super::{sys, Beneath, BeneathError};
+use super::{Beneath, BeneathError, sys};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::mount::{

@@ -1,7 +1,7 @@
 //! Reading below a root. Opening never waits: what is not a regular file or a directory is not opened.
 
-use super::{absolute, Beneath, BeneathError, Root};
-use rustix::fs::{FileType, Mode, OFlags, CWD};
+use super::{Beneath, BeneathError, Root, absolute};
+use rustix::fs::{CWD, FileType, Mode, OFlags};
 use rustix::io::Errno;
 use std::ffi::OsString;
 use std::fs::File;

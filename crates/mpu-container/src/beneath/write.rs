@@ -3,7 +3,7 @@
 //! A file or a link that is written is new, and takes its name in one step: no process sees half of it, and what had the
 //! name before is replaced, not followed.
 
-use super::{absolute, below, Beneath, BeneathError, Root};
+use super::{Beneath, BeneathError, Root, absolute, below};
 use rustix::fd::OwnedFd;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;

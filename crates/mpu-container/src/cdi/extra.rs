@@ -4,7 +4,7 @@
 
 use super::inject::{self, Options};
 use crate::driver::files::File;
-use crate::driver::{imex_channel, number_of, DriverRoot, Node};
+use crate::driver::{DriverRoot, Node, imex_channel, number_of};
 use crate::edits::{ContainerEdits, Device};
 use std::fs;
 use std::path::Path;

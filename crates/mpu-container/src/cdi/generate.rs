@@ -10,7 +10,7 @@ use super::registry::append;
 use super::validate::{self, Invalid};
 use super::version;
 use crate::capability::{Capabilities, Capability};
-use crate::driver::{Driver, DriverError, DriverRoot, Gpu, Mig, Selection, UnknownDevice, LAST_IMEX_CHANNEL};
+use crate::driver::{Driver, DriverError, DriverRoot, Gpu, LAST_IMEX_CHANNEL, Mig, Selection, UnknownDevice};
 use crate::edits::{ContainerEdits, Device, Spec};
 use std::collections::BTreeSet;
 use std::fs;

@@ -237,11 +237,7 @@ fn describe(node: Node) -> (DeviceNode, Option<u32>) {
 /// The mode of a node that is not on the host. The driver opens its own nodes to all users; the kernel's display nodes
 /// are for root and, where the host has made them, a group.
 fn mode_unmade(node: &Node) -> u32 {
-    if node.container.starts_with("/dev/dri") {
-        0o660
-    } else {
-        0o666
-    }
+    if node.container.starts_with("/dev/dri") { 0o660 } else { 0o666 }
 }
 
 /// `/dev/dri/by-path/pci-ADDRESS-card` and `-render`, as they are on the host, if they lead to one of these nodes.

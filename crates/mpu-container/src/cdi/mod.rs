@@ -17,9 +17,9 @@ pub mod transform;
 pub mod validate;
 pub mod version;
 
-pub use generate::{generate, GenerateError, Request};
+pub use generate::{GenerateError, Request, generate};
 pub use hooks::{HookName, Hooks};
-pub use inject::{edits_for, Options};
+pub use inject::{Options, edits_for};
 pub use name::{Kind, QualifiedName};
 pub use registry::Registry;
 

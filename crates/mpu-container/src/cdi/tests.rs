@@ -1,7 +1,7 @@
 //! Specs of made-up hosts.
 
 use super::extra::Mode;
-use super::generate::{self, generate_for, Naming};
+use super::generate::{self, Naming, generate_for};
 use super::*;
 use crate::capability::Capabilities;
 use crate::driver::made_up::{self, Host, LIBRARIES, RELEASE as VERSION};
@@ -216,10 +216,9 @@ fn common_edits_hold_variables_mounts_and_hooks() {
     assert_eq!(hook(&edits, "disable-device-node-modification").expect("a hook"), [""; 0]);
     assert_eq!(hook(&edits, "update-application-profile").expect("a hook"), [""; 0]);
     assert_eq!(hook(&edits, "chmod"), None);
-    assert!(edits
-        .hooks
-        .iter()
-        .all(|hook| hook.hook_name == "createContainer" && hook.path == "/usr/bin/mpu-container"));
+    assert!(
+        edits.hooks.iter().all(|hook| hook.hook_name == "createContainer" && hook.path == "/usr/bin/mpu-container")
+    );
 }
 
 #[test]
@@ -395,10 +394,8 @@ fn device_without_nodes_is_left_out() {
         let taken = generate::leave_out_missing_nodes(&mut spec);
         let names: Vec<_> = spec.devices.iter().map(|device| &*device.name).collect();
         assert_eq!(taken.is_ok().then_some(names), left, "{paths:?}");
-        assert!(spec.devices.iter().all(|device| device
-            .container_edits
-            .device_nodes
-            .iter()
-            .all(|node| node.host_path.as_deref() == Some(here))));
+        assert!(spec.devices.iter().all(|device| {
+            device.container_edits.device_nodes.iter().all(|node| node.host_path.as_deref() == Some(here))
+        }));
     }
 }

@@ -143,7 +143,7 @@ mod tests {
     /// Engines are written in Go, where `null` is the same as no field.
     #[test]
     fn null_fields_count_as_absent() {
-        use crate::cdi::file::{parse, Format};
+        use crate::cdi::file::{Format, parse};
         let full = r#"{"cdiVersion":"0.5.0","kind":"a/b","annotations":null,"containerEdits":null,"devices":[
             {"name":"0","annotations":null,"containerEdits":{"env":["A=1"],"deviceNodes":null,"netDevices":null,"hooks":null,
             "mounts":null,"intelRdt":null,"additionalGids":null}},

@@ -6,9 +6,9 @@
 //! Source: proc(5), setns(2); `PROC_USER_INIT_INO` in Linux, `include/linux/proc_ns.h`.
 
 use rustix::fd::{AsFd, OwnedFd};
-use rustix::fs::{Mode, OFlags, CWD};
+use rustix::fs::{CWD, Mode, OFlags};
 use rustix::process::Pid;
-use rustix::thread::{move_into_link_name_space, LinkNameSpaceType};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;

@@ -10,7 +10,7 @@ use super::enter::in_user_namespace;
 use super::log::Log;
 use crate::capability::Capabilities;
 use crate::driver::{Driver, DriverRoot, Node};
-use rustix::fs::{chownat, AtFlags, FileType, Gid, Mode, Uid, CWD};
+use rustix::fs::{AtFlags, CWD, FileType, Gid, Mode, Uid, chownat};
 use rustix::io::Errno;
 use std::fs;
 use std::io;

@@ -16,10 +16,10 @@ mod user;
 
 use crate::chain::{chain, printable};
 use crate::driver::{Driver, DriverRoot, Selection};
-use crate::program::{self, Program, NVIDIA_RELEASE};
+use crate::program::{self, NVIDIA_RELEASE, Program};
 use crate::require::check_all;
 use args::{Cli, Command, Configure, Global};
-use clap::{error::ErrorKind, CommandFactory, Parser};
+use clap::{CommandFactory, Parser, error::ErrorKind};
 use configure::Order;
 use error::CliError;
 use log::{Log, NAME};

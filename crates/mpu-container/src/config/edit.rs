@@ -2,8 +2,8 @@
 //!
 //! Source: NVIDIA Container Toolkit 1.20, `cmd/nvidia-ctk/config`.
 
-use super::keys::{self, Key, Place};
 use super::Config;
+use super::keys::{self, Key, Place};
 use toml_edit::{Array, DocumentMut, Item, Table, Value};
 
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]

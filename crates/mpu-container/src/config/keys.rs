@@ -4,8 +4,8 @@
 
 use mpu_seccomp::NotifyPolicy;
 
-use super::words::{CompatMode, LogLevel, Mode};
 use super::Config;
+use super::words::{CompatMode, LogLevel, Mode};
 use crate::capability::Capabilities;
 use crate::words::Words;
 use std::path::PathBuf;

@@ -13,7 +13,7 @@ mod words;
 
 use crate::text_file;
 pub use decisions::{Cli, Config, Features, Hook, Runtime};
-use keys::{Place, KEYS};
+use keys::{KEYS, Place};
 use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};

@@ -1,10 +1,10 @@
 //! `nvidia-ctk cdi`: list and transform; `generate` has a module of its own.
 
-use super::context::{put, Context, Failure};
+use super::context::{Context, Failure, put};
 use super::generate::Generate;
 use crate::cdi::file::{self, Format};
 use crate::cdi::transform::{self, Relative};
-use crate::cdi::{registry, validate, Registry};
+use crate::cdi::{Registry, registry, validate};
 use crate::chain::chain_without_repeats;
 use crate::engines::command::path;
 use clap::{Args, Subcommand};

@@ -1,6 +1,6 @@
 //! `nvidia-ctk cdi generate`.
 
-use super::context::{put, truth, variable, Context, Failure};
+use super::context::{Context, Failure, put, truth, variable};
 use crate::cdi::extra::Mode;
 use crate::cdi::file::Format;
 use crate::cdi::generate::{self, Naming};

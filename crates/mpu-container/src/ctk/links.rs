@@ -8,7 +8,7 @@ use crate::driver::{Driver, DriverError, DriverRoot, Majors, Node, Selection};
 use std::fs;
 use std::path::Path;
 
-pub(super) use crate::char_links::{make, of_existing, Link};
+pub(super) use crate::char_links::{Link, make, of_existing};
 
 /// The links to every node that could come to be: those of MIG devices that do not exist yet among them.
 pub(super) fn of_all(root: &DriverRoot, folder: &Path) -> Result<Vec<Link>, DriverError> {

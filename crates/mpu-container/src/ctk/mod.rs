@@ -12,7 +12,7 @@ mod links;
 mod nodes;
 mod system;
 
-use crate::cdi::{registry, Registry};
+use crate::cdi::{Registry, registry};
 use crate::chain::chain_without_repeats;
 use crate::driver::{Driver, DriverRoot};
 use crate::engines::command::Configure;
@@ -99,7 +99,7 @@ fn main(arguments: Vec<OsString>) -> ExitCode {
     let ctk = match Ctk::try_parse_from(arguments) {
         Ok(ctk) => ctk,
         Err(told) if told.kind() == ErrorKind::DisplayVersion => {
-            return output::page("nvidia-ctk", &program::version("NVIDIA Container Toolkit CLI"))
+            return output::page("nvidia-ctk", &program::version("NVIDIA Container Toolkit CLI"));
         }
         Err(told) => return program::refused(&told),
     };
@@ -111,7 +111,7 @@ fn main(arguments: Vec<OsString>) -> ExitCode {
         Verb::System(verb) => verb.run(context),
         Verb::Info(verb) => verb.run(),
         Verb::Hook { words } => {
-            return hooks::main([OsString::from("nvidia-cdi-hook")].into_iter().chain(words).collect())
+            return hooks::main([OsString::from("nvidia-cdi-hook")].into_iter().chain(words).collect());
         }
     };
     match done {

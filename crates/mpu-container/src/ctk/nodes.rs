@@ -7,7 +7,7 @@
 
 use crate::capability::Capabilities;
 use crate::driver::{Driver, DriverRoot, Node, Selection};
-use rustix::fs::{chmodat, mknodat, AtFlags, FileType, Mode, CWD};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, chmodat, mknodat};
 use std::fs;
 use std::io;
 use std::os::unix::fs::FileTypeExt;

@@ -1,6 +1,6 @@
 //! `nvidia-ctk system`.
 
-use super::context::{truth, variable, Context, Failure};
+use super::context::{Context, Failure, truth, variable};
 use super::{links, nodes};
 use crate::driver::DriverRoot;
 use clap::{ArgAction, Args, Subcommand};

@@ -1,6 +1,6 @@
 //! Finds files below the driver's root.
 
-use rustix::fs::{Mode, OFlags, ResolveFlags, CWD};
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use std::fs;
 use std::io;

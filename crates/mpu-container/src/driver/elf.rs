@@ -5,7 +5,7 @@
 use super::ldcache::Abi;
 use object::read::elf::{Dyn, FileHeader, ProgramHeader};
 use object::read::{ReadCache, ReadRef};
-use object::{elf, Endianness};
+use object::{Endianness, elf};
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;

@@ -4,7 +4,7 @@ use super::below::Below;
 pub use super::below::File;
 use super::ldcache::{self, Abi};
 use super::tables::{self, FileRow, Suffix};
-use super::{elf, Driver, DriverError};
+use super::{Driver, DriverError, elf};
 use crate::capability::{Capabilities, Capability};
 use std::io::Read;
 use std::path::{Path, PathBuf};

@@ -2,9 +2,9 @@
 //!
 //! The nodes are plain files: who needs real ones must be root and belongs into `tests/`.
 
-pub(crate) use super::made_up_library::library;
 use super::DriverRoot;
-use rustix::fs::{chmodat, makedev, mknodat, AtFlags, FileType, CWD};
+pub(crate) use super::made_up_library::library;
+use rustix::fs::{AtFlags, CWD, FileType, chmodat, makedev, mknodat};
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;

@@ -53,7 +53,9 @@ pub enum LimitError {
     Silent(String),
     #[error("driver {0} cannot limit GPU memory: releases from 615 on can")]
     Release(String),
-    #[error("the driver does not count memory: RmMemacctMode=0 is set, or the kernel has neither cgroup controller dmem nor misc")]
+    #[error(
+        "the driver does not count memory: RmMemacctMode=0 is set, or the kernel has neither cgroup controller dmem nor misc"
+    )]
     Off,
     #[error("the cgroup {} has no controller {controller}: add +{controller} to cgroup.subtree_control of every cgroup above it", cgroup.display())]
     Controller { cgroup: PathBuf, controller: &'static str },
@@ -232,11 +234,7 @@ fn kept_by_children(region: &str, folder: &Path, capacity: Option<u64>) -> Resul
 fn set(path: &Path, region: &str, value: u64) -> Result<(), LimitError> {
     write(path, region, value)?;
     let held = read(path, region).map_err(unusable(path))?;
-    if holds(held, value) {
-        Ok(())
-    } else {
-        Err(LimitError::NotHeld)
-    }
+    if holds(held, value) { Ok(()) } else { Err(LimitError::NotHeld) }
 }
 
 fn write(path: &Path, region: &str, value: u64) -> Result<(), LimitError> {

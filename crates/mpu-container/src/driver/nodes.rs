@@ -3,9 +3,9 @@
 //! Source: NVIDIA's driver README ("/dev/nvidia*"); `nv-caps.c` for the capability files; Linux,
 //! `Documentation/admin-guide/devices.txt`.
 
+use super::Driver;
 use super::parts::{Gpu, Mig, Selection};
 use super::proc::{self, Place};
-use super::Driver;
 use crate::capability::{Capabilities, Capability};
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};

@@ -3,9 +3,9 @@
 //! Source: NVIDIA Container Toolkit, "Specialized Configurations", GPU enumeration; the words, and that case does
 //! not matter in them, as libnvidia-container takes them.
 
+use super::Driver;
 use super::parts::{Gpu, Mig, Selection};
 use super::proc::Place;
-use super::Driver;
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{word}: unknown device")]

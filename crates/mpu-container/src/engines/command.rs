@@ -4,8 +4,8 @@
 
 use super::files::{Files, Pending};
 use super::force::Force;
-use super::plan::{adding, removing, Plan};
-use super::{hook, source, Change, Engine, EngineError, Wish};
+use super::plan::{Plan, adding, removing};
+use super::{Change, Engine, EngineError, Wish, hook, source};
 use crate::config::edit::truth;
 use crate::executable;
 use crate::lock::Lock;

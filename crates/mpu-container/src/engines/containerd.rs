@@ -6,7 +6,7 @@
 
 use super::tables::{self, complete, edit, find, forget, lay, prune, remove, set, table, text, within};
 use super::wish::{Malformed, Runtime, Says, Wish};
-use toml_edit::{value, Array, DocumentMut, Item, RawString, Table, Value};
+use toml_edit::{Array, DocumentMut, Item, RawString, Table, Value, value};
 
 pub(super) fn plugin(version: i64) -> Result<&'static str, Malformed> {
     match version {
@@ -134,8 +134,7 @@ pub(super) fn without(of: &str, name: &str, version: i64) -> Result<Option<Strin
 
 /// What stands at the beginning of a first file that was not there before.
 const MADE: &str = "# Made by nvidia-ctk, which removes this file once nothing else is in it.\n";
-const COPY: &str =
-    "# Written by nvidia-ctk. containerd before 2.1 takes the whole section from the last file that has it:\n\
+const COPY: &str = "# Written by nvidia-ctk. containerd before 2.1 takes the whole section from the last file that has it:\n\
                     # this is a copy of config.toml's, with the runtime. Run nvidia-ctk again after changes there.\n";
 /// What stands above imports, before the pattern that is there for our file's sake.
 const IMPORTS: &str = "# For nvidia-ctk's file: ";

@@ -7,7 +7,7 @@ use super::tables::lines_as;
 use super::wish::{Malformed, Runtime, Says, Wish};
 use serde::de::{IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
-use serde_json::{json, Map, Value};
+use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
 use std::fmt;
 

@@ -7,7 +7,7 @@
 use super::files::{Files, Pending};
 use super::force::Force;
 use super::plan::undefaulting;
-use super::{source, Engine, EngineError};
+use super::{Engine, EngineError, source};
 use crate::output::{print, say};
 use crate::program::{self, Program};
 use crate::words::Words;
@@ -60,11 +60,7 @@ fn main(arguments: Vec<OsString>) -> ExitCode {
             }
         }
     }
-    if failed {
-        ExitCode::FAILURE
-    } else {
-        ExitCode::SUCCESS
-    }
+    if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
 /// Takes our runtime out as an engine's default one; gives its name and what was in force and is then, or none if it was not.

@@ -4,11 +4,11 @@
 //! leaves a file of its own that would win over any other). Guarantees: when a plan is given, carrying it out has the
 //! effect that was asked for; when a file of the administrator's stands against it, that file is named and none is changed.
 
-use super::files::{self, is_pattern, read, Files, Layer, Pending};
+use super::files::{self, Files, Layer, Pending, is_pattern, read};
 use super::force::Force;
 use super::tables::covered;
 use super::wish::Wish;
-use super::{containerd, docker, malformed, Change, Engine, EngineError, Malformed};
+use super::{Change, Engine, EngineError, Malformed, containerd, docker, malformed};
 use crate::text_file;
 use std::collections::BTreeSet;
 use std::fs;

@@ -2,7 +2,7 @@
 //!
 //! Source: `containerd config dump`; `crio status config`, and `crio-status config` before CRI-O 1.31.
 
-use super::files::{Files, Layer, LIMIT};
+use super::files::{Files, LIMIT, Layer};
 use super::force::Force;
 use super::{Engine, EngineError};
 use crate::words::Words;
@@ -20,7 +20,7 @@ pub fn ask(engine: Engine, root: &Path, program: Option<&Path>) -> Result<Force,
         Engine::Containerd => &[(named("containerd"), &["config", "dump"])],
         Engine::Crio => &[(named("crio"), &["status", "config"]), ("crio-status".into(), &["config"])],
         Engine::Docker | Engine::Podman => {
-            return Err(EngineError::Asked(format!("{} has no command that prints its configuration", engine.word())))
+            return Err(EngineError::Asked(format!("{} has no command that prints its configuration", engine.word())));
         }
     };
     let mut failed = None;

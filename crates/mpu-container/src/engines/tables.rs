@@ -1,7 +1,7 @@
 //! What all TOML has in common: a place in it, made, found, set and taken out again.
 
 use super::wish::Malformed;
-use toml_edit::{value, Decor, DocumentMut, Item, RawString, Table, TableLike, Value};
+use toml_edit::{Decor, DocumentMut, Item, RawString, Table, TableLike, Value, value};
 
 /// The text after a change of what it says. What does not change stays to the byte, and lines end as they did.
 pub(super) fn edit(

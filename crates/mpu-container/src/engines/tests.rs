@@ -2,7 +2,7 @@
 
 use super::files::{Files, Paths, Pending};
 use super::force::Force;
-use super::plan::{adding, removing, undefaulting, Plan};
+use super::plan::{Plan, adding, removing, undefaulting};
 use super::*;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

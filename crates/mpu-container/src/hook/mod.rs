@@ -205,11 +205,7 @@ fn load(named: Option<&OsStr>) -> Result<Loaded, ConfigError> {
         Some(path) => (PathBuf::from(path), true),
         None => config::path(|name| std::env::var_os(name)),
     };
-    if must {
-        Config::at(&path)
-    } else {
-        Config::at_or_default(&path)
-    }
+    if must { Config::at(&path) } else { Config::at_or_default(&path) }
 }
 
 fn legacy(config: &Config, only_cdi_names: bool) -> Result<(), HookError> {

@@ -7,12 +7,12 @@
 //! newer libraries carry: the CUDA version, and the driver branches they work with.
 
 use super::outcome::{HookError, Notes};
-use crate::beneath::{BeneathError, Root, MOST_NAMES};
+use crate::beneath::{BeneathError, MOST_NAMES, Root};
 use clap::Args;
+use object::Endianness;
 use object::elf::{FileHeader64, SHT_NOTE};
 use object::read::elf::{FileHeader, SectionHeader};
 use object::read::{ReadCache, ReadRef};
-use object::Endianness;
 use serde_json::{Map, Value};
 use std::path::Path;
 

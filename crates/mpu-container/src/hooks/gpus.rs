@@ -9,7 +9,7 @@
 
 use super::outcome::{HookError, Notes};
 use crate::beneath::host::out_of_sight;
-use crate::beneath::{Beneath, BeneathError, Restrictions, Root, Tree, MOST_NAMES};
+use crate::beneath::{Beneath, BeneathError, MOST_NAMES, Restrictions, Root, Tree};
 use crate::chain::chain;
 use crate::driver::field;
 use rustix::fs::{Mode, OFlags};

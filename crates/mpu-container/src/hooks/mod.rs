@@ -33,7 +33,7 @@ use std::process::ExitCode;
 use turns::Roots;
 
 pub use outcome::HookError;
-use outcome::{Notes, NAME};
+use outcome::{NAME, Notes};
 pub use turns::{BETWEEN, IN_TURN};
 
 pub const PROGRAM: Program = Program {

@@ -4,7 +4,7 @@
 //! tells the root in the state, and its bundle can be unreadable for the hook.
 
 use crate::text_file;
-use rustix::fs::{AtFlags, StatxAttributes, StatxFlags, CWD};
+use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags};
 use rustix::process::Pid;
 use serde::Deserialize;
 use std::fs::File;

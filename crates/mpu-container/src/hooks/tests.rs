@@ -4,7 +4,7 @@ use super::*;
 use crate::driver::made_up;
 use std::fs;
 use std::io;
-use std::os::unix::fs::{symlink, MetadataExt};
+use std::os::unix::fs::{MetadataExt, symlink};
 use tempfile::TempDir;
 
 struct Bundle {

@@ -5,7 +5,7 @@ use super::flags::Options;
 use crate::cdi::extra::Mode;
 use crate::cdi::file::{self, Format};
 use crate::cdi::transform::{self, Relative};
-use crate::cdi::{generate, Kind, Options as Edits, Request};
+use crate::cdi::{Kind, Options as Edits, Request, generate};
 use crate::ctk::make_control_nodes;
 use crate::driver::DriverRoot;
 use std::path::{Path, PathBuf};

@@ -4,10 +4,10 @@ use super::error::InstallError;
 use super::flags::Options;
 use super::place::RUNTIMES;
 use super::restart::{self, Mode};
-use crate::engines::files::{read, Files, Paths};
+use crate::engines::files::{Files, Paths, read};
 use crate::engines::force::Force;
-use crate::engines::plan::{adding, before, dropping, restoring, undefaulting, Plan};
-use crate::engines::{hook, source, Engine, EngineError, Wish};
+use crate::engines::plan::{Plan, adding, before, dropping, restoring, undefaulting};
+use crate::engines::{Engine, EngineError, Wish, hook, source};
 use crate::lock::Lock;
 use crate::text_file;
 use clap::ValueEnum;
@@ -90,7 +90,7 @@ impl Host {
                 ("file", None) => self.in_files(&self.files),
                 ("file", Some(path)) => self.in_files(&Files { top: path.into(), ..self.files.clone() }),
                 (other, _) => {
-                    return Err(InstallError::Asked(format!("--config-source={other} is neither command nor file")))
+                    return Err(InstallError::Asked(format!("--config-source={other} is neither command nor file")));
                 }
             };
             match read {
@@ -200,7 +200,7 @@ impl Host {
         drop(lock);
         match fs::remove_file(&kept) {
             Err(source) if source.kind() != ErrorKind::NotFound => {
-                return Err(InstallError::Place { path: kept, source })
+                return Err(InstallError::Place { path: kept, source });
             }
             _ => {}
         }

@@ -24,8 +24,8 @@ use signal_hook::iterator::Signals;
 use std::ffi::OsString;
 use std::path::Path;
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// The program's row. `nvidia-toolkit` is what the GPU Operator calls.
@@ -54,7 +54,7 @@ fn main(arguments: Vec<OsString>) -> ExitCode {
     let options = match Options::read(words, variable) {
         Ok(options) => options,
         Err(told) if told.kind() == ErrorKind::DisplayVersion => {
-            return output::page("nvidia-ctk-installer", &program::version("nvidia-ctk-installer"))
+            return output::page("nvidia-ctk-installer", &program::version("nvidia-ctk-installer"));
         }
         Err(told) => return program::refused(&told),
     };

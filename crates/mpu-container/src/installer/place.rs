@@ -8,11 +8,11 @@
 
 use super::error::InstallError;
 use super::flags::Options;
-use crate::config::{edit, keys, Config, BESIDE};
+use crate::config::{BESIDE, Config, edit, keys};
 use crate::text_file;
 use std::fs;
 use std::io;
-use std::os::unix::fs::{symlink, PermissionsExt};
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 const OWN: &str = "mpu-container";

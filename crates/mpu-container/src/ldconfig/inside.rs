@@ -5,7 +5,7 @@ use super::error::LdconfigError;
 use super::{filter, sys};
 use crate::beneath::{Root, Tree};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::fs::{MemfdFlags, Mode, OFlags, ResolveFlags, CWD};
+use rustix::fs::{CWD, MemfdFlags, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use rustix::mount::{MountPropagationFlags, UnmountFlags};
 use rustix::process::{Gid, Resource, Rlimit, Signal, Uid};

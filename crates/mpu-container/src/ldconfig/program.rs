@@ -1,9 +1,9 @@
 //! The host's ldconfig: found, judged and sealed before the container's root is entered.
 
 use super::error::LdconfigError;
+use object::Endianness;
 use object::elf::{FileHeader32, FileHeader64, PT_INTERP};
 use object::read::elf::{FileHeader, ProgramHeader};
-use object::Endianness;
 use rustix::fd::OwnedFd;
 use rustix::fs::{MemfdFlags, SealFlags};
 use std::fs::File;

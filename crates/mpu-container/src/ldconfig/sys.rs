@@ -3,7 +3,7 @@
 
 use rustix::fd::{AsRawFd, BorrowedFd};
 use rustix::io::Errno;
-use std::ffi::{c_char, CString};
+use std::ffi::{CString, c_char};
 use std::io;
 use std::ptr;
 

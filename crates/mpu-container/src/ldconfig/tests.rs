@@ -5,7 +5,7 @@ use crate::beneath::tests::{walk, without};
 use crate::driver::made_up::fifo;
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::{symlink, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Instant;

@@ -7,7 +7,7 @@ mod watch;
 
 use crate::cdi::extra::Mode;
 use crate::cdi::file::{self, Format};
-use crate::cdi::generate::{generate, GenerateError, Naming, Request};
+use crate::cdi::generate::{GenerateError, Naming, Request, generate};
 use crate::cdi::inject::Options;
 use crate::cdi::name::Kind;
 use crate::driver::{DriverError, DriverRoot};

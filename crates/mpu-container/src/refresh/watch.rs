@@ -1,6 +1,6 @@
 //! What can change a CDI file, and the loop that looks at it.
 
-use super::{once, Done};
+use super::{Done, once};
 use crate::char_links;
 use crate::driver::DriverRoot;
 use crate::output::say;

@@ -5,7 +5,7 @@
 //! within it; spaces and empty names in annotations are devices), we do not.
 
 use super::container::Container;
-use super::{Annotations, RequestError, Source, ALL_CHANNELS, MOUNTS};
+use super::{ALL_CHANNELS, Annotations, MOUNTS, RequestError, Source};
 use crate::cdi::name::QualifiedName;
 use crate::config::Config;
 use crate::driver::imex_channel;

@@ -13,7 +13,9 @@ pub enum RequestError {
         /// The variable, without `NVIDIA_`.
         what: &'static str,
     },
-    #[error("NVIDIA_IMEX_CHANNELS or a mount asks for {0:?}, which is no IMEX channel: their numbers are 0 to {LAST_IMEX_CHANNEL}")]
+    #[error(
+        "NVIDIA_IMEX_CHANNELS or a mount asks for {0:?}, which is no IMEX channel: their numbers are 0 to {LAST_IMEX_CHANNEL}"
+    )]
     Imex(String),
     /// A limit of GPU memory is no number, or the two do not go together.
     #[error("{name}={value:?} is no limit of GPU memory: {why}")]
@@ -37,7 +39,9 @@ impl RequestError {
             RequestError::Imex(_) => {
                 "name channels by number, with commas; features.ignore-imex-channel-requests in config.toml passes them over"
             }
-            RequestError::Memory { .. } => "write it as a whole number of MiB, as 4096, the request no larger than the limit",
+            RequestError::Memory { .. } => {
+                "write it as a whole number of MiB, as 4096, the request no larger than the limit"
+            }
             RequestError::CudaVersion(_) => {
                 "correct CUDA_VERSION, or set NVIDIA_REQUIRE_CUDA or NVIDIA_DISABLE_REQUIRE=1"
             }

@@ -3,7 +3,7 @@
 use super::container::Container;
 use super::error::RequestError;
 use crate::capability::{Capabilities, Capability};
-use crate::config::{edit, Config};
+use crate::config::{Config, edit};
 use crate::words::Words;
 
 /// Whether the image is of a time before `NVIDIA_REQUIRE_CUDA`: it names its CUDA and no condition.

@@ -335,8 +335,14 @@ fn mig_configuration_requires_privileges() {
     table(
         "",
         &[
-            ("NVIDIA_VISIBLE_DEVICES=0; NVIDIA_MIG_CONFIG_DEVICES=all", "error: cannot set MIG_CONFIG_DEVICES in non privileged container"),
-            ("NVIDIA_VISIBLE_DEVICES=0; NVIDIA_MIG_MONITOR_DEVICES=0", "error: cannot set MIG_MONITOR_DEVICES in non privileged container"),
+            (
+                "NVIDIA_VISIBLE_DEVICES=0; NVIDIA_MIG_CONFIG_DEVICES=all",
+                "error: cannot set MIG_CONFIG_DEVICES in non privileged container",
+            ),
+            (
+                "NVIDIA_VISIBLE_DEVICES=0; NVIDIA_MIG_MONITOR_DEVICES=0",
+                "error: cannot set MIG_MONITOR_DEVICES in non privileged container",
+            ),
             ("NVIDIA_VISIBLE_DEVICES=0; NVIDIA_MIG_CONFIG_DEVICES=", "0"),
             ("NVIDIA_VISIBLE_DEVICES=void; NVIDIA_MIG_CONFIG_DEVICES=all", "no"),
             (

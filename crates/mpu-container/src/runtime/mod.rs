@@ -20,7 +20,7 @@ use thiserror::Error;
 
 use crate::chain::{chain, printable};
 use crate::config::{Config, ConfigError, Mode};
-use crate::program::{version, Program};
+use crate::program::{Program, version};
 use crate::spec::{Spec, SpecError};
 use command::Command;
 use log::Log;

@@ -19,7 +19,7 @@ use super::together::put_together;
 use crate::capability::{Capabilities, Capability};
 use crate::cdi::name::BadName;
 use crate::cdi::registry::Unresolvable;
-use crate::cdi::{self, extra, inject, HookName, QualifiedName, Registry};
+use crate::cdi::{self, HookName, QualifiedName, Registry, extra, inject};
 use crate::char_links;
 use crate::config::{CompatMode, Config, Mode};
 use crate::driver::{self, Driver, DriverError, DriverRoot, Node, Selection, UnknownDevice};

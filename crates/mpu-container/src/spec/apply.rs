@@ -6,7 +6,7 @@
 
 use super::error::EditError;
 use crate::edits::{ContainerEdits, DeviceNode, Hook, Mount};
-use serde_json::{json, Map, Value};
+use serde_json::{Map, Value, json};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
@@ -152,11 +152,7 @@ fn depth(path: &str) -> usize {
         }
     }
     // "/" has one slash, and a path that does not begin with one has one less.
-    if path.starts_with('/') {
-        parts.max(1)
-    } else {
-        parts.saturating_sub(1)
-    }
+    if path.starts_with('/') { parts.max(1) } else { parts.saturating_sub(1) }
 }
 
 fn hook(tree: &mut Value, one: &Hook) -> Result<(), EditError> {

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-use serde_json::{json, Value};
+use serde_json::{Value, json};
 
 const APPLETS: &[&str] = &[
     "cat", "echo", "env", "false", "grep", "head", "hostname", "id", "ls", "mkdir", "mount", "pwd", "readlink", "sed",

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::{json, Map, Value};
+use serde_json::{Map, Value, json};
 
 /// The cases of a file by their names.
 pub fn read(file: &str, text: &str) -> BTreeMap<String, Map<String, Value>> {

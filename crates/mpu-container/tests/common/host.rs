@@ -6,7 +6,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-use rustix::fs::{makedev, mknodat, FileType, Mode, CWD};
+use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
 
 use crate::made_up_library::library;
 

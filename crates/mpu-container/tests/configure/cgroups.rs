@@ -1,7 +1,7 @@
 //! The device cgroup, on whichever version this machine has, and user namespaces.
 
-use crate::stage::{Stage, MOUNTS};
-use crate::{container, CONFIGURE, PRIVATE};
+use crate::stage::{MOUNTS, Stage};
+use crate::{CONFIGURE, PRIVATE, container};
 
 /// The group in which devices can be closed; none where this machine has no such one that can be written.
 fn device_cgroup(stage: &Stage) -> Option<&'static str> {

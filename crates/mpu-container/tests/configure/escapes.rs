@@ -1,7 +1,7 @@
 //! Roots that try to lead out: whatever they hold, the host's tree stays as it was, and nothing is mounted outside.
 
-use crate::stage::{libraries, tree, Stage};
-use crate::{container, CONFIGURE};
+use crate::stage::{Stage, libraries, tree};
+use crate::{CONFIGURE, container};
 
 /// Runs `configure` on a root after this change to it, in a chroot-like place beside a folder that must not change.
 fn check(stage: &Stage, name: &str, hostile: &str) {

@@ -2,7 +2,7 @@
 //!
 //! Outside truth: the hook itself, `/usr/share/lxc/hooks/nvidia` of Debian's liblxc-common (or `MPU_LXC_HOOK`).
 
-use crate::stage::{Stage, MOUNTS};
+use crate::stage::{MOUNTS, Stage};
 use std::path::PathBuf;
 
 #[test]

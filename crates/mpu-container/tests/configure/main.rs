@@ -8,7 +8,7 @@ mod options;
 mod parts;
 mod stage;
 
-use stage::{libraries, tree, Stage, MOUNTS, RELEASE};
+use stage::{MOUNTS, RELEASE, Stage, libraries, tree};
 
 const CONFIGURE: &str = "configure --ldconfig=@/sbin/ldconfig --no-cgroups --compute --utility --device=0";
 

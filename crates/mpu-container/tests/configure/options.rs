@@ -1,7 +1,7 @@
 //! Options that callers pass on, and what a pod cannot give.
 
-use crate::stage::Stage;
 use crate::CONFIGURE;
+use crate::stage::Stage;
 
 #[test]
 fn user_and_no_pivot_have_an_effect_or_are_refused() {

@@ -1,7 +1,7 @@
 //! What is asked for by single options: requirements, MIG, IMEX, graphics, the image's own CUDA libraries.
 
-use crate::stage::{libraries, Stage, RELEASE};
 use crate::CONFIGURE;
+use crate::stage::{RELEASE, Stage, libraries};
 
 const CAPABILITIES: &str = "proc/driver/nvidia/capabilities";
 

@@ -21,7 +21,7 @@ mod memory;
 mod refresh;
 use bundle::{base, found, make_root};
 use life::live;
-use made_up::{paths, Host};
+use made_up::{Host, paths};
 
 #[test]
 fn legacy_mode_twice_adds_one_hook() {

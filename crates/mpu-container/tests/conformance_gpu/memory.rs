@@ -6,7 +6,7 @@ use std::io::Write;
 use std::os::unix::fs::symlink;
 use std::process::{Child, Command, Output, Stdio};
 
-use serde_json::{json, Value};
+use serde_json::{Value, json};
 
 use crate::made_up::Host;
 

@@ -6,11 +6,11 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 
-use serde_json::{json, Value};
+use serde_json::{Value, json};
 
 use crate::bundle::{base, found, make_root};
 use crate::life::live;
-use crate::listener::{build_caller, Engine};
+use crate::listener::{Engine, build_caller};
 
 /// A folder with the wrapper, a configuration, and a bundle.
 pub struct Host {

@@ -19,9 +19,9 @@ use std::process::Command;
 
 use bundle::found;
 use host::Host;
-use listener::{Engine, ANSWER};
+use listener::{ANSWER, Engine};
 use profiles::{profiles, usual_profile};
-use serde_json::{json, Value};
+use serde_json::{Value, json};
 
 /// RM control in its usual form, as another type and direction, what fetches an event, and the wrapped form.
 const TOLD: [u64; 4] = [0xc020_462a, 0x0020_ff2a, 0xc010_4652, 0xc010_46d3];

@@ -1,6 +1,6 @@
 //! Seccomp profiles of containers: none, one of the kind that engines have, one that allows by default.
 
-use serde_json::{json, Value};
+use serde_json::{Value, json};
 
 /// A profile of the kind that engines have: names that are allowed, ioctl among them, and all else an error.
 pub fn usual_profile() -> Value {

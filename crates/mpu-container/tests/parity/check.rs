@@ -136,11 +136,7 @@ fn near(pattern: &str, facts: &[String]) -> String {
     let kind = pattern.split(' ').next().unwrap_or_default();
     let same: Vec<&str> =
         facts.iter().map(String::as_str).filter(|fact| fact.split(' ').next() == Some(kind)).collect();
-    if same.is_empty() {
-        facts.join("\n")
-    } else {
-        same.join("\n")
-    }
+    if same.is_empty() { facts.join("\n") } else { same.join("\n") }
 }
 
 fn second_words(kind: &str, facts: &[String]) -> Vec<String> {

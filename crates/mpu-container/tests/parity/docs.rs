@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::{cases_of, AREAS};
+use crate::{AREAS, cases_of};
 
 const PAGE: &str = include_str!("../../../../docs/container/README.md");
 const HEADING: &str = "## Where it differs";

@@ -4,7 +4,7 @@ use crate::container::Container;
 use crate::host::{Driver, Host, R550};
 use crate::listener::Engine;
 use crate::notify::SOCKET;
-use crate::wrapper::{configure, WRAPPER};
+use crate::wrapper::{WRAPPER, configure};
 
 const STARTS: u32 = 100;
 

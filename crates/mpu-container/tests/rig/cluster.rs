@@ -6,8 +6,8 @@
 
 use crate::cri::{Engine as Cri, Pod};
 use crate::host::{Driver, Host, R550};
-use crate::listener::{build_caller, Engine};
-use crate::notify::{answered, unanswered, CALLER, CALLS, SOCKET};
+use crate::listener::{Engine, build_caller};
+use crate::notify::{CALLER, CALLS, SOCKET, answered, unanswered};
 use crate::wrapper::configure;
 
 const IMAGE: &str = "localhost/rig:1";

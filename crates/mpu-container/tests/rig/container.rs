@@ -2,9 +2,9 @@
 //!
 //! Its root is an image's tree under an overlay of its own, as engines make it, so that what is left in it can be read off.
 
-use serde_json::{json, Value};
+use serde_json::{Value, json};
 
-use crate::host::{layer, Host};
+use crate::host::{Host, layer};
 
 /// A bundle in `/rig/c/NAME` of a host.
 pub struct Container<'a> {

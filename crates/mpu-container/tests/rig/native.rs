@@ -4,9 +4,9 @@
 use crate::container::Container;
 use crate::engines::{docker_down, docker_up, image};
 use crate::host::{Driver, Host, R550};
-use crate::listener::{build_caller, Engine};
-use crate::notify::{answered, unanswered, CALLER, CALLS, SOCKET};
-use crate::wrapper::{configure, WRAPPER};
+use crate::listener::{Engine, build_caller};
+use crate::notify::{CALLER, CALLS, SOCKET, answered, unanswered};
+use crate::wrapper::{WRAPPER, configure};
 
 /// How an engine names every GPU of the host.
 const ALL: &str = "--device nvidia.com/gpu=all";

@@ -5,8 +5,8 @@
 use crate::container::Container;
 use crate::engines::{docker_down, docker_up, image};
 use crate::host::{Driver, Host, R550};
-use crate::listener::{build_caller, Engine, ANSWER};
-use crate::wrapper::{configure, MODES, WRAPPER};
+use crate::listener::{ANSWER, Engine, build_caller};
+use crate::wrapper::{MODES, WRAPPER, configure};
 
 /// Where the engine listens unless config.toml says otherwise.
 pub const SOCKET: &str = "/run/mpu/notify/listener.sock";

@@ -1,8 +1,8 @@
 //! Where things lie and who calls: a driver in a container of its own, no configuration at all, the container CLI by hand.
 
 use crate::container::Container;
-use crate::host::{Driver, Host, ELSEWHERE, R550};
-use crate::wrapper::{configure, gpus, look, MODES, WRAPPER};
+use crate::host::{Driver, ELSEWHERE, Host, R550};
+use crate::wrapper::{MODES, WRAPPER, configure, gpus, look};
 
 #[test]
 fn driver_of_a_driver_container_is_found_below_its_root() {

@@ -4,7 +4,7 @@ use crate::container::Container;
 use crate::engines::{docker_down, docker_up};
 use crate::facts::bus;
 use crate::host::{Driver, Host, R550};
-use crate::wrapper::{configure, MODES, WRAPPER};
+use crate::wrapper::{MODES, WRAPPER, configure};
 
 /// Prints the folders that tell of GPUs, and each GPU's number as its file has it.
 const LOOK: &str = "cd /proc/driver/nvidia/gpus && for gpu in *; do \

@@ -12,7 +12,7 @@ use serde_json::json;
 
 use crate::container::{Container, Ran};
 use crate::host::{Driver, Host, R550};
-use crate::wrapper::{configure, MODES, WRAPPER};
+use crate::wrapper::{MODES, WRAPPER, configure};
 
 /// Looks for the host's file by name and length, everywhere but where the kernel's own trees are. An image's link may well give its name to
 /// a mount point of the container's own.
@@ -34,10 +34,19 @@ const TRAPS: [(&str, &str); 12] = [
     ("linker's folder leads out", "rm -rf etc/ld.so.conf.d; ln -s ../../../../../../../../root/out etc/ld.so.conf.d"),
     ("linker's cache leads out", "ln -sf ../../../../../../../../root/only-the-host etc/ld.so.cache"),
     ("linker's temporary leads out", "ln -sf ../../../../../../../../root/only-the-host etc/ld.so.cache~"),
-    ("linker's includes lead out", "mkdir -p etc; echo 'include /proc/1/root/root/*' > etc/ld.so.conf; echo /proc/1/root/root/out >> etc/ld.so.conf"),
-    ("compat libraries are folders of the host", "mkdir -p usr/local/cuda/compat; for n in libcuda.so.999.10 libnvidia-ptxjitcompiler.so.999.10; do \
-      ln -s ../../../../../../../../../../root usr/local/cuda/compat/$n; ln -s / usr/local/cuda/compat/$n.1; done"),
-    ("compat folder is the host's", "mkdir -p usr/local/cuda; ln -s ../../../../../../../../../../root usr/local/cuda/compat"),
+    (
+        "linker's includes lead out",
+        "mkdir -p etc; echo 'include /proc/1/root/root/*' > etc/ld.so.conf; echo /proc/1/root/root/out >> etc/ld.so.conf",
+    ),
+    (
+        "compat libraries are folders of the host",
+        "mkdir -p usr/local/cuda/compat; for n in libcuda.so.999.10 libnvidia-ptxjitcompiler.so.999.10; do \
+      ln -s ../../../../../../../../../../root usr/local/cuda/compat/$n; ln -s / usr/local/cuda/compat/$n.1; done",
+    ),
+    (
+        "compat folder is the host's",
+        "mkdir -p usr/local/cuda; ln -s ../../../../../../../../../../root usr/local/cuda/compat",
+    ),
 ];
 
 fn host() -> Option<Host> {

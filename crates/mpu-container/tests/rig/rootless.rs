@@ -1,6 +1,6 @@
 //! podman of a user who is not root: no configuration of cgroups, no right over the host, the same GPU.
 
-use crate::engines::{image, sees, sees_nothing, LOOK};
+use crate::engines::{LOOK, image, sees, sees_nothing};
 use crate::facts::bus;
 use crate::host::{Driver, Host, R550};
 use crate::wrapper::configure;

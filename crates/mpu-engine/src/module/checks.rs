@@ -4,7 +4,7 @@
 use mpu_host::exit::Exit;
 use mpu_host::explain::Facts;
 use mpu_host::explain_by_facts;
-use mpu_host::host::{Host, Lockdown, CAP_SYS_ADMIN, CAP_SYS_MODULE};
+use mpu_host::host::{CAP_SYS_ADMIN, CAP_SYS_MODULE, Host, Lockdown};
 use std::path::{Path, PathBuf};
 
 #[derive(Debug, thiserror::Error)]
@@ -29,15 +29,15 @@ pub enum Unfit {
     NoHeaders { release: String, build: PathBuf, hint: String },
     #[error("the headers in {} are those of kernel {found}, but {running} is running", build.display())]
     OtherHeaders { build: PathBuf, found: String, running: String, hint: String },
-    #[error(
-        "there is no module for kernel {release} that was built elsewhere, and the configuration accepts no other"
-    )]
+    #[error("there is no module for kernel {release} that was built elsewhere, and the configuration accepts no other")]
     NoPrebuilt { release: String, hint: String },
     #[error("there is no make on this host")]
     NoMake { hint: String },
     #[error("there is no {compiler} on this host, and the kernel was compiled with {text}")]
     NoCompiler { compiler: String, text: String, hint: String },
-    #[error("there is no pahole on this host, and with the headers of kernel {release} each module build needs it for type information")]
+    #[error(
+        "there is no pahole on this host, and with the headers of kernel {release} each module build needs it for type information"
+    )]
     NoPahole { release: String, hint: String },
 }
 

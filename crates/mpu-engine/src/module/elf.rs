@@ -1,8 +1,8 @@
 //! What a module's file says of itself, before the kernel is asked: for which processor it is, whether it is whole, and its `.modinfo`.
 
-use object::elf::{FileHeader64, EM_AARCH64, EM_X86_64};
-use object::read::elf::{FileHeader, SectionHeader};
 use object::LittleEndian;
+use object::elf::{EM_AARCH64, EM_X86_64, FileHeader64};
+use object::read::elf::{FileHeader, SectionHeader};
 
 /// Processors that modules of ours are made for: the ELF number, Rust's name, and the kernel's.
 const MACHINES: [(u16, &str, &str); 2] = [(EM_X86_64, "x86_64", "x86"), (EM_AARCH64, "aarch64", "arm64")];

@@ -1,12 +1,12 @@
 //! Builds the module for a kernel that does not run here, as `<out>/<release>/mpu.ko`, which `prebuilt` finds on its nodes. Needs no
 //! root.
 
-use super::build::{compile, NEXT};
+use super::build::{NEXT, compile};
 use super::elf::Elf;
 use super::error::{ElsewhereError, ModuleError};
 use super::headers::{self, Headers};
 use super::sources::{self, SourceError, Sources};
-use crate::signing::{is_signed, Key, Signer};
+use crate::signing::{Key, Signer, is_signed};
 use clap::ValueHint;
 use mpu_host::host::Host;
 use schemars::JsonSchema;

@@ -7,7 +7,7 @@ use super::state::StateError;
 use crate::signing::SignError;
 use mpu_host::config::UnknownDriver;
 use mpu_host::exit::Exit;
-use mpu_host::explain::{chain, Explain, Facts, Sum};
+use mpu_host::explain::{Explain, Facts, Sum, chain};
 use mpu_host::explain_by_facts;
 use mpu_os::lock::Held;
 use std::io;
@@ -154,15 +154,13 @@ impl HeadersError {
     fn facts(&self) -> Facts {
         use Exit::NotReady;
         let (code, exit, fix) = match self {
-            HeadersError::BadRelease { .. } => {
-                ("bad_release", Exit::Usage, "name what `uname -r` prints on the node")
-            }
+            HeadersError::BadRelease { .. } => ("bad_release", Exit::Usage, "name what `uname -r` prints on the node"),
             HeadersError::Unreadable { .. } => {
                 ("headers_unreadable", NotReady, "name a folder that exists and that you may read")
             }
             HeadersError::NotHeaders { release, .. } => return ("not_headers", NotReady, to_unpack(release)),
             HeadersError::OtherRelease { release, .. } => {
-                return ("headers_of_another_kernel", NotReady, to_unpack(release))
+                return ("headers_of_another_kernel", NotReady, to_unpack(release));
             }
             HeadersError::Unprepared { .. } => (
                 "headers_unprepared",
@@ -175,11 +173,9 @@ impl HeadersError {
                 );
                 return ("headers_incomplete", NotReady, fix);
             }
-            HeadersError::OtherArch { .. } => (
-                "headers_of_another_processor",
-                NotReady,
-                "name the headers for that processor, or omit --arch",
-            ),
+            HeadersError::OtherArch { .. } => {
+                ("headers_of_another_processor", NotReady, "name the headers for that processor, or omit --arch")
+            }
             HeadersError::Tools { .. } => (
                 "headers_tools",
                 NotReady,

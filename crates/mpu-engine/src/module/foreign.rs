@@ -5,7 +5,7 @@
 
 use super::checks::Unfit;
 use super::packed;
-use super::prebuilt::{named_mpu, INSTALLED};
+use super::prebuilt::{INSTALLED, named_mpu};
 use super::sources;
 use super::state::{Instance, Presence};
 use mpu_host::host::Host;

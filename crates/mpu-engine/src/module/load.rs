@@ -2,7 +2,7 @@
 
 use super::error::ModuleError;
 use super::holders::{self, Held};
-use super::load_error::{is_refusal, LoadError};
+use super::load_error::{LoadError, is_refusal};
 use super::state::{self, Instance, Phase, Refusal, State};
 use crate::signing;
 use mpu_host::config::Redirect;
@@ -59,11 +59,7 @@ impl Kernel for Running {
 
 /// Whether what was found on the host is about the kernel that would be changed.
 pub fn same_host(host: &Host, kernel: &dyn Kernel) -> Result<(), LoadError> {
-    if kernel.is_for(host) {
-        Ok(())
-    } else {
-        Err(LoadError::OtherRoot { root: host.at("/") })
-    }
+    if kernel.is_for(host) { Ok(()) } else { Err(LoadError::OtherRoot { root: host.at("/") }) }
 }
 
 #[derive(Debug, Clone, Copy)]

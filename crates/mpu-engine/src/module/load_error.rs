@@ -50,11 +50,7 @@ pub enum LoadError {
 }
 
 fn in_parentheses(log: &str) -> String {
-    if log.is_empty() {
-        String::new()
-    } else {
-        format!(" ({log})")
-    }
+    if log.is_empty() { String::new() } else { format!(" ({log})") }
 }
 
 /// What a module names in the place of a function when function tracing is switched off: by that its redirects are made.
@@ -104,7 +100,9 @@ impl LoadError {
                     (_, Some(libc::EOPNOTSUPP)) => {
                         "this kernel lacks the way that `redirect` in /etc/mpu/config.toml names: remove the line, then `mpu up` again"
                     }
-                    _ => "`dmesg | tail` shows the kernel's messages; `mpu up` without --module builds one for this kernel",
+                    _ => {
+                        "`dmesg | tail` shows the kernel's messages; `mpu up` without --module builds one for this kernel"
+                    }
                 };
                 ("load_failed", by(source), fix)
             }
@@ -125,7 +123,7 @@ impl LoadError {
                 ("other_version_up", Failed, "`mpu up --replace` lets this version take over without a gap")
             }
             LoadError::Drain { .. } => {
-                return ("callers_inside", Failed, format!("{END_CALLER}, then run `mpu up --replace` again"))
+                return ("callers_inside", Failed, format!("{END_CALLER}, then run `mpu up --replace` again"));
             }
             LoadError::NotTaken => {
                 ("not_taken_over", Failed, "`dmesg | tail` shows why; then run `mpu up --replace` again")
@@ -136,7 +134,7 @@ impl LoadError {
                 "build it together with mpu.ko, or run it without --module; `mpu down`, then `mpu up` leaves a gap",
             ),
             LoadError::Busy { again, .. } => {
-                return ("in_use", Failed, format!("{END_CALLER}, then run `{again}` again"))
+                return ("in_use", Failed, format!("{END_CALLER}, then run `{again}` again"));
             }
             LoadError::Kept { again, inside, .. } => {
                 let fix = match inside {

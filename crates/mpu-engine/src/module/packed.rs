@@ -1,11 +1,11 @@
 //! Modules that are packed, as distributions pack them. One is looked at in memory, which needs no rights and leaves no trace; only to
 //! load it is it unpacked, below `/var/lib/mpu/<release>`.
 
-use super::build::{hold, NEXT, STORE};
+use super::build::{NEXT, STORE, hold};
 use super::error::{BuildError, ModuleError};
 use mpu_host::host::Host;
 use mpu_os::child;
-use mpu_os::file::{read_all, replace_file_atomically, Mode};
+use mpu_os::file::{Mode, read_all, replace_file_atomically};
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};

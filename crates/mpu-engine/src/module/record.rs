@@ -4,7 +4,7 @@ use super::plan::Origin;
 use super::sources::PassedOver;
 use mpu_host::host::Host;
 use mpu_host::time;
-use mpu_os::file::{replace_file_atomically, Mode};
+use mpu_os::file::{Mode, replace_file_atomically};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 

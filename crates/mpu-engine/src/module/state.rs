@@ -330,8 +330,7 @@ pub const PLACED: &str = "version=0.1.0\nabi=2\nstate=placed\ndriver=550.163.01\
 
 /// The same with two callers inside, one of them still copying its argument.
 #[cfg(any(test, feature = "fake"))]
-pub const HELD: &str =
-    "version=0.1.0\nabi=2\nstate=armed\nhooks=nvidia_unlocked_ioctl,rm_ioctl\nargument=claimed:-2\nentered=9\n\
+pub const HELD: &str = "version=0.1.0\nabi=2\nstate=armed\nhooks=nvidia_unlocked_ioctl,rm_ioctl\nargument=claimed:-2\nentered=9\n\
     translated=3\ninside=2\norphans=1\nholder=4242 4243 0x00000283 12345\nholder=70 70 0x00000000 160\n";
 
 #[cfg(test)]

@@ -94,7 +94,7 @@ fn cannot_hand_over(old: &State, error: &ModuleError) -> bool {
 mod tests {
     use super::*;
     use crate::module::load::fake::FakeKernel;
-    use crate::module::state::{self, Phase, ARMED};
+    use crate::module::state::{self, ARMED, Phase};
     use mpu_host::config::Redirect;
     use mpu_host::explain::Explain;
     use mpu_host::host::fake::FakeHost;

@@ -2,7 +2,7 @@
 //! root can write to, no other user can exchange what was looked at, so the path that comes out leads to the same file.
 
 use mpu_host::host::Host;
-use rustix::fs::{openat2, Mode, OFlags, ResolveFlags, CWD};
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
 use rustix::io::Errno;
 use std::ffi::OsString;
 use std::fs::{self, File};

@@ -1,6 +1,6 @@
 //! What a person has to do so that this kernel takes the module: commands, for this host.
 
-use super::keys::{Enrolled, Key, DKMS, OWN};
+use super::keys::{DKMS, Enrolled, Key, OWN};
 use super::signer::{digest, is_signed, tool};
 use mpu_host::host::Host;
 use std::path::Path;

@@ -7,4 +7,4 @@ mod signer;
 pub use advice::advice;
 pub use keys::{Enrolled, Key};
 pub(crate) use signer::runs;
-pub use signer::{carries_signature, demanded, is_signed, secure_boot, SignError, Signer};
+pub use signer::{SignError, Signer, carries_signature, demanded, is_signed, secure_boot};

@@ -1,6 +1,6 @@
 //! Signs a module, by the kernel's own tool. A host whose kernel takes any module has no signer.
 
-use super::keys::{has_pin, Key, PKCS11};
+use super::keys::{Key, PKCS11, has_pin};
 use mpu_host::exit::Exit;
 use mpu_host::explain::Facts;
 use mpu_host::explain_by_facts;

@@ -1,6 +1,6 @@
 //! Reads a configuration: a regular file, or `/dev/null` for an empty one; and where a person names the file, a pipe.
 
-use mpu_os::file::{read_all, read_bounded, Links};
+use mpu_os::file::{Links, read_all, read_bounded};
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileTypeExt;

@@ -10,7 +10,7 @@
 //! lies, so it cannot name itself into a rule. Rootless containers are in their user's cgroups and in no place here.
 
 use super::{Config, Selector, Visibility};
-use mpu_core::policy::{Rules, LONGEST_GLOB, MOST_NAMES};
+use mpu_core::policy::{LONGEST_GLOB, MOST_NAMES, Rules};
 
 /// Where a container's id (or name) stands; `{}` is its place.
 const CONTAINERS: [&str; 10] = [

@@ -79,11 +79,7 @@ pub struct Pod {
 impl Container {
     /// The id as people write it: the first twelve digits of a long one, a name whole.
     pub fn short_id(&self) -> &str {
-        if is_long_id(&self.id) {
-            &self.id[..12]
-        } else {
-            &self.id
-        }
+        if is_long_id(&self.id) { &self.id[..12] } else { &self.id }
     }
 
     /// Its runtime's name, with the user's number behind it where the container is a user's: `docker@1000`.

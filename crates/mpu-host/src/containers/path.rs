@@ -5,7 +5,7 @@
 //! runtimes, which name these cgroups (runc's and crun's systemd drivers, containerd's and CRI-O's CRI services, kubelet's cgroup
 //! manager, libpod, LXC, systemd-nspawn); the cases in `tests` say who writes which.
 
-use super::names::{is_long_id, Runtime};
+use super::names::{Runtime, is_long_id};
 
 /// How much of a cgroup file is read. Version 1 has some fifteen lines, and a path is shorter than 4096 bytes.
 pub const LIMIT: usize = 64 * 1024;

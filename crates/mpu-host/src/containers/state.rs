@@ -5,7 +5,7 @@
 //! and CRI-O's annotations in the OCI bundle).
 
 use super::names::{Pod, Runtime};
-use super::path::{self, is_name, Layer};
+use super::path::{self, Layer, is_name};
 use crate::host::Host;
 use serde_json::Value;
 use std::cell::Cell;

@@ -1,7 +1,7 @@
 //! Facts from files of made-up hosts, those that are missing or odd among them.
 
 use super::fake::{FakeHost, RELEASE};
-use super::{Lockdown, CAP_SYS_MODULE};
+use super::{CAP_SYS_MODULE, Lockdown};
 
 #[test]
 fn host_facts_come_from_its_files() {

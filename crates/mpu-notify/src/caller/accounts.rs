@@ -10,7 +10,7 @@ use crate::bytes::{put, wide, word};
 use crate::caller::proc_folder::of_process;
 use mpu_abi::{ControlCmd, Rows};
 use mpu_core::HostPid;
-use rustix::time::{clock_gettime, ClockId, Timespec};
+use rustix::time::{ClockId, Timespec, clock_gettime};
 use std::collections::HashMap;
 
 /// `NV0000_CTRL_CMD_GPUACCT_GET_PROC_ACCOUNTING_INFO`, and its parameters' size and fields.

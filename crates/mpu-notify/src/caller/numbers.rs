@@ -31,11 +31,7 @@ impl Lookup {
             let pid = HostPid::new(std::process::id()).ok_or(io::ErrorKind::InvalidData)?;
             sys::view_of(own.as_fd(), pid)
         });
-        if asked.is_ok() {
-            Lookup::Kernel
-        } else {
-            Lookup::Proc
-        }
+        if asked.is_ok() { Lookup::Kernel } else { Lookup::Proc }
     }
 
     pub fn name(self) -> &'static str {

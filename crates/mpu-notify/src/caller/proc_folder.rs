@@ -4,7 +4,7 @@
 
 use crate::kernel::Tid;
 use mpu_core::HostPid;
-pub(crate) use mpu_host::folder::{device, is_drivers, Folder};
+pub(crate) use mpu_host::folder::{Folder, device, is_drivers};
 use std::io;
 
 /// Of the thread that has this number now.

@@ -10,7 +10,7 @@ use crate::caller::proc_folder::{field, of_process};
 use mpu_core::{HostPid, ViewPid};
 pub(crate) use mpu_host::maker::Look;
 use mpu_host::maker::{self, Has};
-use rustix::event::{poll, PollFd, PollFlags, Timespec};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
 use std::collections::HashMap;
 use std::path::Path;
@@ -84,7 +84,7 @@ impl Everybody {
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        self.0 .0.count.fetch_sub(1, Relaxed);
+        self.0.0.count.fetch_sub(1, Relaxed);
     }
 }
 

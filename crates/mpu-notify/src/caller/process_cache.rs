@@ -5,10 +5,10 @@
 //! who may see which number.
 
 use crate::caller::namespace::Id;
-use crate::caller::process::{has_the_driver, Look};
-use crate::caller::process::{number_in, numbers_of, Everybody, Numbers, Process};
+use crate::caller::process::{Everybody, Numbers, Process, number_in, numbers_of};
+use crate::caller::process::{Look, has_the_driver};
 use mpu_core::{HostPid, ViewPid};
-use rustix::process::{getrlimit, pidfd_open, Pid, PidfdFlags, Resource};
+use rustix::process::{Pid, PidfdFlags, Resource, getrlimit, pidfd_open};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

@@ -9,8 +9,8 @@ use crate::caller::proc_folder::field;
 use crate::log::say;
 use rustix::process::{getegid, getgroups};
 use rustix::thread::{
-    capabilities, set_capabilities, set_thread_groups, set_thread_res_gid, set_thread_res_uid, CapabilitySet,
-    CapabilitySets, Gid, Uid,
+    CapabilitySet, CapabilitySets, Gid, Uid, capabilities, set_capabilities, set_thread_groups, set_thread_res_gid,
+    set_thread_res_uid,
 };
 use std::io;
 

@@ -6,16 +6,16 @@
 
 use crate::caller::memory::Memory;
 use crate::caller::namespace::Namespace;
-use crate::caller::proc_folder::{device, field, of_thread, Folder};
+use crate::caller::proc_folder::{Folder, device, field, of_thread};
 use crate::caller::process::lives;
 use crate::caller::rights::Rights;
-use crate::caller::rights::{root_of, Status};
+use crate::caller::rights::{Status, root_of};
 use crate::kernel::Tid;
 use crate::sys::{self, Info};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, OFlags};
-use rustix::process::{pidfd_getfd, pidfd_open, PidfdFlags, PidfdGetfdFlags};
-use rustix::thread::{capabilities, CapabilitySet, CapabilitySets, Pid, Uid};
+use rustix::process::{PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
+use rustix::thread::{CapabilitySet, CapabilitySets, Pid, Uid, capabilities};
 use std::io;
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
@@ -116,11 +116,7 @@ impl Caller {
         }
         let Ok(text) = self.folder.read(&format!("fdinfo/{number}")) else { return libc::EBADF };
         let flags = field(&text, "flags").and_then(|flags| u32::from_str_radix(flags, 8).ok()).unwrap_or(0);
-        if flags & OFlags::PATH.bits() != 0 {
-            libc::EBADF
-        } else {
-            libc::ENOTTY
-        }
+        if flags & OFlags::PATH.bits() != 0 { libc::EBADF } else { libc::ENOTTY }
     }
 
     /// Its memory. Stays the memory of the program that runs now, whatever becomes of the number.

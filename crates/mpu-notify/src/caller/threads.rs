@@ -6,7 +6,7 @@
 use crate::caller::proc_folder::{field, of_process};
 use mpu_abi::Control;
 use mpu_core::HostPid;
-use mpu_host::driver::{native, Driver, Numbering};
+use mpu_host::driver::{Driver, Numbering, native};
 use mpu_host::host::Host;
 use std::cell::RefCell;
 use std::collections::HashSet;

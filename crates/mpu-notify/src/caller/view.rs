@@ -4,7 +4,7 @@
 
 use crate::caller::accounts;
 use crate::caller::numbers::Numbers;
-use crate::caller::proc_folder::{of_process, Folder};
+use crate::caller::proc_folder::{Folder, of_process};
 use crate::caller::process::Look;
 use crate::caller::process::Process;
 use crate::caller::process_cache::ProcessCache;

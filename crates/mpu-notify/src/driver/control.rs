@@ -10,11 +10,11 @@ use crate::caller::view::{Resolved, View};
 use crate::driver::file::Driver;
 use crate::driver::request::{Disposition, Request};
 use crate::driver::table::Table;
-use crate::driver::thread_sums::{add_up, Entries};
+use crate::driver::thread_sums::{Entries, add_up};
 use crate::setting::Setting;
-use crate::sys::{Answer, Fenced, FENCED};
-use mpu_abi::ioctl::{nvos54, RM_CONTROL_SIZE};
-use mpu_abi::{history, Control, History, Layout, Row, RowId, ROWS};
+use crate::sys::{Answer, FENCED, Fenced};
+use mpu_abi::ioctl::{RM_CONTROL_SIZE, nvos54};
+use mpu_abi::{Control, History, Layout, ROWS, Row, RowId, history};
 use mpu_core::{Argument, Call, Copied, Native, Outcome, PidMap, Reason};
 use std::io;
 

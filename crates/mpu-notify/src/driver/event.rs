@@ -15,8 +15,8 @@ use crate::driver::request::{Disposition, Request};
 use crate::setting::Setting;
 use crate::sys::{Answer, Fenced};
 use mpu_abi::ioctl::RM_EVENT_SIZE;
-use mpu_abi::{event, Control};
-use mpu_core::{event_going_out, Reason};
+use mpu_abi::{Control, event};
+use mpu_core::{Reason, event_going_out};
 
 /// An event that a caller fetches, and what it takes to fetch it.
 pub(crate) struct Event<'a> {

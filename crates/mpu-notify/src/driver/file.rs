@@ -9,7 +9,7 @@ use crate::caller::rights::{Own, Rights};
 use crate::caller::thread::Caller;
 use crate::driver::request::Disposition;
 use crate::sys::{self, Fenced};
-use mpu_abi::ioctl::{nvos54, RM_CONTROL_SIZE, RM_EVENT_SIZE};
+use mpu_abi::ioctl::{RM_CONTROL_SIZE, RM_EVENT_SIZE, nvos54};
 use mpu_core::Reason;
 use rustix::fd::{AsFd, OwnedFd};
 use std::io;

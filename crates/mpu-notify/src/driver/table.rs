@@ -6,7 +6,7 @@
 //! copies none where there is no session.
 
 use crate::bytes::{put_wide, wide, word};
-use crate::sys::{Fenced, FENCED};
+use crate::sys::{FENCED, Fenced};
 use mpu_abi::ioctl::gpumon;
 use mpu_abi::{Inner, Layout, Row};
 

@@ -75,7 +75,7 @@ fn add(ours: &mut [u8], more: &[u8], entry: &Entry) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mpu_abi::{history, row_of, Control, Layout, Release, RowId, ROWS};
+    use mpu_abi::{Control, Layout, ROWS, Release, RowId, history, row_of};
 
     /// Numbers of the headers, typed here again: the row must say the same.
     const MOST: usize = 200;

@@ -5,7 +5,7 @@
 
 use crate::log::say;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::net::{recvmsg, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, recvmsg};
 use serde::Deserialize;
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;

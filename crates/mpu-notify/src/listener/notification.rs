@@ -7,21 +7,21 @@ use crate::caller::numbers::Numbers;
 use crate::caller::proc_folder::{is_drivers, is_tuners};
 use crate::caller::process_cache::ProcessCache;
 use crate::caller::rights::Rights;
-use crate::caller::thread::{character_device, is_open, Caller};
+use crate::caller::thread::{Caller, character_device, is_open};
 use crate::caller::view::View;
 use crate::driver::control::{Question, Scratch};
 use crate::driver::event::Event;
 use crate::driver::file::Driver;
-use crate::driver::request::{may_be_tuners, Asked, Disposition, Request};
+use crate::driver::request::{Asked, Disposition, Request, may_be_tuners};
 use crate::kernel::Tid;
 use crate::setting::Setting;
-use crate::sys::{self, seccomp_notif, Answer, FENCED};
+use crate::sys::{self, Answer, FENCED, seccomp_notif};
 use mpu_abi::ioctl::RM_CONTROL_SIZE;
 use mpu_core::Reason;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::io;
-use std::sync::atomic::Ordering::Relaxed;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// The driver's status for a control that it does not know (nvstatuscodes.h).
 const NV_ERR_NOT_SUPPORTED: u32 = 0x56;
@@ -116,7 +116,7 @@ impl Asker {
         let asked = match asked {
             Asked::Control(asked) => asked,
             Asked::Event(asked) => {
-                return Event { setting, driver, memory, held: &held, asked }.fetch(&mut self.space.params, view)
+                return Event { setting, driver, memory, held: &held, asked }.fetch(&mut self.space.params, view);
             }
         };
         match mpu_abi::find(asked.cmd(), asked.size()) {
@@ -154,9 +154,5 @@ impl Asker {
 
 /// Where there is no such descriptor, `/proc` has no such name.
 fn no_such_descriptor(error: io::Error) -> Disposition {
-    if error.kind() == io::ErrorKind::NotFound {
-        Disposition::Refused(libc::EBADF)
-    } else {
-        error.into()
-    }
+    if error.kind() == io::ErrorKind::NotFound { Disposition::Refused(libc::EBADF) } else { error.into() }
 }

@@ -76,7 +76,7 @@ const SILENT: epoll::EventFlags = epoll::EventFlags::ONESHOT;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::event::{eventfd, EventfdFlags};
+    use rustix::event::{EventfdFlags, eventfd};
     use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
     use std::time::{Duration, Instant};
 

@@ -13,11 +13,11 @@ use crate::listener::take_lock::Turn;
 use crate::setting::Setting;
 use crate::sys::{self, Answer, Journal, ProcessCache};
 use mpu_core::Reason;
-use rustix::event::{poll, PollFd, PollFlags, Timespec};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use std::io;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 
 /// Threads of one listener: one that takes, and one for as long as that one translates (`turn` is made for two).
 pub(crate) const THREADS: usize = 2;
@@ -214,7 +214,7 @@ mod tests {
     use crate::budget::own_time;
     use crate::caller::numbers::Lookup;
     use crate::filter;
-    use rustix::fs::{ftruncate, memfd_create, MemfdFlags};
+    use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
     use std::process::{Command, Stdio};
     use std::sync::mpsc::channel;
     use std::time::{Duration, Instant};

@@ -1,6 +1,6 @@
 //! Supervisors of every state and version on made-up hosts, and what `raise` and `lower` make of them.
 
-use super::super::fake::{state, FakeSupervisor};
+use super::super::fake::{FakeSupervisor, state};
 use super::*;
 use mpu_host::exit::Exit;
 use mpu_host::explain::Explain;

@@ -5,21 +5,21 @@
 
 use crate::caller::numbers::Lookup;
 use crate::client::State;
-use crate::counters::{Counters, COUNTERS};
+use crate::counters::{COUNTERS, Counters};
 use crate::error::NotifyError;
 use crate::listener::message;
 use crate::log::say;
 use crate::setting::Setting;
 use crate::supervisor::fd_store;
-use crate::supervisor::registry::{Registry, JOURNAL};
+use crate::supervisor::registry::{JOURNAL, Registry};
 use crate::{CONTROL_SOCKET, LISTENER_SOCKET, RETIRED};
-use mpu_host::config::{rules, Config};
-use mpu_host::host::{Host, CAP_SYS_ADMIN};
+use mpu_host::config::{Config, rules};
+use mpu_host::host::{CAP_SYS_ADMIN, Host};
 use mpu_host::phase::Phase;
 use mpu_host::time::now;
-use rustix::event::{poll, PollFd, PollFlags, Timespec};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::fs::{memfd_create, MemfdFlags};
+use rustix::fs::{MemfdFlags, memfd_create};
 use serde::Serialize;
 use std::fs;
 use std::io::{self, Read, Write};
@@ -104,7 +104,7 @@ pub fn serve(host: &Host) -> Result<End, NotifyError> {
 
 /// A listener is two descriptors, and each of its threads has some open for a call.
 pub(crate) fn raise_limits() {
-    use rustix::process::{getrlimit, setrlimit, Resource, Rlimit};
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let files = getrlimit(Resource::Nofile);
     let _ = setrlimit(Resource::Nofile, Rlimit { current: files.maximum, maximum: files.maximum });
 }

@@ -4,17 +4,17 @@
 //! kept, also when a program in a container keeps a thread of the dead one in the kernel. Speaks the side of sd_notify(3) and
 //! sd_listen_fds(3) that systemd has elsewhere. Knows nothing of what the descriptors are for.
 
+use crate::CONTROL_SOCKET;
 use crate::caller::proc_folder::of_process;
 use crate::error::NotifyError;
 use crate::log::say;
-use crate::supervisor::daemon::{raise_limits, AGAIN};
-use crate::CONTROL_SOCKET;
+use crate::supervisor::daemon::{AGAIN, raise_limits};
 use mpu_core::HostPid;
 use mpu_host::host::Host;
 use mpu_os::lock::{self, LockError};
-use rustix::event::{poll, PollFd, PollFlags, Timespec};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
-use rustix::net::{recvmsg, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, recvmsg};
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
 use std::fs::File;
 use std::io::{self, IoSliceMut};
@@ -215,7 +215,7 @@ pub fn this_program() -> io::Result<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::net::{sendmsg, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+    use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
     use std::io::{IoSlice, Read, Write};
     use std::os::unix::net::UnixStream;
 

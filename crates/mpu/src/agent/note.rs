@@ -4,9 +4,9 @@
 //! recently, and alive if its loop runs. Measures nothing. Times are the kernel's uptime, which no clock change
 //! moves.
 
-use super::turns::{check_id, TurnError, MEETING};
+use super::turns::{MEETING, TurnError, check_id};
 use mpu_host::host::Host;
-use mpu_os::file::{replace_file_atomically, Mode};
+use mpu_os::file::{Mode, replace_file_atomically};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fs;

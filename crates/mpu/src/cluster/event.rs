@@ -7,7 +7,7 @@
 //! 1,024 bytes at most, and an object's name is one of DNS.
 
 use mpu_host::time;
-use serde_json::{json, Value};
+use serde_json::{Value, json};
 
 /// The longest message that the API server takes.
 const LONGEST: usize = 1024;

@@ -47,11 +47,7 @@ pub mod fake {
     impl Heard {
         fn answer(&self) -> Result<(), ClusterError> {
             self.asked.set(self.asked.get() + 1);
-            if self.is_down.get() {
-                Err(ClusterError::Late)
-            } else {
-                Ok(())
-            }
+            if self.is_down.get() { Err(ClusterError::Late) } else { Ok(()) }
         }
 
         pub fn reasons(&self) -> Vec<&'static str> {

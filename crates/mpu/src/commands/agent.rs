@@ -1,10 +1,10 @@
 //! `mpu agent`: an agent's farewell, the answers to a kubelet's probes, and what counts as a container seen right.
 
-use crate::agent::note::{answer, uptime, Note, Question};
+use crate::agent::note::{Note, Question, answer, uptime};
 use crate::agent::{Agent, AgentOptions, Parting};
 use crate::cluster::{ApiServer, Cluster};
 use crate::error::Error;
-use crate::probe::{compare, ProbeError};
+use crate::probe::{ProbeError, compare};
 use crate::report::{Report, Style};
 use mpu_engine::module::load::Kernel;
 use mpu_host::exit::Exit;
@@ -145,11 +145,7 @@ impl Report for Answered {
     const COMMAND: &'static str = "agent";
 
     fn exit(&self) -> Exit {
-        if self.yes {
-            Exit::Ok
-        } else {
-            Exit::NotReady
-        }
+        if self.yes { Exit::Ok } else { Exit::NotReady }
     }
 
     fn text(&self, style: Style) -> String {

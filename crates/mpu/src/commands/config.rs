@@ -2,8 +2,8 @@
 
 use crate::error::Error;
 use crate::report::{Lines, Report, Style};
-use mpu_engine::apply::{holds, Applied, How};
-use mpu_host::config::{rules, Config, Drivers, Modules, Visibility};
+use mpu_engine::apply::{Applied, How, holds};
+use mpu_host::config::{Config, Drivers, Modules, Visibility, rules};
 use mpu_host::exit::Exit;
 use mpu_host::host::Host;
 use schemars::JsonSchema;

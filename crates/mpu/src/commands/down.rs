@@ -11,7 +11,8 @@ impl Report for Down {
             How::NotUp => "MPU is not up; nothing was changed\n".to_string(),
             How::Retired => match self.containers {
                 1 => "MPU is down; one container still has its filter: its calls go through untouched until it \
-                    ends\n".to_string(),
+                    ends\n"
+                    .to_string(),
                 more => format!(
                     "MPU is down; {more} containers still have its filter: their calls go through untouched until they end\n"
                 ),

@@ -2,9 +2,9 @@
 
 use super::DriverView;
 use crate::error::Error;
+use crate::probe::Evidence;
 use crate::probe::compare::{self, Comparison, Numbers};
 use crate::probe::verdict::Fault;
-use crate::probe::Evidence;
 use crate::report::{Lines, Report, Style};
 use mpu_engine::Engine;
 use mpu_host::driver::Numbering;

@@ -1,11 +1,11 @@
 //! `mpu schema`: the JSON of each command as JSON Schema (draft 2020-12), derived from the reports' types. Further fields pass, since a
 //! version may gain some.
 
-use super::{Answers, ANSWERS};
+use super::{ANSWERS, Answers};
 use crate::report::{Envelope, Failure, Report, SCHEMA};
 use schemars::generate::SchemaSettings;
 use schemars::transform::RecursiveTransform;
-use schemars::{json_schema, JsonSchema, Schema, SchemaGenerator};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Serialize;
 use serde_json::Value;
 

@@ -7,7 +7,7 @@ use crate::wiring::{self, Wiring};
 use mpu_engine::Engine;
 use mpu_host::config::{Config, Drivers};
 use mpu_host::driver::Driver;
-use mpu_host::host::{Host, CAP_SYS_ADMIN};
+use mpu_host::host::{CAP_SYS_ADMIN, Host};
 use std::path::{Component, Path, PathBuf};
 
 const LIBRARIES: [&str; 8] = [
@@ -84,7 +84,10 @@ fn library(host: &Host) -> Seen {
         None => Seen::skipped("there is no libnvidia-ml.so.1 with a version in the usual places"),
         Some(version) if *version == driver.version => Seen::fine(version),
         Some(version) => Seen::broken(
-            format!("libnvidia-ml is {version}, and the loaded driver is {}: programs get \"Driver/library version mismatch\"", driver.version),
+            format!(
+                "libnvidia-ml is {version}, and the loaded driver is {}: programs get \"Driver/library version mismatch\"",
+                driver.version
+            ),
             "# the driver was updated and not reloaded: reboot, or end its users, unload it (nvidia_uvm, \
                 nvidia_drm, nvidia_modeset, nvidia) \
              and `modprobe nvidia`",

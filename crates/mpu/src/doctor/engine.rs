@@ -13,7 +13,7 @@ use mpu_engine::module::load_error;
 use mpu_engine::module::proof;
 use mpu_engine::module::state::{self, Argument, Instance, Phase, Refusal};
 use mpu_engine::observe;
-use mpu_host::config::{rules, Config, Redirect};
+use mpu_host::config::{Config, Redirect, rules};
 use mpu_host::driver::Driver;
 use mpu_host::exit::Exit;
 use mpu_host::explain::Explain;
@@ -300,7 +300,7 @@ fn installation(host: &Host) -> Seen {
         Left::Nothing => {}
         Left::Running => return Seen::skipped("an installation, an upgrade or a removal is going on"),
         Left::BrokenOff => {
-            return Seen::broken("an installation was interrupted", "sudo mpu install   # undoes it first")
+            return Seen::broken("an installation was interrupted", "sudo mpu install   # undoes it first");
         }
     }
     match (install::package(host), Record::read(host)) {

@@ -8,7 +8,7 @@ use mpu_engine::module::sources::{self, Built, PassedOver};
 use mpu_engine::module::{checks, prebuilt, state};
 use mpu_engine::signing::{self, Enrolled, Key, Signer};
 use mpu_host::config::{Config, Modules};
-use mpu_host::host::{Host, Lockdown, CAP_SYS_MODULE};
+use mpu_host::host::{CAP_SYS_MODULE, Host, Lockdown};
 use mpu_host::kernel_release;
 use std::path::Path;
 
@@ -91,7 +91,7 @@ fn signatures(host: &Host) -> Seen {
     let locked = host.lockdown() != Lockdown::None;
     let said = match (secure_boot, locked, host.enforces_signatures()) {
         (_, false, false) => {
-            return Seen::fine(if secure_boot { "Secure Boot; any module loads" } else { "any module loads" })
+            return Seen::fine(if secure_boot { "Secure Boot; any module loads" } else { "any module loads" });
         }
         (true, ..) => "Secure Boot: signed modules only",
         (_, true, _) => "the kernel is locked down: signed modules only",

@@ -6,18 +6,18 @@ use crate::listing::columns::harmless;
 use crate::nri::presence::{self, Plugin, Standing};
 use crate::wiring::{self, Wiring};
 use mpu_core::HostPid;
+use mpu_engine::Engine;
 use mpu_engine::module::state;
 use mpu_engine::up::PLUGIN;
-use mpu_engine::Engine;
 use mpu_host::config::Config;
 use mpu_host::containers::{self, Container};
 use mpu_host::exit::Exit;
 use mpu_host::explain::Explain;
 use mpu_host::host::{Host, INIT_PID_NAMESPACE};
-use mpu_notify::client;
-use mpu_notify::raise::{is_stale, systemd_has_unit, unfit, LOG, UNIT};
-use mpu_notify::supervisor::keeper;
 use mpu_notify::MOST_COUNTED;
+use mpu_notify::client;
+use mpu_notify::raise::{LOG, UNIT, is_stale, systemd_has_unit, unfit};
+use mpu_notify::supervisor::keeper;
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs;
@@ -307,7 +307,7 @@ fn has_filter(host: &Host, process: HostPid) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::nri::presence::{Presence, FOLDER};
+    use crate::nri::presence::{FOLDER, Presence};
     use mpu_host::containers::Runtime;
     use mpu_host::host::fake::FakeHost;
 

@@ -1,6 +1,6 @@
 //! What a check sees: how bad it is, and a way out that can be typed as it is.
 
-use mpu_host::explain::{chain, Explain};
+use mpu_host::explain::{Explain, chain};
 use mpu_host::host::Host;
 use schemars::JsonSchema;
 use serde::Serialize;

@@ -1,9 +1,9 @@
 //! Which engine this host takes: what another one lacks does not matter.
 
 use super::seen::Seen;
+use mpu_engine::Engine;
 use mpu_engine::module::state;
 use mpu_engine::up::{self, Choice, UpOptions};
-use mpu_engine::Engine;
 use mpu_host::config::Config;
 use mpu_host::host::Host;
 use mpu_notify::client;

@@ -5,15 +5,15 @@
 
 use super::error::InstallError;
 use mpu_host::host::Host;
-use mpu_os::file::{is_at, replace_file_atomically, Mode};
+use mpu_os::file::{Mode, is_at, replace_file_atomically};
 use mpu_os::lock::{self, LockError};
-use rustix::fs::{flock, FlockOperation};
+use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File, Permissions};
 use std::io;
 use std::mem;
-use std::os::unix::fs::{symlink, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::thread;

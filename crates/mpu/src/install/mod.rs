@@ -21,11 +21,11 @@ use mpu_engine::module::{plan as module_plan, raise};
 use mpu_engine::{down, up};
 use mpu_host::config::{Asked, Config, Modules};
 use mpu_host::driver::Driver;
-use mpu_host::explain::{chain, Explain};
-use mpu_host::host::{Host, CAP_SYS_MODULE};
+use mpu_host::explain::{Explain, chain};
+use mpu_host::host::{CAP_SYS_MODULE, Host};
 use mpu_host::progress::Progress;
 use mpu_notify::{self as notify, client};
-use mpu_os::file::{replace_file_atomically, Mode};
+use mpu_os::file::{Mode, replace_file_atomically};
 use plan::{Action, Means, Step, StepView};
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -34,7 +34,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 pub use error::InstallError;
-pub use record::{Installed, Record, RECORD};
+pub use record::{Installed, RECORD, Record};
 
 const NOT_BUILT: &str = "the module is not built by DKMS, because this host cannot use it now: `mpu doctor` says why; the notify engine is used";
 const NO_DKMS: &str = "no DKMS: the module is built at the first `mpu up` after a kernel update, not with it";
@@ -199,11 +199,7 @@ fn begin<'a>(
     if !dry_run && !kernel.is_for(host) {
         return Err(InstallError::OtherRoot { root: host.at("/") });
     }
-    if dry_run {
-        Ok(None)
-    } else {
-        Journal::begin(host).map(Some)
-    }
+    if dry_run { Ok(None) } else { Journal::begin(host).map(Some) }
 }
 
 /// Carries out a plan, all or nothing; then what cannot be undone, before anybody else begins.

@@ -2,7 +2,7 @@
 
 use super::journal;
 use super::layout::{self, Item, Layout, VERSION};
-use super::record::{Installed, Record, RECORD};
+use super::record::{Installed, RECORD, Record};
 use mpu_engine::module::state;
 use mpu_host::host::Host;
 use mpu_notify::client;

@@ -1,7 +1,7 @@
 //! Every way in which an installation can break off, on made-up hosts: each must leave the host as it was.
 
 use super::journal::{self, Left};
-use super::plan::{sha256, Kind};
+use super::plan::{Kind, sha256};
 use super::*;
 use mpu_engine::module::load::fake::FakeKernel;
 use mpu_engine::module::raise::fake::Setup;
@@ -10,7 +10,7 @@ use mpu_host::exit::Exit;
 use mpu_host::host::fake::FakeHost;
 use mpu_notify::fake::{self, FakeSupervisor};
 use std::io::{Read, Write};
-use std::os::unix::fs::{symlink, MetadataExt};
+use std::os::unix::fs::{MetadataExt, symlink};
 use std::os::unix::net::UnixListener;
 use std::sync::{Arc, Mutex};
 

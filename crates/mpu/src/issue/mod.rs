@@ -15,7 +15,7 @@ use mpu_host::explain::Facts;
 use mpu_host::host::Host;
 use mpu_host::time;
 use mpu_os::child;
-use mpu_os::file::{create_file_atomically, replace_file_atomically, Mode};
+use mpu_os::file::{Mode, create_file_atomically, replace_file_atomically};
 use std::collections::BTreeMap;
 use std::fmt::{Debug, Write as _};
 use std::fs;
@@ -186,11 +186,7 @@ fn words(text: &str) -> &str {
 
 fn made_of<'a>(text: &'a str, others: &str) -> &'a str {
     let is_allowed = text.len() <= 64 && text.chars().all(|c| c.is_ascii_alphanumeric() || others.contains(c));
-    if is_allowed {
-        text
-    } else {
-        "<not a word>"
-    }
+    if is_allowed { text } else { "<not a word>" }
 }
 
 fn findings(findings: &[Finding], with_names: bool) -> String {

@@ -12,7 +12,7 @@ use crate::report::{Report, Style};
 use columns::{Column, Sort};
 use filter::Filter;
 use mpu_host::exit::Exit;
-use mpu_host::host::{Host, CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH};
+use mpu_host::host::{CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH, Host};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -97,7 +97,9 @@ pub fn notes(host: &Host, seen: &Snapshot) -> Vec<String> {
     }
     let dark = seen.processes.iter().filter(|process| process.uid.is_none()).count();
     if dark > 0 {
-        notes.push(format!("{dark} of the processes ended meanwhile, or /proc hides them (hidepid): nothing but their numbers is known"));
+        notes.push(format!(
+            "{dark} of the processes ended meanwhile, or /proc hides them (hidepid): nothing but their numbers is known"
+        ));
     }
     let reads_all = host.has_capability(CAP_DAC_OVERRIDE) || host.has_capability(CAP_DAC_READ_SEARCH);
     // A process in a namespace of its own and in no known container may be in one whose runtime hides its state.

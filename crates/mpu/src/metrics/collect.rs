@@ -8,13 +8,13 @@
 //! once its thread answers. A second thread is never started, so a part that hangs costs one thread, not one a scrape.
 
 use super::ledger::Ledger;
-use super::page::{page, Facts, HostFacts, Reading};
+use super::page::{Facts, HostFacts, Reading, page};
 use super::usage::{Label, Usage};
 use hyper::body::Bytes;
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-use tokio::sync::{mpsc, oneshot, Mutex};
+use tokio::sync::{Mutex, mpsc, oneshot};
 
 /// Why a part is not on a page, in words for the log.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

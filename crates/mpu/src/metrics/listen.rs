@@ -165,11 +165,7 @@ mod tests {
             let tried = std::cell::RefCell::new(Vec::new());
             let bound = tcp(at.parse().expect("an address"), |at| {
                 tried.borrow_mut().push(at.to_string());
-                if at.is_ipv6() {
-                    Err(io::Error::from_raw_os_error(errno))
-                } else {
-                    Ok(())
-                }
+                if at.is_ipv6() { Err(io::Error::from_raw_os_error(errno)) } else { Ok(()) }
             });
             (bound.map_err(|error| error.raw_os_error()), tried.into_inner())
         };

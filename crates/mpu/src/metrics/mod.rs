@@ -25,11 +25,11 @@ pub use options::{MetricsOptions, Way};
 
 use collect::{Exporter, Patience, Sources};
 use hyper::body::Bytes;
-use mpu_host::explain::{chain, Explain};
+use mpu_host::explain::{Explain, chain};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::signal::unix::{signal, SignalKind};
+use tokio::signal::unix::{SignalKind, signal};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Done {

@@ -4,7 +4,7 @@
 
 use super::families as f;
 use super::ledger::Ledger;
-use super::text::{clean, Labels, Text};
+use super::text::{Labels, Text, clean};
 use super::usage::{Gpu, Label, Sum, Usage};
 use mpu_core::Reason;
 use mpu_engine::observe::{Cost, Observed};

@@ -8,7 +8,7 @@ use super::usage::{Amounts, Container, Gpu, Known, Usage, Use};
 use crate::processes::{self, GpuProcess, Snapshot};
 use mpu_engine::observe;
 use mpu_host::driver::Driver;
-use mpu_host::explain::{chain, Explain};
+use mpu_host::explain::{Explain, chain};
 use mpu_host::host::Host;
 use std::error::Error;
 use std::io::Read;

@@ -3,7 +3,7 @@
 //! Owns how: whole or not at all, readable for a collector that is not root. What is no file is left alone, a link too.
 
 use super::error::MetricsError;
-use mpu_os::file::{replace_file_atomically, Mode};
+use mpu_os::file::{Mode, replace_file_atomically};
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;

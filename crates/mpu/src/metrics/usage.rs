@@ -220,7 +220,7 @@ impl Amounts {
 /// A PID between the exporter and its child: its number.
 mod host_pid {
     use super::HostPid;
-    use serde::{de::Error, Deserialize, Deserializer, Serializer};
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
 
     pub fn serialize<S: Serializer>(pid: &HostPid, out: S) -> Result<S::Ok, S::Error> {
         out.serialize_u32(pid.get())

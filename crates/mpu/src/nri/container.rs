@@ -3,9 +3,9 @@
 //! Owns the way between NRI's messages and OCI's words, and the reasons ([`Left`]) why a container is left as it is besides those of
 //! `mpu_seccomp`. **Never loosens a profile**: one that is not known, or not known whole, is not replaced.
 
-use mpu_seccomp::{listen, Notify, Without};
+use mpu_seccomp::{Notify, Without, listen};
 use prost::Message;
-use serde_json::{json, Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::engines::Engine;
 use super::proto::{Adjustment, Argument, Container, Created, Errno, LinuxAdjustment, Seccomp, Syscall, UNCONFINED};

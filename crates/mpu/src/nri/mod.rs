@@ -21,11 +21,11 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::builder::PossibleValuesParser;
 use clap::ValueHint;
+use clap::builder::PossibleValuesParser;
 use mpu_host::explain::chain;
 use mpu_seccomp::{Notify, NotifyPolicy, SOCKET};
-use rustix::event::{poll, PollFd, PollFlags, Timespec};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 pub use error::NriError;
 use presence::{Presence, Standing};

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use mpu_core::HostPid;
 use mpu_host::host::Host;
-use mpu_os::file::{read_bounded, Links};
+use mpu_os::file::{Links, read_bounded};
 use mpu_os::lock::{self, LockError};
 use schemars::JsonSchema;
 use sd_notify::NotifyState;
@@ -155,7 +155,7 @@ mod tests {
     use super::*;
     use mpu_host::host::fake::FakeHost;
     use mpu_os::file::is_at;
-    use rustix::fs::{flock, FlockOperation};
+    use rustix::fs::{FlockOperation, flock};
 
     #[test]
     fn plugin_is_visible_while_rewriting_its_file() {

@@ -11,6 +11,7 @@ use mpu_host::explain::chain;
 use mpu_seccomp::Notify;
 use prost::Message as _;
 
+use super::NAME;
 use super::container::armed;
 use super::engines::Engine;
 use super::error::Lost;
@@ -19,8 +20,7 @@ use super::proto::{
     Configure, Configured, CreateContainer, Created, RegisterPlugin, Request, Response, Status, Synchronize,
     Synchronized,
 };
-use super::trunk::{Came, Message, Trunk, PLUGIN, REQUEST, RESPONSE, RUNTIME};
-use super::NAME;
+use super::trunk::{Came, Message, PLUGIN, REQUEST, RESPONSE, RUNTIME, Trunk};
 
 const PLUGIN_SERVICE: &str = "nri.pkg.api.v1alpha1.Plugin";
 const RUNTIME_SERVICE: &str = "nri.pkg.api.v1alpha1.Runtime";

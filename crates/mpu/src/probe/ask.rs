@@ -2,10 +2,10 @@
 //!
 //! Owns the limit of time. What the child saw is not looked at: the module's own counts tell (`engine::module::proof`).
 
-use super::{measure, this_program, Under};
+use super::{Under, measure, this_program};
 use mpu_host::driver::Driver;
 use mpu_host::explain::chain;
-use mpu_host::host::{Host, CAP_SYS_ADMIN};
+use mpu_host::host::{CAP_SYS_ADMIN, Host};
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;

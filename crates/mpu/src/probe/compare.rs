@@ -3,11 +3,11 @@
 //! Owns the comparison; the measurement is [`super::measure`]'s. Says nothing: the words are the command's.
 
 use super::verdict::{self, Fault, Verdict};
-use super::{measure, this_program, Evidence, ProbeError, Under};
-use mpu_engine::module::state;
+use super::{Evidence, ProbeError, Under, measure, this_program};
 use mpu_engine::Engine;
+use mpu_engine::module::state;
 use mpu_host::driver::{self, Driver, Numbering};
-use mpu_host::host::{Host, CAP_SYS_ADMIN};
+use mpu_host::host::{CAP_SYS_ADMIN, Host};
 use mpu_notify::guest;
 use schemars::JsonSchema;
 use serde::Serialize;

@@ -15,11 +15,11 @@ pub use ask::ask;
 
 use look::Sighting;
 use mpu_engine::module::state::StateError;
-use mpu_host::driver::{Driver, Release, NEWEST_KNOWN};
+use mpu_host::driver::{Driver, NEWEST_KNOWN, Release};
 use mpu_host::exit::Exit;
-use mpu_host::explain::{chain, Explain, Facts};
+use mpu_host::explain::{Explain, Facts, chain};
 use mpu_host::explain_by_facts;
-use mpu_host::host::{Host, CAP_SYS_ADMIN};
+use mpu_host::host::{CAP_SYS_ADMIN, Host};
 use mpu_host::own;
 use mpu_host::progress::Progress;
 use mpu_notify::guest;

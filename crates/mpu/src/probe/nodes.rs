@@ -5,7 +5,7 @@
 
 use mpu_host::host::Host;
 use mpu_rm::{Nodes, RmError};
-use rustix::fs::{makedev, mknodat, FileType, Mode, CWD};
+use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;

@@ -110,8 +110,8 @@ fn first_true<const N: usize>(choices: [(bool, Numbering); N]) -> Option<Numberi
 pub(crate) mod fake {
     //! What a driver of each era shows a child 1 (5123 on the host) with a second thread 2, beside a host process 415.
 
-    use super::super::look::{Details, Sighting};
     use super::super::Evidence;
+    use super::super::look::{Details, Sighting};
     use mpu_rm::Samples;
 
     /// The evidence that an era's faults leave, as the sources and the measurements say.

@@ -6,7 +6,7 @@
 
 use super::seen::Mig;
 use nvml_wrapper::enums::device::UsedGpuMemory;
-use nvml_wrapper::error::{nvml_sym, nvml_try, nvml_try_count, NvmlError};
+use nvml_wrapper::error::{NvmlError, nvml_sym, nvml_try, nvml_try_count};
 use nvml_wrapper::struct_wrappers::device::ProcessInfo;
 use nvml_wrapper::{Device, Nvml};
 use nvml_wrapper_sys::bindings::{nvmlMemory_t, nvmlProcessInfo_v1_t};

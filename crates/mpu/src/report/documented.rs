@@ -1,7 +1,7 @@
 //! Holds `docs/cli.md` to the JSON that commands print, both ways, and that JSON to its schema.
 
 use super::answers;
-use serde_json::{json, Map, Value};
+use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
 
 const PAGE: &str = include_str!("../../../../docs/cli.md");

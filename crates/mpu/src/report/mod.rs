@@ -9,7 +9,7 @@ mod answers;
 pub(crate) mod documented;
 
 use mpu_host::exit::Exit;
-use mpu_host::explain::{causes, Explain};
+use mpu_host::explain::{Explain, causes};
 use schemars::JsonSchema;
 use serde::Serialize;
 use std::fmt::Write as _;

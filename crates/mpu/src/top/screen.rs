@@ -9,8 +9,8 @@ use super::options::TopOptions;
 use super::view;
 use crate::processes::{Monitor, Snapshot};
 use mpu_host::host::Host;
-use ratatui::crossterm::event::{self, Event};
 use ratatui::DefaultTerminal;
+use ratatui::crossterm::event::{self, Event};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::io;
@@ -105,11 +105,13 @@ fn look_on(host: Host, mut monitor: Monitor, interval: Duration, paces: Receiver
 }
 
 fn watch_keys(tell: Sender<Happening>) {
-    thread::spawn(move || loop {
-        let happening = event::read().map_or_else(Happening::Trouble, Happening::Terminal);
-        let last = matches!(happening, Happening::Trouble(_));
-        if tell.send(happening).is_err() || last {
-            return;
+    thread::spawn(move || {
+        loop {
+            let happening = event::read().map_or_else(Happening::Trouble, Happening::Terminal);
+            let last = matches!(happening, Happening::Trouble(_));
+            if tell.send(happening).is_err() || last {
+                return;
+            }
         }
     });
 }

@@ -1,14 +1,14 @@
 //! How `mpu top` looks: GPUs above, processes below, keys at the foot. Draws into any frame, of any size, without a panic.
 
 use super::app::{App, Mode};
-use crate::listing::columns::{harmless, Column};
+use crate::listing::columns::{Column, harmless};
 use crate::listing::table;
 use crate::processes::{Gpu, Snapshot};
+use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Clear, Paragraph, Sparkline};
-use ratatui::Frame;
 use std::collections::VecDeque;
 
 const TITLE: Style = Style::new().add_modifier(Modifier::BOLD);
@@ -83,11 +83,7 @@ fn headline(app: &App) -> Line<'static> {
 }
 
 fn plural(count: usize, ending: &'static str) -> &'static str {
-    if count == 1 {
-        ""
-    } else {
-        ending
-    }
+    if count == 1 { "" } else { ending }
 }
 
 fn draw_gpus(frame: &mut Frame, area: Rect, seen: &Snapshot, app: &App, each: u16) {

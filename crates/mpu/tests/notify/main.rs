@@ -179,7 +179,9 @@ fn killing_the_supervisor_again_and_again_loses_no_call() {
         return;
     }
     // Eight callers in four namespaces; the shell ends once they have.
-    let callers = format!("export {CALLS}=1500; for i in 1 2 3 4; do $MPU run -- sh -c '{CALLER} & {CALLER}; wait' & all=\"${{all-}} $!\"; done");
+    let callers = format!(
+        "export {CALLS}=1500; for i in 1 2 3 4; do $MPU run -- sh -c '{CALLER} & {CALLER}; wait' & all=\"${{all-}} $!\"; done"
+    );
     let (stage, mut out) = Stage::up(&format!("{TELL}; {callers}; wait $all; echo over; read end; tell retire; wait"));
     let began = Instant::now();
     let (tell, told) = std::sync::mpsc::channel();

@@ -10,7 +10,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use crate::wire::{bytes, message, number, Fields};
+use crate::wire::{Fields, bytes, message, number};
 
 const PLUGIN: u32 = 1;
 const RUNTIME: u32 = 2;

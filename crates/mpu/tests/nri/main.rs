@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use engine::{Connection, Engine};
 use plugin::{Place, Plugin};
-use wire::{bytes, message, number, Fields};
+use wire::{Fields, bytes, message, number};
 
 /// An engine that can do all that is needed.
 const NEW: (&str, &str) = ("containerd", "v2.3.1");
@@ -235,7 +235,9 @@ fn only_eligible_containers_get_the_listener() {
         log.contains("containerd 2.1.9+ds1 lets no plugin set a seccomp profile")
             && log.contains("fix: containerd 2.3")
     );
-    assert!(log.contains("cri-o 1.34.4 does not say which rules a container's seccomp profile has, so only containers"));
+    assert!(
+        log.contains("cri-o 1.34.4 does not say which rules a container's seccomp profile has, so only containers")
+    );
 }
 
 #[test]

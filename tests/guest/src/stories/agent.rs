@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use crate::pod::Pod;
 use crate::pod::PRIVILEGED;
+use crate::pod::Pod;
 use crate::pod::RUNTIME_CLASS;
 use crate::stories::common::*;
 

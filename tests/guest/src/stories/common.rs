@@ -2,20 +2,20 @@
 
 pub(super) use std::time::{Duration, Instant};
 
-pub(super) use anyhow::{anyhow, bail, ensure, Context, Result};
+pub(super) use anyhow::{Context, Result, anyhow, bail, ensure};
 
 pub(super) use crate::answer::answer;
 pub(super) use crate::callers::Callers;
-pub(super) use crate::command::{must, run, Output};
+pub(super) use crate::command::{Output, must, run};
 pub(super) use crate::container::Container;
 pub(super) use crate::engine::Engine;
 pub(super) use crate::holder::Holder;
 pub(super) use crate::nvctl::{self, Answer};
 pub(super) use crate::processes;
 pub(super) use crate::real::Real;
-pub(super) use crate::scene::{sorted, Scene};
-pub(super) use crate::stage::{unload_module, Stage};
-pub(super) use crate::story::{once, Fault, Story, Without};
+pub(super) use crate::scene::{Scene, sorted};
+pub(super) use crate::stage::{Stage, unload_module};
+pub(super) use crate::story::{Fault, Story, Without, once};
 pub(super) use crate::supervisor;
 pub(super) use crate::wait::until;
 

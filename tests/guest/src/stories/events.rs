@@ -1,7 +1,7 @@
 //! Events that programs subscribe to and fetch.
 
 use crate::stories::common::*;
-use crate::stories::hostile::{secret, ASKED_FOR_THE_CALLER, SWAPPED_AT_ONCE};
+use crate::stories::hostile::{ASKED_FOR_THE_CALLER, SWAPPED_AT_ONCE, secret};
 use crate::stories::policy::in_pod;
 
 const NEWEST: &str = "drivers have these events from 615 on";

@@ -163,11 +163,7 @@ fn three_hundred_processes_are_listed(stage: &Stage, scene: &Scene) -> Result<()
 /// What NVML is asked: a made-up GPU has no sessions.
 fn queries(stage: &Stage) -> &'static [&'static str] {
     const ALL: &[&str] = &["compute", "util", "acct", "enc", "fbc"];
-    if stage.release().is_some() {
-        &ALL[..3]
-    } else {
-        ALL
-    }
+    if stage.release().is_some() { &ALL[..3] } else { ALL }
 }
 
 /// NVML in a container, past its runtime.

@@ -2,8 +2,8 @@
 
 use std::process::Command;
 
-use crate::client::pids;
 use crate::client::Client;
+use crate::client::pids;
 use crate::stories::common::*;
 
 pub const STORIES: &[Story] = &[

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use rustix::mount::{mount, MountFlags};
+use rustix::mount::{MountFlags, mount};
 use rustix::system::finit_module;
 
 use crate::stories::common::*;

@@ -1,7 +1,7 @@
 //! What the real nvidia-smi shows in a container, listing by listing.
 
-use crate::client::pids;
 use crate::client::Client;
+use crate::client::pids;
 use crate::stories::common::*;
 
 pub const STORIES: &[Story] = &[

@@ -182,7 +182,8 @@ impl Told {
         let seed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_micros();
         let own: Vec<String> = scene.own().iter().map(|pid| format!("--own {pid}")).collect();
         let own = own.join(" ");
-        let text = scene.a.script(&format!("nvtaint --seed {seed} --calls {calls} {how} {own} {FROM} {TO}; echo ended $?"))?;
+        let text =
+            scene.a.script(&format!("nvtaint --seed {seed} --calls {calls} {how} {own} {FROM} {TO}; echo ended $?"))?;
         let has_ended = text.lines().any(|line| line.starts_with("hits "));
         ensure!(has_ended, "nvtaint did not come to its end with the seed {seed}: {text}");
         Ok(Self { text })

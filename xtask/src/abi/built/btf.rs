@@ -6,14 +6,14 @@ use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
 use std::rc::Rc;
 
-use anyhow::{ensure, Context, Result};
+use anyhow::{Context, Result, ensure};
 use btf_rs::{Btf, BtfType, Type as Kind};
 
-use super::super::c::{built_in, Headers, Member, Number, Record, Type};
+use super::super::c::{Headers, Member, Number, Record, Type, built_in};
 use super::super::judge::is_sensitive;
-use super::super::tree::{is_escape, Carrier, Control, Reach, Tree};
-use super::dwarf::{plainly, prototype as written_prototype, BIGGEST, DEEPEST};
-use super::{add_escapes, is_helper, Expected};
+use super::super::tree::{Carrier, Control, Reach, Tree, is_escape};
+use super::dwarf::{BIGGEST, DEEPEST, plainly, prototype as written_prototype};
+use super::{Expected, add_escapes, is_helper};
 
 /// Reads the types of a module; `base` is the file with those of its kernel, which it is a supplement to.
 pub fn tree(bytes: &[u8], base: &Path, expected: &Expected) -> Result<Tree> {

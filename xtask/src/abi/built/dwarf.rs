@@ -3,13 +3,13 @@
 //! Knows nothing of drivers but where their headers are kept. An object repeats every type in each of its several hundred
 //! units: a first walk notes where each name is declared first, and only what is asked for afterwards is taken in.
 
-use std::collections::{hash_map, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, hash_map};
 use std::rc::Rc;
 
-use anyhow::{bail, ensure, Context, Result};
+use anyhow::{Context, Result, bail, ensure};
 use gimli::{AttributeValue, DebuggingInformationEntry, DwAt, DwTag, EndianSlice, LittleEndian, Unit, UnitOffset};
 
-use super::super::c::{built_in, Headers, Member, Number, Record, Type};
+use super::super::c::{Headers, Member, Number, Record, Type, built_in};
 
 /// Bytes of a type, and entries of an array. What is more is a damaged file.
 pub const BIGGEST: usize = 1 << 24;

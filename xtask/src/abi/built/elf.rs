@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use anyhow::{ensure, Context, Result};
+use anyhow::{Context, Result, ensure};
 use object::read::{Object, ObjectSection, ObjectSymbol};
 use object::{CompressionFormat, ObjectKind, RelocationKind, RelocationTarget, SectionIndex, SymbolKind};
 
@@ -82,7 +82,7 @@ impl<'a> Elf<'a> {
             Some((name.to_owned(), (section.index(), at), symbol.size() as usize))
         });
         let mut out: Vec<(String, Place, usize)> = named.collect();
-        out.sort_by(|a, b| (&a.0, a.1 .1).cmp(&(&b.0, b.1 .1)));
+        out.sort_by(|a, b| (&a.0, a.1.1).cmp(&(&b.0, b.1.1)));
         out
     }
 

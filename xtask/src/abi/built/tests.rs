@@ -8,11 +8,11 @@ use std::process::Command;
 
 use tempfile::TempDir;
 
-use super::super::judge::{judge, List, Verdict};
-use super::super::tests::{changed, check, judged, known, shown, write, Made, CHANGES, CLASS, CTRL, ROWS, TYPES};
+use super::super::judge::{List, Verdict, judge};
+use super::super::tests::{CHANGES, CLASS, CTRL, Made, ROWS, TYPES, changed, check, judged, known, shown, write};
 use super::super::tree::{Reach, Tree};
 use super::super::{is_alarm, outcome};
-use super::{functions_of_module, read, read_host, Expected};
+use super::{Expected, functions_of_module, read, read_host};
 use crate::outcome::Outcome;
 
 /// Pairs of a built object and the source tree of the same release, `OBJECT=TREE` with colons between them.

@@ -1,7 +1,7 @@
 //! Constant expressions: the sizes of arrays, the numbers of controls, the conditions of `#if`. What has no value is named.
 
 use super::tokens::{between_commas, closing, is_word, number};
-use super::{built_in, plain, Headers, Token, Type};
+use super::{Headers, Token, Type, built_in, plain};
 
 /// What is defined where MPU runs; everything else that a header asks for with `#ifdef` is not.
 pub fn is_defined(name: &str) -> bool {

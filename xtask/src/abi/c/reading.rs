@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use super::expression::is_defined;
 use super::tokens::{between_commas, closing, is_word, lines};
-use super::{plain, Enumerator, Headers, Macro, Member, Number, Record, Token, Type};
+use super::{Enumerator, Headers, Macro, Member, Number, Record, Token, Type, plain};
 
 impl Headers {
     /// Takes in what a file declares.

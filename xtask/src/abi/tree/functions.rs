@@ -1,6 +1,6 @@
 //! Functions in a source file: prototypes by their types alone, bodies, and calls.
 
-use super::super::c::tokens::{between_commas, closing, is_word, Token};
+use super::super::c::tokens::{Token, between_commas, closing, is_word};
 use super::super::names::names_pid;
 
 /// Functions that are declared or defined at the top, with their types.

@@ -1,6 +1,6 @@
 //! The generated tables of exported methods: number, flags, access right and type of the parameters of each control.
 
-use anyhow::{ensure, Context, Result};
+use anyhow::{Context, Result, ensure};
 
 use super::super::c::tokens::{number, tokens};
 use super::{Control, Flags};

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use super::{file_circles, name, neighbour_circles, Circle};
+use super::{Circle, file_circles, name, neighbour_circles};
 use crate::tidy::imports::Target;
 
 type Files<'a> = &'a [(&'a str, &'a str)];
@@ -82,8 +82,7 @@ fn every_spelling_of_an_import_is_read() {
         ("g.rs", "struct G; // use crate::b;\nconst TEXT: &str = \"use crate::c\";"),
         ("inline/h.rs", "use super::super::a;"),
     ];
-    let expected =
-        "a -> b, a -> c, b -> c, b -> crate, b -> d, c -> d, crate -> a, d -> e, d -> f, e -> g, f -> crate, f -> g, inline::h -> a";
+    let expected = "a -> b, a -> c, b -> c, b -> crate, b -> d, c -> d, crate -> a, d -> e, d -> f, e -> g, f -> crate, f -> g, inline::h -> a";
     assert_eq!(arrows(files), expected);
 }
 

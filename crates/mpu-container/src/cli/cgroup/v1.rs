@@ -2,8 +2,8 @@
 //!
 //! Source: Linux, `Documentation/admin-guide/cgroup-v1/devices.rst`.
 
-use super::program::Numbers;
 use super::CgroupError;
+use super::program::Numbers;
 use std::fs;
 use std::path::{Path, PathBuf};
 

@@ -8,10 +8,10 @@
 //! the scope's program counts, too.
 
 use super::program::{self, Numbers};
-use super::{sys, CgroupError};
+use super::{CgroupError, sys};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
-use rustix::process::{getrlimit, setrlimit, Resource, Rlimit};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 

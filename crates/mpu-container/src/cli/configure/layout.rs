@@ -3,7 +3,7 @@
 //! Source: libnvidia-container, `src/nvc_container.c` and `src/cli/compat_mode.c`: which folders, and which of
 //! the image's libraries fit beside which driver; Debian's multiarch specification; NVIDIA, "CUDA Compatibility".
 
-use crate::beneath::{Beneath, BeneathError, Root, MOST_NAMES};
+use crate::beneath::{Beneath, BeneathError, MOST_NAMES, Root};
 use crate::cli::args::CompatMode;
 use rustix::fs::FileType;
 use std::ffi::{OsStr, OsString};

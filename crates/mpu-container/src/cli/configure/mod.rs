@@ -12,7 +12,7 @@ mod supplies;
 
 use super::args::CompatMode;
 use super::cgroup::{CgroupError, DeviceCgroup};
-use super::enter::{in_user_namespace, Namespace, Process};
+use super::enter::{Namespace, Process, in_user_namespace};
 use super::log::Log;
 use crate::beneath::host::Peers;
 use crate::beneath::{BeneathError, Root};
@@ -22,7 +22,7 @@ use layout::Layout;
 use place::{PlaceError, Placed};
 use std::io;
 use std::path::PathBuf;
-pub use supplies::{files, Order};
+pub use supplies::{Order, files};
 use supplies::{Supplies, SupplyError};
 use thiserror::Error;
 
@@ -139,19 +139,11 @@ struct Ways {
 
 impl Ways {
     fn enter(&self) -> io::Result<()> {
-        if self.apart {
-            self.inside.enter()
-        } else {
-            Ok(())
-        }
+        if self.apart { self.inside.enter() } else { Ok(()) }
     }
 
     fn leave(&self) -> io::Result<()> {
-        if self.apart {
-            self.home.enter()
-        } else {
-            Ok(())
-        }
+        if self.apart { self.home.enter() } else { Ok(()) }
     }
 }
 

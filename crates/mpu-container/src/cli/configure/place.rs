@@ -11,7 +11,7 @@ use crate::beneath::{Beneath, BeneathError, Restrictions, Root, Tree};
 use crate::cli::enter::Process;
 use crate::cli::log::Log;
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, StatVfsMountFlags, CWD};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, StatVfsMountFlags};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
 use std::ffi::OsString;

@@ -42,9 +42,9 @@ fn check(host: &Host, capabilities: &str, expected: &[&str]) {
     let libraries = found.libraries.iter().map(|library| &library.file);
     let others = [&found.programs, &found.firmware, &found.sockets, &found.data].into_iter().flatten();
     let all: Vec<&File> = libraries.chain(others).collect();
-    assert!(all
-        .iter()
-        .all(|file| file.host.starts_with(host.path().canonicalize().expect("a root")) && file.host.exists()));
+    assert!(
+        all.iter().all(|file| file.host.starts_with(host.path().canonicalize().expect("a root")) && file.host.exists())
+    );
     let short =
         |path: &Path| path.display().to_string().replace(VERSION, "V").replace("/usr/lib/x86_64-linux-gnu", "64");
     let mut paths: Vec<String> = all.iter().map(|file| short(&file.container)).collect();

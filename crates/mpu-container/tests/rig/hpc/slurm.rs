@@ -6,7 +6,7 @@
 use super::{enroot, has_the_second, set_up};
 use crate::container::Container;
 use crate::host::{Driver, Host};
-use crate::wrapper::{configure, WRAPPER};
+use crate::wrapper::{WRAPPER, configure};
 
 const PCI: &str = "mount -t tmpfs bus /sys/bus; for gpu in /proc/driver/nvidia/gpus/*; do
     mkdir -p /sys/bus/pci/drivers/nvidia/${gpu##*/}; echo 0-1 > /sys/bus/pci/drivers/nvidia/${gpu##*/}/local_cpulist; done";

@@ -2,7 +2,7 @@
 
 use super::*;
 use mpu_host::explain::Explain;
-use mpu_host::host::fake::{FakeHost, CONFIG, RELEASE};
+use mpu_host::host::fake::{CONFIG, FakeHost, RELEASE};
 
 #[test]
 fn tools_of_a_host_in_order_are_found() {

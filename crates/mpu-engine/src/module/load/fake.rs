@@ -52,11 +52,7 @@ fn text(path: &Path) -> &str {
 fn next(list: &RefCell<Vec<i32>>) -> io::Result<()> {
     let mut list = list.borrow_mut();
     let errno = if list.is_empty() { 0 } else { list.remove(0) };
-    if errno == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::from_raw_os_error(errno))
-    }
+    if errno == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(errno)) }
 }
 
 impl Kernel for FakeKernel<'_> {

@@ -70,10 +70,9 @@ fn failed_unpack_keeps_previous_module() {
         assert_eq!(fs::read(path.with_file_name(NEXT)).expect("two"), b"two");
     }
     fake.remove("/usr/bin/zstd");
-    assert!(unpack(&fake)
-        .expect_err("no tool")
-        .to_string()
-        .contains("cannot be unpacked: there is no zstd on this host"));
+    assert!(
+        unpack(&fake).expect_err("no tool").to_string().contains("cannot be unpacked: there is no zstd on this host")
+    );
 }
 
 /// A process that reads the store while others unpack finds both files, whole, at every moment.

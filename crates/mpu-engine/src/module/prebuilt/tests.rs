@@ -3,7 +3,7 @@
 use super::fake::put;
 use super::*;
 use mpu_host::host::fake::{FakeHost, RELEASE};
-use std::os::unix::fs::{symlink, PermissionsExt};
+use std::os::unix::fs::{PermissionsExt, symlink};
 
 const THIS: &str = env!("CARGO_PKG_VERSION");
 

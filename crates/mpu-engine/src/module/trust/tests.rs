@@ -3,7 +3,7 @@
 use super::*;
 use mpu_host::host::fake::FakeHost;
 use std::io::Read;
-use std::os::unix::fs::{symlink, PermissionsExt};
+use std::os::unix::fs::{PermissionsExt, symlink};
 
 /// `/a/b/file`, and `/opt` beside it, all of it root's alone.
 fn in_order() -> FakeHost {

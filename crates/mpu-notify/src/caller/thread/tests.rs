@@ -146,7 +146,7 @@ fn bytes_read() -> Option<u64> {
 
 #[test]
 fn refusal_of_epoll_reads_little() {
-    use rustix::event::{epoll, eventfd, EventfdFlags};
+    use rustix::event::{EventfdFlags, epoll, eventfd};
     use std::os::fd::AsRawFd;
     let Some(before) = bytes_read() else {
         println!("skipped: this kernel does not count what is read");

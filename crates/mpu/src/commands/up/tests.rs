@@ -2,10 +2,10 @@
 
 use super::*;
 use mpu_engine::module::load::fake::FakeKernel;
-use mpu_engine::module::proof::fake::{cannot, misses, only_enters, translates};
 use mpu_engine::module::proof::Ask;
-use mpu_engine::module::raise::fake::Setup;
+use mpu_engine::module::proof::fake::{cannot, misses, only_enters, translates};
 use mpu_engine::module::raise::ModuleOptions;
+use mpu_engine::module::raise::fake::Setup;
 use mpu_engine::module::record::Record;
 use mpu_engine::module::{sources, state};
 use mpu_host::config::{Asked, FILE};

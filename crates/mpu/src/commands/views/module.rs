@@ -172,8 +172,10 @@ impl StateView {
                 format!("{}: {why}; nothing is redirected", style.bad("refused"))
             }
             (Phase::Retired, _) => {
-                format!("{}: the redirects are removed, and nothing is translated; `mpu up` reloads the module",
-                    style.bad("retired"))
+                format!(
+                    "{}: the redirects are removed, and nothing is translated; `mpu up` reloads the module",
+                    style.bad("retired")
+                )
             }
             (other, _) => format!("{}: a state that this mpu does not know", style.warn(other.word())),
         }

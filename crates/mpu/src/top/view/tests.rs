@@ -4,9 +4,9 @@ use super::*;
 use crate::listing::columns::Sort;
 use crate::listing::filter::Filter;
 use crate::listing::tests::seen;
+use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
-use ratatui::Terminal;
 use std::time::Duration;
 
 fn app() -> App {
