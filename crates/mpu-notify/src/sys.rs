@@ -402,9 +402,9 @@ impl Journal {
     }
 
     /// Takes a place for one thread; none if it is another's or beyond the end.
-    pub(crate) fn place(self: &Arc<Journal>, index: usize) -> Option<ProcessCache> {
+    pub(crate) fn place(self: &Arc<Journal>, index: usize) -> Option<JournalPlace> {
         let free = index < self.places && self.used.lock().unwrap_or_else(PoisonError::into_inner).insert(index);
-        free.then(|| ProcessCache { journal: self.clone(), index })
+        free.then(|| JournalPlace { journal: self.clone(), index })
     }
 }
 
@@ -416,12 +416,12 @@ impl Drop for Journal {
 }
 
 /// A place that is one thread's.
-pub(crate) struct ProcessCache {
+pub(crate) struct JournalPlace {
     journal: Arc<Journal>,
     index: usize,
 }
 
-impl ProcessCache {
+impl JournalPlace {
     pub(crate) fn get(&mut self) -> &mut Place {
         // SAFETY: the index is below the number of places that are mapped.
         let place = unsafe { self.journal.base.add(self.index) };
@@ -436,7 +436,7 @@ impl ProcessCache {
     }
 }
 
-impl Drop for ProcessCache {
+impl Drop for JournalPlace {
     fn drop(&mut self) {
         self.journal.used.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.index);
     }

@@ -106,10 +106,10 @@ impl Target {
     /// The last module that a path names, and whether nothing of the path is left.
     fn follow(&self, from: usize, path: &[String], depth: usize) -> Option<(usize, bool)> {
         let (first, rest) = path.split_first()?;
-        if let ("crate", [name]) = (first.as_str(), rest) {
-            if let Some(at) = self.modules.iter().position(|module| module.found.macros.contains(name)) {
-                return Some((at, false));
-            }
+        if let ("crate", [name]) = (first.as_str(), rest)
+            && let Some(at) = self.modules.iter().position(|module| module.found.macros.contains(name))
+        {
+            return Some((at, false));
         }
         let (mut at, mut whole) = match first.as_str() {
             "crate" => (0, true),

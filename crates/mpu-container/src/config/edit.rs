@@ -117,10 +117,8 @@ fn with(text: &str, key: &Key, value: Value) -> Result<String, EditError> {
     let words: Vec<&str> = key.name.split('.').collect();
     let Some((word, tables)) = words.split_last() else { return Ok(text.to_string()) };
     let there = words.iter().try_fold(document.as_item(), |item, word| item.get(word)).is_some();
-    if !there {
-        if let Some(text) = uncommented(text, tables, word, &value) {
-            return Ok(text);
-        }
+    if !there && let Some(text) = uncommented(text, tables, word, &value) {
+        return Ok(text);
     }
     let mut table = document.as_item_mut();
     for (depth, name) in tables.iter().enumerate() {

@@ -60,11 +60,11 @@ pub(super) fn make_control(root: &DriverRoot, dry: bool, told: &mut dyn FnMut(St
     let mut known = control(root);
     // Modeset's number is NVIDIA's, and never was another. Hosts without displays do not load the module, but programs
     // that make these nodes on such hosts expect all four.
-    if let Some(ctl) = known.iter().find(|node| node.container == Path::new(CONTROL[0])).cloned() {
-        if !known.iter().any(|node| node.container == Path::new(CONTROL[1])) {
-            let host = ctl.host.with_file_name("nvidia-modeset");
-            known.push(Node { host, container: CONTROL[1].into(), major: ctl.major, minor: MODESET });
-        }
+    if let Some(ctl) = known.iter().find(|node| node.container == Path::new(CONTROL[0])).cloned()
+        && !known.iter().any(|node| node.container == Path::new(CONTROL[1]))
+    {
+        let host = ctl.host.with_file_name("nvidia-modeset");
+        known.push(Node { host, container: CONTROL[1].into(), major: ctl.major, minor: MODESET });
     }
     let named = |path| known.iter().find(|node| node.container == Path::new(path)).ok_or(NodeError::NoNumber(path));
     for node in CONTROL.into_iter().map(named).collect::<Result<Vec<_>, _>>()? {

@@ -123,10 +123,10 @@ fn limit(region: &str, cgroup: &Path, limits: MemoryLimits, records: Option<&Pat
     // The file is in the topmost cgroup alone.
     let capacity = cgroup.ancestors().find_map(|folder| read(&folder.join("dmem.capacity"), region).ok().flatten());
     let asked = [limits.soft, limits.hard].into_iter().filter(|value| *value != MemoryLimits::NONE).max();
-    if let (Some(asked), Some(capacity)) = (asked, capacity) {
-        if asked > capacity {
-            return Err(LimitError::TooMuch { asked, capacity });
-        }
+    if let (Some(asked), Some(capacity)) = (asked, capacity)
+        && asked > capacity
+    {
+        return Err(LimitError::TooMuch { asked, capacity });
     }
     for (file, value) in [("dmem.max", limits.hard), ("dmem.min", limits.soft)] {
         set(&cgroup.join(file), region, value)?;

@@ -48,10 +48,10 @@ pub(super) fn gpus(root: &DriverRoot) -> Result<Vec<Gpu>, DriverError> {
         };
         let node = root.devices.join(format!("dev/nvidia{minor}"));
         // The driver learns a GPU's UUID when it starts it, which is when its node is opened.
-        if field(&facts, "GPU UUID").is_none_or(|uuid| uuid.contains('?')) {
-            if let Ok(_started) = fs::File::options().read(true).write(true).open(&node) {
-                facts = read()?;
-            }
+        if field(&facts, "GPU UUID").is_none_or(|uuid| uuid.contains('?'))
+            && let Ok(_started) = fs::File::options().read(true).write(true).open(&node)
+        {
+            facts = read()?;
         }
         let gpu = Gpu {
             index: 0,

@@ -164,10 +164,10 @@ pub(super) fn has_comments(text: &str) -> bool {
 
 fn begin(root: &mut DocumentMut, of: &str, version: i64) {
     root.insert("version", value(version));
-    if of.trim().is_empty() {
-        if let Some(mut key) = root.key_mut("version") {
-            key.leaf_decor_mut().set_prefix(MADE);
-        }
+    if of.trim().is_empty()
+        && let Some(mut key) = root.key_mut("version")
+    {
+        key.leaf_decor_mut().set_prefix(MADE);
     }
 }
 

@@ -70,10 +70,10 @@ fn names(folder: &Path, depth: u32, left: &mut usize, text: &mut String) {
         if depth > 0 {
             let _ = write!(text, "{} ", name.to_string_lossy());
             names(&entry.path(), depth - 1, left, text);
-        } else if name.to_string_lossy().starts_with("nvidia") {
-            if let Ok(node) = entry.metadata() {
-                let _ = write!(text, "{}:{:x} ", name.to_string_lossy(), node.rdev());
-            }
+        } else if name.to_string_lossy().starts_with("nvidia")
+            && let Ok(node) = entry.metadata()
+        {
+            let _ = write!(text, "{}:{:x} ", name.to_string_lossy(), node.rdev());
         }
     }
 }

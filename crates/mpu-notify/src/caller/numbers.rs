@@ -1,7 +1,7 @@
 //! Who has which number in a PID namespace.
 //!
 //! Owns the two ways to ask the kernel: by the namespace itself (Linux 6.11), and by `/proc`, where every process tells its
-//! numbers (`held`). Both are exact at the moment of asking, so a number that went to another process is never taken for the old
+//! numbers (`process_cache`). Both are exact at the moment of asking, so a number that went to another process is never taken for the old
 //! one's. Knows nothing of policy.
 
 use crate::caller::namespace::{Id, Namespace};

@@ -141,10 +141,12 @@ impl Caller {
         // Before the text is read: of what changes in between, the next look sees the old.
         let tid = raw(self.tid)?;
         let now = self.now.take().and_then(|info| Some((info, capabilities(Some(tid)).ok()?)));
-        if let (Some((info, sets)), Some(known)) = (now, &self.known) {
-            if known.info == info && known.sets == sets && known.at.elapsed() < GROUPS_STAY {
-                return Ok((info.tgid, known.rights.clone()));
-            }
+        if let (Some((info, sets)), Some(known)) = (now, &self.known)
+            && known.info == info
+            && known.sets == sets
+            && known.at.elapsed() < GROUPS_STAY
+        {
+            return Ok((info.tgid, known.rights.clone()));
         }
         let status = Status::parse(&self.folder.read_record("status")?).ok_or(io::ErrorKind::InvalidData)?;
         let known = now.map(|(info, sets)| Known { at: Instant::now(), info, sets, rights: status.rights.clone() });

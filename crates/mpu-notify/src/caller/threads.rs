@@ -58,10 +58,10 @@ impl Threads {
     }
 
     fn habits_by(&self, look: impl FnOnce() -> Habits) -> Habits {
-        if let Some((since, habits)) = *self.habits.read().unwrap_or_else(PoisonError::into_inner) {
-            if since.elapsed() < DRIVER_STAYS {
-                return habits;
-            }
+        if let Some((since, habits)) = *self.habits.read().unwrap_or_else(PoisonError::into_inner)
+            && since.elapsed() < DRIVER_STAYS
+        {
+            return habits;
         }
         // Without the lock: files are read, and no other container's call waits for that. Who looks at the same time finds
         // the same.

@@ -6,12 +6,12 @@
 
 use crate::budget::{Account, Worker};
 use crate::caller::memory::brought;
-use crate::caller::process_cache::ProcessCache as Processes;
+use crate::caller::process_cache::ProcessCache;
 use crate::driver::request::{Asked, Disposition};
 use crate::listener::notification::Asker;
 use crate::listener::take_lock::Turn;
 use crate::setting::Setting;
-use crate::sys::{self, Answer, Journal, ProcessCache};
+use crate::sys::{self, Answer, Journal, JournalPlace};
 use mpu_core::Reason;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
@@ -36,14 +36,14 @@ pub(crate) struct Listener {
     pub(crate) name: String,
     /// The container's, which its listeners share.
     pub(crate) account: Arc<Account>,
-    pub(crate) held: Arc<Processes>,
+    pub(crate) held: Arc<ProcessCache>,
     /// Who takes the next notification.
     turn: Turn,
     threads: AtomicUsize,
 }
 
 impl Listener {
-    pub(crate) fn new(fd: OwnedFd, key: usize, name: String, of: (Arc<Account>, Arc<Processes>)) -> Listener {
+    pub(crate) fn new(fd: OwnedFd, key: usize, name: String, of: (Arc<Account>, Arc<ProcessCache>)) -> Listener {
         let (turn, (account, held)) = (Turn::at(fd.as_fd()), of);
         Listener { fd, key, name, account, held, turn, threads: AtomicUsize::new(0) }
     }
@@ -92,7 +92,7 @@ fn start(
 }
 
 /// Answers until no caller is left.
-fn serve(listener: &Listener, setting: &Setting, mut place: ProcessCache, mut asker: Asker) {
+fn serve(listener: &Listener, setting: &Setting, mut place: JournalPlace, mut asker: Asker) {
     sys::wake_in_turn(listener.fd.as_fd());
     let mut worker = Worker::of_this_thread(listener.account.clone());
     // What the supervisor before us had taken and not answered.
@@ -119,7 +119,7 @@ fn serve(listener: &Listener, setting: &Setting, mut place: ProcessCache, mut as
 }
 
 /// Waits for a call that may carry PIDs, and passes on all others; none when there will be no more calls. The thread that has the turn does this.
-fn next(listener: &Listener, setting: &Setting, place: &mut ProcessCache, worker: &mut Worker) -> Option<Asked> {
+fn next(listener: &Listener, setting: &Setting, place: &mut JournalPlace, worker: &mut Worker) -> Option<Asked> {
     while take(listener, setting, place, worker) {
         keep_within(listener, setting, worker);
         match look(setting, place) {
@@ -137,7 +137,7 @@ fn keep_within(listener: &Listener, setting: &Setting, worker: &mut Worker) {
 }
 
 /// Waits for a notification; false when there will be none.
-fn take(listener: &Listener, setting: &Setting, place: &mut ProcessCache, worker: &mut Worker) -> bool {
+fn take(listener: &Listener, setting: &Setting, place: &mut JournalPlace, worker: &mut Worker) -> bool {
     loop {
         place.clear();
         // A kernel before 6.11 does not wake those who wait to take when the last caller has gone, but it tells those who poll.
@@ -176,7 +176,7 @@ fn has_gone(listener: &Listener, patience: Option<&Timespec>) -> bool {
 }
 
 /// What is asked, or the answer to a call that is not translated.
-fn look(setting: &Setting, place: &mut ProcessCache) -> Result<Asked, Answer> {
+fn look(setting: &Setting, place: &mut JournalPlace) -> Result<Asked, Answer> {
     let place = place.get();
     place.tries = place.tries.saturating_add(1);
     let asked = if place.tries > MOST_TRIES {
@@ -194,7 +194,7 @@ fn look(setting: &Setting, place: &mut ProcessCache) -> Result<Asked, Answer> {
 fn translate(
     listener: &Listener,
     setting: &Setting,
-    place: &mut ProcessCache,
+    place: &mut JournalPlace,
     asker: &mut Asker,
     asked: Asked,
 ) -> Answer {
@@ -202,7 +202,7 @@ fn translate(
     asker.answer(setting, listener.fd.as_fd(), &taken, asked)
 }
 
-fn answer(listener: &Listener, place: &mut ProcessCache, answer: Answer) {
+fn answer(listener: &Listener, place: &mut JournalPlace, answer: Answer) {
     // Fails when the caller is gone, which needs no answer.
     let _ = sys::answer(listener.fd.as_fd(), place.get().taken.id, answer);
     place.clear();

@@ -194,10 +194,8 @@ impl Daemon {
             if handed {
                 self.take();
             }
-            if told {
-                if let Some(end) = control.accept().ok().and_then(|(stream, _)| self.converse(stream)) {
-                    return Ok(end);
-                }
+            if told && let Some(end) = control.accept().ok().and_then(|(stream, _)| self.converse(stream)) {
+                return Ok(end);
             }
         }
     }

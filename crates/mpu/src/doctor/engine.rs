@@ -224,11 +224,11 @@ fn supervisor(host: &Host) -> Seen {
 
 fn version(host: &Host) -> Seen {
     let this = env!("CARGO_PKG_VERSION");
-    if let Ok(Some(state)) = client::state(host) {
-        if state.version != this {
-            let what = format!("the notify engine is MPU {}, and this is mpu {this}", state.version);
-            return Seen::attention(what, "sudo mpu up --replace");
-        }
+    if let Ok(Some(state)) = client::state(host)
+        && state.version != this
+    {
+        let what = format!("the notify engine is MPU {}, and this is mpu {this}", state.version);
+        return Seen::attention(what, "sudo mpu up --replace");
     }
     match state_of(host) {
         Ok(Some(state)) if state.version == this => Seen::fine(this),

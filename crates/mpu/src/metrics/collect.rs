@@ -105,10 +105,10 @@ impl Exporter {
         let arrived = Instant::now();
         // Who waits here while another reads shares what that one read.
         let mut state = self.last.clone().lock_owned().await;
-        if let Some((read, page)) = &state.page {
-            if arrived.saturating_duration_since(*read) <= self.fresh {
-                return page.clone();
-            }
+        if let Some((read, page)) = &state.page
+            && arrived.saturating_duration_since(*read) <= self.fresh
+        {
+            return page.clone();
         }
         // A task of its own: a client that goes away ends no reading: its answer would be lost, and so would the next scrape's time.
         let parts = self.parts.clone();

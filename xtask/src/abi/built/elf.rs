@@ -29,11 +29,11 @@ impl<'a> Elf<'a> {
             let name = symbol.name().context("a symbol's name")?;
             if symbol.is_undefined() {
                 asked_for.insert(name.to_owned());
-            } else if symbol.kind() == SymbolKind::Text {
-                if let Some(section) = symbol.section_index() {
-                    functions.entry((section, symbol.address())).or_insert_with(|| name.to_owned());
-                    defined.insert(name.to_owned());
-                }
+            } else if symbol.kind() == SymbolKind::Text
+                && let Some(section) = symbol.section_index()
+            {
+                functions.entry((section, symbol.address())).or_insert_with(|| name.to_owned());
+                defined.insert(name.to_owned());
             }
         }
         Ok(Elf { file, functions, defined, asked_for })

@@ -88,11 +88,11 @@ impl<'a> Placed<'a> {
     }
 
     pub fn mount(&mut self, held: Held, path: &Path, restrictions: Restrictions) -> Result<(), PlaceError> {
-        if let Some(there) = self.root.find(path)? {
-            if there.identity()? == held.identity {
-                self.log.say(format_args!("{} is there already", path.display()));
-                return Ok(());
-            }
+        if let Some(there) = self.root.find(path)?
+            && there.identity()? == held.identity
+        {
+            self.log.say(format_args!("{} is there already", path.display()));
+            return Ok(());
         }
         self.not_shared(path)?;
         let target = if held.directory { self.directory(path)? } else { self.file(path)? };
