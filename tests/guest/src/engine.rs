@@ -86,7 +86,7 @@ mod tests {
         assert_eq!(Engines::Module("loading").lack(Engine::Module, &row), None);
         assert_eq!(Engines::Module("loading").lack(Engine::None, &row), None);
         assert!(Engines::Module("loading").lack(Engine::Notify, &row).is_some_and(|why| why.contains("loading")));
-        assert!(Engines::Notify("a kill").lack(Engine::None, &row).is_some(), "nobody plays its other half");
+        assert!(Engines::Notify("a kill").lack(Engine::None, &row).is_some(), "nothing plays its other half");
         assert!(Engine::named("ebpf").is_err());
     }
 }

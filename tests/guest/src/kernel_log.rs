@@ -110,7 +110,7 @@ fn is_of_an_oops(line: &str) -> bool {
     words.iter().any(|word| line.starts_with(word))
 }
 
-/// Whether this kernel proves its locks right and has stopped doing so: then what follows is watched by nobody.
+/// Whether lockdep was on and has switched itself off: from then on the kernel checks no lock.
 pub fn has_stopped_watching_locks() -> bool {
     let stats = std::fs::read_to_string("/proc/lockdep_stats").unwrap_or_default();
     watches_locks(&stats) == Some(false)
@@ -235,7 +235,7 @@ mod tests {
             assert!(!complaints(&oops).is_empty(), "by itself it is a complaint");
             assert_eq!(complaints_beside_an_oops(&oops, "nvidia"), Vec::<String>::new());
             let ours = lines(&text.replace("[nvidia]", "[mpu]"));
-            assert!(complaints_beside_an_oops(&ours, "nvidia").len() > 1, "an oops of the engine's is nobody's wish");
+            assert!(complaints_beside_an_oops(&ours, "nvidia").len() > 1, "an oops in the engine is a complaint");
         }
         let oops = lines(OOPS);
         assert!(
@@ -245,7 +245,7 @@ mod tests {
         assert_eq!(complaints_beside_an_oops(&[], "nvidia").len(), 1, "one that was awaited has to come");
         let mut freed = oops;
         freed.insert(3, "BUG: KASAN: slab-use-after-free in mpu_leave+0x4c/0x90 [mpu]".to_owned());
-        assert_eq!(complaints_beside_an_oops(&freed, "nvidia").len(), 1, "what else is said counts");
+        assert_eq!(complaints_beside_an_oops(&freed, "nvidia").len(), 1, "other complaints count");
     }
 
     /// As kernels print the three ways to die, oldest first.
