@@ -136,10 +136,10 @@ fn tenants_and_residue_are_the_gpus_memory_at_each_scrape_and_over_an_hour() {
     for second in &scrapes {
         let page = rig.scrape(*second, at(*second, &lives));
         let theirs = sum(&page, "mpu_gpu_memory_used_bytes");
-        let nobodys = sum(&page, "mpu_gpu_memory_residue_bytes");
-        assert_eq!(nobodys, RESIDUE as f64);
-        assert_eq!(theirs + nobodys, sum(&page, "mpu_gpu_device_memory_used_bytes"), "in second {second}");
-        residue += if *second < 3600 { nobodys * 15.0 } else { 0.0 };
+        let unowned = sum(&page, "mpu_gpu_memory_residue_bytes");
+        assert_eq!(unowned, RESIDUE as f64);
+        assert_eq!(theirs + unowned, sum(&page, "mpu_gpu_device_memory_used_bytes"), "in second {second}");
+        residue += if *second < 3600 { unowned * 15.0 } else { 0.0 };
         for (row, number) in page {
             first.entry(row.clone()).or_insert(number);
             last.insert(row, number);

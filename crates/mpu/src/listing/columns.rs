@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn nobodys_name_speaks_to_the_terminal() {
+    fn control_characters_in_names_are_replaced() {
         assert_eq!(harmless("a\x1b[2Jb\n\u{202e}é"), "a\u{fffd}[2Jb\u{fffd}\u{fffd}é");
     }
 

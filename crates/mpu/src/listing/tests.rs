@@ -171,7 +171,7 @@ fn filters_are_all_to_be_met() {
         ("--runtime containerd", &[20_002]),
         ("--runtime docker,podman", &[20_001, 20_002]),
         ("--runtime docker --gpu 0", &[20_001]),
-        ("--container nobody", &[]),
+        ("--container absent", &[]),
     ] {
         assert_eq!(pids(line), expected, "{line}");
     }
@@ -179,9 +179,9 @@ fn filters_are_all_to_be_met() {
 
 #[test]
 fn an_empty_list_is_said_beside_the_table() {
-    let nobody = list("--user nobody", None);
-    assert_eq!((nobody.text(Style::Plain).as_str(), nobody.left_out, nobody.exit()), ("", 3, Exit::Ok));
-    assert!(nobody.beside()[0].contains("none of the 3 processes"), "{:?}", nobody.beside());
+    let none = list("--user nobody", None);
+    assert_eq!((none.text(Style::Plain).as_str(), none.left_out, none.exit()), ("", 3, Exit::Ok));
+    assert!(none.beside()[0].contains("none of the 3 processes"), "{:?}", none.beside());
     let empty = Snapshot { processes: vec![], ..seen() };
     let empty = listed(&FakeHost::in_order().host(), empty, &ListOptions::default(), None);
     assert_eq!(empty.beside(), ["no process uses a GPU"]);

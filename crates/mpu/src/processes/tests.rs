@@ -172,8 +172,8 @@ fn process_with_dead_leader_uses_other_threads() {
     assert_eq!(look().container.map(|container| container.id).as_deref(), Some(LONG), "version 2 goes on saying it");
     // Version 1 shows an ended thread at the root.
     fake.write("/proc/20001/cgroup", "4:memory:/\n1:name=systemd:/\n0::/\n");
-    let nobodys = look();
-    assert_eq!((nobodys.container, nobodys.start_ticks), (None, None), "and not the host's");
+    let without_facts = look();
+    assert_eq!((without_facts.container, without_facts.start_ticks), (None, None), "and not the host's");
     fake.write("/proc/20001/task/20001/stat", &zombie);
     fake.write("/proc/20001/task/20009/stat", "20009 (python3) R 1");
     fake.write("/proc/20001/task/20009/cgroup", &format!("4:memory:/docker/{LONG}\n"));
@@ -207,19 +207,19 @@ fn facts_after_change_during_read(happens: impl FnOnce(&FakeHost) + 'static) -> 
 #[test]
 fn process_ending_during_read_has_no_facts() {
     assert_eq!(facts_after_change_during_read(|_| ()).container.map(|container| container.id).as_deref(), Some(LONG));
-    let nobodys = Facts::default();
+    let without_facts = Facts::default();
     // Version 1 shows one that has ended at the root.
     let ends = |fake: &FakeHost| {
         fake.write("/proc/20001/stat", &stat(12_345).replace(") S ", ") Z "));
         fake.write("/proc/20001/cgroup", "4:memory:/\n1:name=systemd:/\n0::/\n");
     };
-    assert_eq!(facts_after_change_during_read(ends), nobodys);
-    assert_eq!(facts_after_change_during_read(|fake| fake.remove("/proc/20001")), nobodys);
+    assert_eq!(facts_after_change_during_read(ends), without_facts);
+    assert_eq!(facts_after_change_during_read(|fake| fake.remove("/proc/20001")), without_facts);
     let heir = |fake: &FakeHost| {
         fake.write("/proc/20001/stat", &stat(99_999));
         fake.write("/proc/20001/cgroup", &format!("0::/system.slice/docker-{}.scope\n", LONG.replace('a', "b")));
     };
-    assert_eq!(facts_after_change_during_read(heir), nobodys);
+    assert_eq!(facts_after_change_during_read(heir), without_facts);
     let of_the_host = facts_after_change_during_read(|fake| fake.write("/proc/20001/cgroup", "0::/\n"));
     assert_eq!((of_the_host.container, of_the_host.start_ticks), (None, Some(12_345)), "one that lives counts");
 }
