@@ -87,7 +87,7 @@ fn a_spec_names_each_gpu_by_index_uuid_and_all() {
     assert_eq!(
         nodes(&spec.container_edits),
         ["/dev/nvidia-modeset", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidiactl"],
-        "what every device needs is said once"
+        "the nodes of every device stand once"
     );
     // Names that begin with a digit, and nodes whose place on the host differs.
     assert_eq!(spec.cdi_version, "0.5.0");

@@ -107,7 +107,7 @@ mod tests {
         let hosts: Vec<_> = edits.mounts.iter().map(|mount| mount.host_path.as_str()).collect();
         assert_eq!(hosts, ["/lib/a.so", "/driver-old/b.so", "/"], "a name that only begins alike is another");
         assert_eq!(edits.mounts[2].container_path, "/driver");
-        assert!(edits.device_nodes.iter().all(|node| node.host_path.is_none()), "what is the same is said once");
+        assert!(edits.device_nodes.iter().all(|node| node.host_path.is_none()), "an equal host path is left out");
         assert_eq!(edits.hooks[0].path, "/bin/hook");
         assert_eq!(edits.hooks[0].args[3], "/driver", "it works in the container");
         assert_eq!(edits.hooks[1].args[1], "/x");

@@ -24,7 +24,7 @@ fn spec(words: &str) -> Value {
     json!({"ociVersion": "1.2.0", "process": process, "mounts": mounts, "annotations": annotations})
 }
 
-/// What became of it, in a line: only what is not as usual is said.
+/// The result in a line, without the fields that have their usual values.
 fn shown(answer: Result<Answer, RequestError>) -> String {
     let Answer { request, notes } = match answer {
         Ok(answer) => answer,

@@ -128,7 +128,7 @@ fn hook_refuses_unenforceable_limit() {
     assert!(hook(&["--gpu-id", UUIDS[0]]).status.success(), "no limit is asked for");
     host.ask(&LIMIT);
     let said = refusal(&hook(&["--gpu-id", UUIDS[0]]));
-    // What is said depends on this machine: its cgroups are old, or ours, or the made-up driver does not answer.
+    // The reason depends on this machine: its cgroups are old, or ours, or the made-up driver does not answer.
     assert!(
         said.starts_with("nvidia-cdi-hook: apply-cuda-memory-limits: the container asks for a limit of GPU memory"),
         "{said}"
