@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_story_is_played_with_its_own_engines_and_once_without() {
+    fn story_is_played_with_its_own_engines_and_once_without() {
         let row = [Engine::None, Engine::Module];
         assert_eq!(Engines::Every.lack(Engine::Notify, &row), None);
         assert_eq!(Engines::Module("loading").lack(Engine::Module, &row), None);

@@ -168,7 +168,7 @@ mod tests {
 
     /// As lib/, kernel/ and mm/ of Linux 6.12 print them; of each report the line that has to be seen.
     #[test]
-    fn every_guards_report_is_a_complaint() {
+    fn every_guards_report_is_complaint() {
         for line in [
             "BUG: KASAN: slab-use-after-free in mpu_leave+0x4c/0x90 [mpu]",
             "BUG: KASAN: null-ptr-deref in mpu_ioctl+0x4c/0x90 [mpu]",
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_rig_says_is_no_complaint() {
+    fn what_rig_says_is_no_complaint() {
         let text = "mpu: loading out-of-tree module taints kernel.
             mpu: module verification failed: signature and/or required key missing - tainting kernel
             FAULT_INJECTION: forcing a failure.
@@ -229,7 +229,7 @@ mod tests {
         ---[ end trace 0000000000000000 ]---";
 
     #[test]
-    fn an_awaited_oops_is_the_drivers_and_the_only_one() {
+    fn awaited_oops_is_drivers_and_the_only_one() {
         for text in [OOPS, ARM64_OOPS] {
             let oops = lines(text);
             assert!(!complaints(&oops).is_empty(), "by itself it is a complaint");
@@ -250,7 +250,7 @@ mod tests {
 
     /// As kernels print the three ways to die, oldest first.
     #[test]
-    fn every_way_to_die_in_the_driver_is_told() {
+    fn every_way_to_die_in_driver_is_told() {
         for text in [
             "kernel BUG at /root/sim/driver/rm.c:40!\ninvalid opcode: 0000 [#1] SMP NOPTI",
             "general protection fault, probably for non-canonical address 0xdffffc0000000000: 0000 [#1] PREEMPT SMP KASAN PTI",
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_that_gave_up_on_its_locks_is_known() {
+    fn kernel_that_gave_up_on_its_locks_is_known() {
         assert_eq!(
             watches_locks(" lock-classes:      1401 [max: 8192]\n debug_locks:                              1\n"),
             Some(true)

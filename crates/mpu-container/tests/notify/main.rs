@@ -45,7 +45,7 @@ fn words(all: &[String]) -> Vec<&str> {
 }
 
 #[test]
-fn an_engine_is_told_of_its_requests_under_every_profile() {
+fn engine_is_told_of_its_requests_under_every_profile() {
     Host::each(|host| {
         for (name, profile) in profiles() {
             for no_new_privileges in [true, false] {
@@ -196,7 +196,7 @@ fn excluded_container_starts_with_logged_reason() {
 }
 
 #[test]
-fn the_administrators_policy_counts() {
+fn administrators_policy_counts() {
     Host::each(|host| {
         let low = found(host.runtime).unwrap();
         for (policy, variable, listens) in [
@@ -223,7 +223,7 @@ fn the_administrators_policy_counts() {
 
 /// Who comes in later has a filter and a listener of their own, under the same container's name.
 #[test]
-fn executed_programs_reach_the_engine() {
+fn executed_programs_reach_engine() {
     Host::each(|host| {
         for no_new_privileges in [true, false] {
             let engine = host.engine();

@@ -110,7 +110,7 @@ fn stands(host: &Host, wanted: &str) {
 }
 
 #[test]
-fn a_real_engine_registers_the_plugin_and_the_plugin_comes_back_to_it() {
+fn real_engine_registers_plugin_and_plugin_comes_back_to_it() {
     let Some(program) = std::env::var_os("MPU_PROGRAM") else {
         return println!("skipped: no MPU_PROGRAM; `./x containers` makes it");
     };

@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn an_age_has_two_units() {
+    fn age_has_two_units() {
         let told = [0, 59, 60, 3599, 3600, 90_061].map(age);
         assert_eq!(told, ["0s", "59s", "1m00s", "59m59s", "1h00m", "1d01h"]);
     }
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_to_sort_by_is_a_column_and_a_direction() {
+    fn key_to_sort_by_is_column_and_direction() {
         let key = |text: &str| text.parse::<Sort>();
         assert_eq!(key("-memory"), Ok(Sort { column: Column::Memory, descending: true }));
         assert_eq!(key("mem-util").map(|k| k.to_string()), Ok("mem-util".to_string()));
