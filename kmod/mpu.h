@@ -164,13 +164,13 @@ void mpu_contexts_init(void);
 /* A context for the running task; NULL for want of memory. May sleep. */
 struct mpu_context *mpu_context_enter(void);
 void mpu_context_leave(struct mpu_context *context);
-/* What mpu_rs_begin() said of the call; may be told anywhere that a probe may stand. */
+/* Stores what mpu_rs_begin() returned for the call. A probe may call this. */
 void mpu_context_translates(struct mpu_context *context, u32 bits);
 /* The running task's, or NULL. Takes no lock, so a probe may ask. */
 struct mpu_context *mpu_context_of_current(void);
 /* Who is inside now; frees what dead tasks left. `inside` may be NULL. */
 u32 mpu_contexts_look(struct mpu_inside *inside);
-/* Whether so many are inside. False as well if somebody else looks just now: does not wait for them. */
+/* Whether so many are inside. False as well if another task looks just now: does not wait for it. */
 bool mpu_contexts_are(u32 callers);
 
 /* mpu_argument.c: the probe that reads the driver's own copy of the argument: at `rm_ioctl`, or `error` says why there is none. */
@@ -196,9 +196,9 @@ u64 mpu_calls_entered(void);
 u64 mpu_calls_translated(void);
 /* From now on callers from containers come in; or none does, and those who would go to the bare driver. */
 void mpu_calls_open(bool open);
-/* After closing: waits until nobody is inside, `ms` at most. -EBUSY: somebody is; -EINTR: the waiting task was killed. */
+/* After closing: waits until no caller is inside, `ms` at most. -EBUSY: a caller is; -EINTR: the waiting task was killed. */
 int mpu_calls_drain(unsigned int ms);
-/* Keeps callers that come from now on at the door, and waits until nobody else is inside. -ETIMEDOUT, -EINTR: all go on as before. */
+/* Keeps callers that come from now on at the door, and waits until no other is inside. -ETIMEDOUT, -EINTR: all go on as before. */
 int mpu_calls_hold(void);
 /* Lets them go to the function's start (`elsewhere`; late callers too, until it is opened anew), or in here. */
 void mpu_calls_release(bool elsewhere);
@@ -264,9 +264,9 @@ int mpu_hooks_init(void);
  * go on there.
  */
 int mpu_hooks_place(struct mpu_refusal *refusal, struct mpu_peer *peer);
-/* Calls are for this instance from now on. Nobody is inside the other one. */
+/* Calls are for this instance from now on. No caller is inside the other one. */
 void mpu_hooks_begin(void);
-/* Behind it, or behind a failure: nobody is on the way from here to the other instance any more. Waits for the whole system. */
+/* After it, or after a failure: waits, for the whole system, until no task is on the way from here to the other instance. */
 void mpu_hooks_alone(void);
 /* Instead of mpu_hooks_begin(): the functions are the other instance's again. An error: the kernel would not. */
 int mpu_hooks_give_back(struct mpu_peer *peer);
@@ -276,7 +276,7 @@ void mpu_hooks_handed(const struct mpu_peer *peer);
 /* A redirected function's first byte: a call of that passes the redirect. */
 unsigned long mpu_hooks_start(enum mpu_hook hook);
 /*
- * Takes the redirects out and waits until nobody is on the way through one. An error: the kernel would not, so the driver goes on
+ * Takes the redirects out and waits until no task is on the way through one. An error: the kernel would not, so the driver goes on
  * calling into this module, which must never be unloaded.
  */
 int mpu_hooks_remove(void);

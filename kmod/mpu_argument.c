@@ -144,8 +144,8 @@ void mpu_argument_place(unsigned long rm_ioctl, int error, bool armed)
 #define MPU_SETTLE_MS 1000
 
 /*
- * Disables the probe, and waits until the kernel has taken its jump back, which it does some jiffies later. If a probe that nobody has any
- * more still waits for that while the driver goes, the kernel loses it from its list of work and keeps it for ever: the next one at that
+ * Disables the probe, and waits until the kernel has taken its jump back, which it does some jiffies later. If a released probe
+ * still waits for that while the driver goes, the kernel loses it from its list of work and keeps it for ever: the next one at that
  * address makes it warn and is refused (5.10.262, kill_optimized_kprobe() and reuse_unused_kprobe()). No kernel exports a wait for its
  * optimizer, so the instruction's first bytes say when it has gone.
  */

@@ -76,7 +76,7 @@ int mpu_calls_drain(unsigned int ms)
 {
 	unsigned long until = jiffies + msecs_to_jiffies(ms);
 
-	/* Whoever came when it was open is in a context by now, or gone. Those who got no memory for one are in the second number alone. */
+	/* A caller that came before the closing has a context by now, or has left. Without memory for one, only the second number counts it. */
 	synchronize_rcu_tasks();
 	while (mpu_contexts_look(NULL) || atomic_read(&mpu_inside_count)) {
 		if (fatal_signal_pending(current))
@@ -107,7 +107,7 @@ int mpu_calls_hold(void)
 	for (;;) {
 		gave_up = atomic_read_acquire(&mpu_gave_up);
 		held = atomic_read_acquire(&mpu_held);
-		/* All who were held stayed meanwhile, so equal numbers mean that nobody else was inside. */
+		/* All held callers stayed meanwhile, so equal numbers mean that no other caller was inside. */
 		if (mpu_contexts_are(held) && atomic_read_acquire(&mpu_gave_up) == gave_up)
 			return 0;
 		if (time_after(jiffies, until) || fatal_signal_pending(current)) {
@@ -149,8 +149,8 @@ static noinline int mpu_wait_at_the_door(void)
  */
 
 /*
- * The running task's context. An interrupt is nobody's call. Nor is what a task still does in the driver that exits because it was stopped
- * there: whoever looks who is inside takes its context away (mpu_look_at).
+ * The running task's context. An interrupt belongs to no call. A task that was stopped inside the driver and exits has none either:
+ * mpu_look_at() takes its context away.
  */
 static __always_inline struct mpu_context *mpu_inside_of_current(void)
 {
@@ -176,7 +176,7 @@ struct mpu_context *mpu_wants_is_init_ns(void)
 {
 	struct mpu_context *context = mpu_translated();
 
-	/* Whoever sees what the host sees is told of those that ended, too. */
+	/* A caller with the host's view gets ended processes, too. */
 	return context && (!(context->bits & MPU_HIDES_DEAD) || context->sees == MPU_SEES_HOST) ? context : NULL;
 }
 
@@ -394,7 +394,7 @@ static noinline void mpu_note_uncopied(unsigned int cmd, unsigned long arg)
 		mpu_count_reason(MPU_REASON_COPY_NOT_SEEN);
 }
 
-/* Whether nobody said what the call's argument is, though the driver has taken one that names something. */
+/* Whether the driver took an argument that names something. The caller of this knows that the probe did not report one. */
 static noinline bool mpu_is_untold(const struct mpu_context *context)
 {
 	switch (context->request) {
@@ -432,7 +432,7 @@ static __always_inline long mpu_call(struct file *file, unsigned int cmd, unsign
 			goto leave;
 		}
 		if (mpu_wait_at_the_door()) {
-			/* Nobody sees this: the caller does not come back to user space. */
+			/* No program gets this value: the caller does not come back to user space. */
 			result = -EINTR;
 			goto leave;
 		}

@@ -3,8 +3,8 @@
  * The contexts of containers' calls: found by task, without a lock, in memory that outlives the call's stack.
  *
  * Knows nothing of what a call is about. A task that dies inside the driver (an oops) never leaves; its context is an orphan, found
- * by the next look and given back. A reference to the module goes with each context: whoever takes one holds it already
- * (mpu_calls.c), and an orphan's is dropped here, for a dead task comes back to no code of ours.
+ * by the next look and given back. A reference to the module goes with each context: the caller holds it already when it
+ * takes one (mpu_calls.c), and an orphan's is dropped here, for a dead task comes back to no code of ours.
  */
 #include <linux/atomic.h>
 #include <linux/hash.h>
@@ -109,7 +109,7 @@ static noinline struct mpu_context *mpu_context_more(struct mpu_bucket *bucket)
 {
 	struct mpu_context *context;
 
-	/* So that whoever waits for those inside waits for this one, too. */
+	/* So that mpu_calls_drain() and mpu_calls_hold() wait for this caller, too. */
 	atomic_inc(&mpu_entering);
 	context = kzalloc(sizeof(*context), GFP_KERNEL);
 	if (context) {
@@ -147,7 +147,7 @@ void mpu_context_translates(struct mpu_context *context, u32 bits)
 }
 NOKPROBE_SYMBOL(mpu_context_translates);
 
-/* Gives the memory back; `task` says nobody any more. */
+/* Gives the memory back; `task` is NULL by now. */
 static __always_inline void mpu_free(struct mpu_bucket *bucket, struct mpu_context *context)
 {
 	if (context->is_counted)
@@ -184,7 +184,7 @@ static void mpu_note_holder(struct mpu_inside *inside, const struct mpu_holder *
 		inside->holder[inside->holders++] = *holder;
 }
 
-/* Whether somebody is inside with this context. Under RCU. */
+/* Whether a caller is inside with this context. Under RCU. */
 static bool mpu_look_at(struct mpu_bucket *bucket, struct mpu_context *context, struct mpu_inside *inside)
 {
 	struct task_struct *task = smp_load_acquire(&context->task);
@@ -216,7 +216,7 @@ static bool mpu_look_at(struct mpu_bucket *bucket, struct mpu_context *context, 
 	smp_rmb();
 	if (READ_ONCE(context->task) != task || READ_ONCE(context->entry) != entry)
 		return READ_ONCE(context->busy);
-	/* Nobody else writes to a dead task's context. */
+	/* No other task writes to a dead task's context. */
 	mpu_orphans++;
 	kfree(context->asked);
 	WRITE_ONCE(context->task, NULL);
@@ -237,7 +237,7 @@ static u32 mpu_look(struct mpu_inside *inside)
 	callers = atomic_read(&mpu_entering);
 	if (inside)
 		inside->holders = 0;
-	/* Whoever was entering is in a bucket, or in the number. */
+	/* A caller that was entering is in a bucket, or in the number. */
 	smp_rmb();
 	for (i = 0; i < ARRAY_SIZE(mpu_buckets); i++) {
 		rcu_read_lock();

@@ -51,7 +51,7 @@ struct mpu_argument {
 	u32 params_size;
 };
 
-/* How much of a copy goes on to the caller; or that it is told that there is no such process. */
+/* How much of a copy goes on to the caller; or that the caller gets the error of a process that does not exist. */
 struct mpu_copy {
 	u32 bytes;
 	bool refused;

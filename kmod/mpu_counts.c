@@ -2,7 +2,7 @@
 /*
  * What is counted: translations and reasons, by the numbers that the core gives them.
  *
- * Knows nothing of calls; whoever finds something out says so here.
+ * Knows nothing of calls; other files report here.
  */
 #include <linux/kprobes.h>
 #include <linux/percpu.h>

@@ -7,9 +7,9 @@
  * been; anything else is the replacement's last argument, and the replacement's address takes the place of the way back, so
  * that the return enters mpu_NAME, whose own return goes to the function's caller.
  * Most calls are not MPU's, and the driver asks find_ns_pid once for each pair of a process and a client: nothing is asked in C
- * while a count says that nobody in the whole system is in a call that it could be for.
+ * while a count says that no task in the whole system is in a call that it could be for.
  * A replacement runs the function it replaces through mpu_original_NAME, which goes on behind that first instruction: it
- * does not pass here again, whoever else traces the function. It goes there by a return, because nothing in a function's
+ * does not pass here again, even if another tracer traces the function. It goes there by a return, because nothing in a function's
  * middle is a target for an indirect branch on kernels with IBT.
  *
  * The functions take three arguments at most, so rdi, rsi and rdx are all there is to keep; at a function's entry its
@@ -115,7 +115,7 @@ SYM_CODE_START(mpu_enter_elder)
 	RET
 SYM_CODE_END(mpu_enter_elder)
 
-/* New clients are recorded by us whoever makes them. */
+/* MPU records new clients of every process. */
 SYM_FUNC_START_LOCAL(mpu_enter_get_pid_info)
 	MPU_NO_TARGET
 	leaq	mpu_get_pid_info(%rip), %rax

@@ -2,7 +2,7 @@
 /*
  * The way from the driver's functions into MPU and back, on arm64. What mpu_entry.S says of it holds here, too.
  *
- * A redirected function begins with `mov x9, lr; bl mpu_enter`, or the kernel's own ftrace_caller comes here by a branch when somebody else
+ * A redirected function begins with `mov x9, lr; bl mpu_enter`, or the kernel's own ftrace_caller comes here by a branch when another tracer
  * traces the function, too. Either way x30 is where the function goes on, and x9 is the way back to its caller, which x30 has to be
  * again wherever this leads. The function signs its way back behind that, if it does at all.
  *
@@ -91,7 +91,7 @@ SYM_FUNC_START(mpu_enter)
 1:	ret	x10
 SYM_FUNC_END(mpu_enter)
 
-/* New clients are recorded by us whoever makes them. */
+/* MPU records new clients of every process. */
 SYM_FUNC_START_LOCAL(mpu_enter_get_pid_info)
 	mov	x30, x9
 	b	mpu_get_pid_info

@@ -278,7 +278,7 @@ int mpu_hooks_place(struct mpu_refusal *refusal, struct mpu_peer *peer)
 		if (!mpu_redirects[hook].found || mpu_is_patched(&mpu_redirects[hook]))
 			continue;
 		*refusal = (struct mpu_refusal){ mpu_ftrace_switch, -EBUSY };
-		/* What was the other's until now is nobody's any more; or still ours, if the kernel does not take it out. */
+		/* After this, a redirect that the other instance had is gone; or still ours, if the kernel does not take it out. */
 		error = mpu_hooks_remove();
 		if (error)
 			mpu_stick(error);
@@ -309,7 +309,7 @@ void mpu_hooks_begin(void)
 
 void mpu_hooks_alone(void)
 {
-	/* Somebody can have found no function here before mpu_hooks_begin(), and be on the way to the other instance: it must still lead there. */
+	/* A call that found no function here before mpu_hooks_begin() may be on the way to the other instance: it must still get there. */
 	synchronize_rcu_tasks();
 	mpu_wait_for_handlers();
 	WRITE_ONCE(mpu_elder, 0);

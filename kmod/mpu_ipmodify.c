@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 /*
  * Redirects by an ftrace handler that changes where the function goes on: for kernels without direct calls, and for functions whose
- * direct call somebody else has. Slower than a direct call, because the kernel saves the registers and calls the handler for every
+ * direct call another tracer has. Slower than a direct call, because the kernel saves the registers and calls the handler for every
  * call; the replacements, and how a replacement runs the function it replaces, are the same.
  *
  * The handler asks what mpu_entry.S asks. On "yes" ftrace returns into the replacement instead of the function, whose arguments it
@@ -41,7 +41,7 @@ extern atomic_t mpu_inside_count;
 #define mpu_leads_to(given, to) instruction_pointer_set(mpu_registers_of(given), (unsigned long)(to))
 #endif
 
-/* The handler was told that the task has a context, and only the task itself takes it away. */
+/* The handler found that the task has a context, and only the task itself takes it away. */
 
 static u32 mpu_led_find_ns_pid(void *pid_info, u32 *ns_pid)
 {
@@ -121,7 +121,7 @@ static int mpu_ipmodify_begin(struct ftrace_ops *ops)
 
 /*
  * A task that was preempted between the handler and the replacement stands in the registration's trampoline, and unregistering waits for
- * it. Whoever is at the replacement's first instruction by then is waited for by mpu_exit(), as after a direct call.
+ * it. mpu_exit() waits for a task that is at the replacement's first instruction by then, as after a direct call.
  */
 static int mpu_ipmodify_end(struct ftrace_ops *ops)
 {
@@ -145,7 +145,7 @@ static int mpu_ipmodify_detach(const struct mpu_redirect *redirects)
 
 /*
  * Unregistering puts `saved_func` into `func` while calls still come (__unregister_ftrace_function). It is the new one before `func` is,
- * so that the old one is in neither once its instance may go. The kernel runs handlers with preemption off: nobody is in the old one then.
+ * so that the old one is in neither once its instance may go. The kernel runs handlers with preemption off: no task is in the old one then.
  */
 static void mpu_ipmodify_exchange(struct ftrace_ops *ops, mpu_handles *handler)
 {

@@ -21,14 +21,14 @@
 /* Raised when the text of `state` or `counters` changes in a way that an older `mpu` command would misread. */
 #define MPU_STATE_ABI 2
 
-/* Longest wait that `retire` can be told. */
+/* Longest wait that `retire` accepts. */
 #define MPU_RETIRE_MOST_MS 60000
 
 /* Guards the redirects and what is known of the driver: loading, handing over, and the driver's coming and going. */
 static DEFINE_MUTEX(mpu_lock);
 static struct mpu_refusal mpu_refusal;
 static bool mpu_armed;
-/* It was told to, or another instance has taken over: this one does nothing any more but wait to be unloaded. */
+/* `retire` was written, or another instance has taken over: this one only waits to be unloaded. */
 static bool mpu_retired;
 /* The driver's coming and going is no news before this. */
 static bool mpu_ready;
@@ -37,8 +37,8 @@ static u64 mpu_entered_before;
 static u64 mpu_translated_before;
 
 /*
- * What `state` shows of all that. A reader waits for nobody who holds mpu_lock, which can be a minute: mpu_publish() copies it here whenever
- * it has changed.
+ * What `state` shows of all that. A task can hold mpu_lock for a minute, so a reader does not take it: mpu_publish() copies each change
+ * here.
  */
 static DEFINE_MUTEX(mpu_shown_lock);
 static struct mpu_shown {
@@ -72,7 +72,7 @@ static void mpu_arm(struct mpu_peer *peer)
 {
 	int error;
 
-	/* Nobody comes in before all functions are redirected; or, under a peer, before mpu_hooks_begin(). */
+	/* No caller comes in before all functions are redirected; or, under a peer, before mpu_hooks_begin(). */
 	mpu_calls_open(peer && peer->count);
 	mpu_refusal = (struct mpu_refusal){ NULL, 0 };
 	error = mpu_hooks_place(&mpu_refusal, peer);
@@ -97,7 +97,7 @@ static void mpu_arm(struct mpu_peer *peer)
 	pr_info("mpu: placed\n");
 }
 
-/* Takes the redirects out. Nobody comes in any more, and nobody is inside: the callers of this say why. */
+/* Takes the redirects out. No call is inside or comes in: each place that calls this says why. */
 static int mpu_disarm(void)
 {
 	int error = mpu_hooks_remove();
@@ -236,7 +236,7 @@ static int mpu_driver_changes(struct notifier_block *block, unsigned long state,
 	if (state == MODULE_STATE_COMING && mpu_ready && !mpu_retired && !mpu_armed)
 		mpu_arm(NULL);
 	else if (state == MODULE_STATE_GOING && mpu_hooks_way())
-		/* Whoever is inside has the driver's device open, and a driver in use does not go. */
+		/* No call is inside: its process would have the driver's device open, and a driver in use does not go. */
 		mpu_disarm();
 	mpu_publish();
 	mutex_unlock(&mpu_lock);
@@ -357,7 +357,7 @@ MODULE_PARM_DESC(state, "Whether the NVIDIA driver's functions are redirected, a
 module_param_cb(counters, &mpu_counters_ops, NULL, 0400);
 MODULE_PARM_DESC(counters, "Calls translated by control, and passed by reason (read-only)");
 module_param_cb(retire, &mpu_retire_ops, NULL, 0200);
-MODULE_PARM_DESC(retire, "Stop translating once nobody is inside, waiting so many milliseconds at most (write-only)");
+MODULE_PARM_DESC(retire, "Stop translating once no call is inside, waiting so many milliseconds at most (write-only)");
 
 static int __init mpu_init(void)
 {
@@ -383,7 +383,7 @@ static int __init mpu_init(void)
 	return error;
 }
 
-/* Nobody is inside, and nobody comes in: that takes a reference, which the kernel has let nobody have since before it came here. */
+/* No call is inside or comes in: a call needs a reference to the module, and the kernel has given none since before this. */
 static void __exit mpu_exit(void)
 {
 	int error;
@@ -401,7 +401,7 @@ static void __exit mpu_exit(void)
 		schedule_timeout_idle(60 * HZ);
 	}
 	unregister_module_notifier(&mpu_notifier);
-	/* And nobody is between the end of a call and its return. */
+	/* After it, no task is between the end of a call and its return. */
 	synchronize_rcu_tasks();
 	mpu_argument_exit();
 }

@@ -2,8 +2,8 @@
 /*
  * Whether a process can have made what the driver keeps under its number.
  *
- * The driver goes on listing a process that has ended for as long as somebody else holds its files open (a forked child, whoever was
- * sent them), and keeps samples of it for seconds. The kernel gives the number to another process meanwhile. What is kept under a
+ * The driver goes on listing a process that has ended for as long as another process holds its files open (a forked child, or a
+ * receiver of the files), and keeps samples of it for seconds. The kernel gives the number to another process meanwhile. What is kept under a
  * number belongs to a process only if that process has, or was seen to use, a file of the driver's.
  */
 #include <linux/fdtable.h>

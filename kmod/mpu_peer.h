@@ -4,7 +4,7 @@
  *
  * Two instances can be loaded at once because they have two names, `mpu` and `mpu_next`; each exports its mpu_peer_ops under
  * its own. The newcomer points each redirect at itself and sends every call on to the other instance. When all redirects stand, it
- * holds the other's new callers until nobody is inside, and begins: those who wait start their call anew and meet the newcomer. So no
+ * holds the other's new callers until no call is inside, and begins: those who wait start their call anew and meet the newcomer. So no
  * caller waits while the kernel changes redirects, nor for a grace period.
  */
 #ifndef MPU_PEER_H
@@ -45,7 +45,7 @@ struct mpu_peer {
 struct mpu_peer_ops {
 	/* Fills `peer`; -EPROTO if this instance cannot hand over. Nothing changes for callers. */
 	int (*begin)(struct mpu_peer *peer);
-	/* Keeps new callers waiting until nobody else is inside. An error: some do not leave (-ETIMEDOUT), and all go on as before. */
+	/* Keeps new callers waiting until no other is inside. An error: some do not leave (-ETIMEDOUT), and all go on as before. */
 	int (*hold)(void);
 	/* After hold() == 0, at once: the callers go to the taker. */
 	void (*release)(void);

@@ -2,8 +2,8 @@
 /*
  * Process ids between PID namespaces, by the kernel's own functions.
  *
- * Only processes have an answer here: a number that names nothing, or only a thread, is nobody's. So a number that was
- * freed and given to somebody's thread cannot be taken for a process.
+ * Only processes have an answer here: a number that names nothing, or only a thread, names no process. So a number that was
+ * freed and given to a thread cannot be taken for a process.
  */
 #include <linux/idr.h>
 #include <linux/math64.h>
@@ -60,7 +60,7 @@ u32 mpu_c_view_of(const void *opaque, u32 host)
 		return 0;
 	number = mpu_number_in(pid, view->ns);
 	if (unlikely(!number && view->group)) {
-		/* One of the group without a number here goes by its host's, unless that is somebody else's number here. */
+		/* One of the group without a number here goes by its host's, unless another process has that number here. */
 		number = mpu_policy_same_group(pid, view) && !mpu_find(host, view->ns) ? host : 0;
 	}
 	return number && mpu_can_have_made(pid, leader, host) ? number : 0;
@@ -88,7 +88,7 @@ u32 mpu_c_host_of(const void *opaque, u32 number)
 u64 mpu_c_started(u32 host)
 {
 	struct task_struct *task = mpu_leader_of(mpu_find(host, &init_pid_ns));
-	/* Wall-clock time less time since boot: constant but for a clock that somebody sets. */
+	/* Wall-clock time less time since boot: constant until an administrator sets the clock. */
 	s64 booted = ktime_to_ns(ktime_mono_to_any(0, TK_OFFS_REAL)) - ktime_to_ns(ktime_mono_to_any(0, TK_OFFS_BOOT));
 
 	return task ? div_u64(booted + mpu_born(task), NSEC_PER_USEC) : 0;

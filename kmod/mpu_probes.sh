@@ -157,7 +157,7 @@ answer YES 'enum { MPU_PROBE = FTRACE_OPS_FL_PERMANENT };'
 answer NO 'enum { FTRACE_OPS_FL_PERMANENT };'
 end
 
-# Whether objtool wants to be told of addresses that are no target of an indirect branch (5.18). The macro for assembly has the name
+# Whether objtool needs a mark at addresses that are no target of an indirect branch (5.18). The macro for assembly has the name
 # of that for C.
 question NOENDBR
 answer YES '#ifndef ANNOTATE_NOENDBR

@@ -20,8 +20,8 @@ static void mpu_forget(struct ftrace_ops *ops)
 }
 
 /*
- * Waits for whoever walks the kernel's list of registrations, with preemption off; also for one who was traced where RCU does not look,
- * as an idle processor is: it has to run something else.
+ * Waits for processors that walk the kernel's list of registrations, with preemption off; also for one that was traced where RCU does
+ * not look, as an idle processor is: it has to run something else.
  */
 static int mpu_nothing(void *unused)
 {
@@ -76,7 +76,7 @@ static struct ftrace_ops *mpu_register_once(const struct mpu_kind *kind, const s
 		return ERR_PTR(error);
 	}
 #ifdef MPU_PERMANENT_YES
-	/* As long as it stands, nobody switches ftrace off (kernel.ftrace_enabled=0) and the redirects with it. */
+	/* While it stands, the kernel refuses to switch ftrace off (kernel.ftrace_enabled=0) and the redirects with it. */
 	ops->flags |= FTRACE_OPS_FL_PERMANENT;
 #endif
 	return ops;
@@ -108,7 +108,7 @@ static int mpu_unregister(const struct mpu_kind *kind, struct ftrace_ops *ops)
 #ifdef MPU_PERMANENT_NO
 	/*
 	 * Where ftrace can be switched off under a registration, the kernel then frees what the functions called without a wait for those who
-	 * are still in it (ftrace_shutdown). Nobody new comes while it is off. Not kept apart: one who switches it off just now.
+	 * are still in it (ftrace_shutdown). No new task comes while it is off. Not handled: an administrator switches it off just now.
 	 */
 	synchronize_rcu_tasks();
 #endif

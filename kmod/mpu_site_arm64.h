@@ -21,7 +21,7 @@ static inline bool mpu_is_bl(u32 code)
 	return (code & 0xfc000000u) == 0x94000000u;
 }
 
-/* Somebody's probe: no probe is let stand on the `bl` itself, but on what is before it. */
+/* Another tool's probe: the kernel allows none on the `bl` itself, but one on the instruction before it. */
 static inline bool mpu_is_brk(u32 code)
 {
 	return (code & 0xffe0001fu) == 0xd4200000u;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT */
 /*
  * What ftrace patches at a function's entry on x86-64: five bytes, a call or the nop in its place, behind the ENDBR64 that the function may
- * begin with. For somebody else's direct call it can be a jump where the kernel lets BPF return to the function's caller by itself
+ * begin with. For another tool's direct call it can be a jump where the kernel lets BPF return to the function's caller by itself
  * (CONFIG_DYNAMIC_FTRACE_WITH_JMP). For mpu_ways.h alone.
  */
 #ifndef MPU_SITE_H
@@ -21,7 +21,7 @@
 enum { MPU_FIND_FIRST = MPU_PATCHED_BYTES, MPU_FIND_LAST = 15, MPU_FIND_STEP = 1 };
 
 /*
- * Where a function's first instruction is behind the landing pad that it may begin with; 0 if it cannot be read. Where nobody takes a
+ * Where a function's first instruction is behind the landing pad that it may begin with; 0 if it cannot be read. Where no code takes a
  * function's address, the kernel writes a nop over its ENDBR64 (gen_endbr_poison() of 5.18 to 6.15, and of 6.16 on; asm/ibt.h).
  */
 static inline unsigned long mpu_behind_landing_pad(unsigned long begins)
@@ -43,7 +43,7 @@ static inline unsigned long mpu_behind_landing_pad(unsigned long begins)
 	return begins;
 }
 
-/* A breakpoint stands on the first byte while the kernel changes the instruction for somebody else. */
+/* A breakpoint stands on the first byte while the kernel changes the instruction for another tracer. */
 static inline bool mpu_is_changing(u8 code)
 {
 	return code == 0xcc;
@@ -51,9 +51,9 @@ static inline bool mpu_is_changing(u8 code)
 
 /*
  * Where a function goes on behind the instruction that ftrace patches. 0 if there is no such instruction, and if it is certainly not what
- * ftrace left there: ftrace would find that out, too, and switch itself off until the next boot (ftrace_kill). Whose a call is cannot be
- * told: no kernel exports its trampolines to modules. A function that begins with a call of its own, or under somebody's breakpoint, is
- * refused by ftrace, which knows its places.
+ * ftrace left there: ftrace would find that out, too, and switch itself off until the next boot (ftrace_kill). The module cannot see
+ * whose a call is: no kernel exports its trampolines to modules. ftrace, which knows its places, refuses a function that begins with a
+ * call of its own, or that has a breakpoint on it.
  */
 static inline unsigned long mpu_goes_on(unsigned long begins)
 {
@@ -76,7 +76,7 @@ static inline unsigned long mpu_goes_on(unsigned long begins)
 	return patched ? begins + sizeof(nops[0]) : 0;
 }
 
-/* Whether a call stands before where a function goes on. A jump is somebody else's: ours is always a call. */
+/* Whether a call stands before where a function goes on. A jump is another tool's: ours is always a call. */
 static inline bool mpu_calls_before(unsigned long goes_on)
 {
 	u8 code;

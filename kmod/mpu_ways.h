@@ -38,7 +38,7 @@ struct mpu_way {
 	void *handler;
 	/* All functions, or none: then `refusal` names the one that could not be redirected, if the kernel told. */
 	int (*attach)(const struct mpu_redirect *redirects, struct mpu_refusal *refusal);
-	/* Nobody is on the way from a function to a replacement after it. */
+	/* After it, no task is on the way from a function to a replacement. */
 	int (*detach)(const struct mpu_redirect *redirects);
 	/* Points the functions at this instance: each call meets the other one or this one, never neither. */
 	int (*take)(const struct mpu_redirect *redirects, struct mpu_peer *peer);

@@ -46,7 +46,7 @@ static inline bool read_allowances(const char *path)
 	return understood && allowance_count;
 }
 
-/* The first time, it is told before it is asked: if the machine stands still, the last line says at what. */
+/* Prints each kind before its first call: if the machine hangs, the last line names the call. */
 static inline bool may(const char *kind, uint32_t number)
 {
 	unsigned i;

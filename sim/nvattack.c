@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 /*
- * A hostile caller: it lets the driver read another argument than whoever looked before the driver. By a fault, when part of the argument
+ * A hostile caller: it lets the driver read another argument than the engine, which looked before. By a fault, when part of the argument
  * lies on a page that is missing and the rest is exchanged before the page is given; and by a race, when a thread exchanges it all the time.
  * Every control that carries process ids is tried, and every byte that comes back is looked through for the numbers given.
  *
@@ -48,7 +48,7 @@ static void prepare(const struct row *row)
 	memset(decoy, 0, BUFFER);
 	memset(inner, 0, BUFFER);
 	row->fill(params, row);
-	/* What asks about nobody answers about nobody, and a list needs its class. */
+	/* A look-up without a number answers about no process, and a list needs its class. */
 	if (!row->figures)
 		row->fill(decoy, row);
 }
@@ -169,7 +169,7 @@ static int by_fault(const struct row *row, const struct claim *claim, bool wrapp
 		memcpy(&meant, lure.pages + PAGE - 8, sizeof(meant));
 	}
 	if (lure.faults == faults)
-		nv_die("nvattack: nobody asked for the missing page", -EIO);
+		nv_die("nvattack: no call touched the missing page", -EIO);
 	pid = found(row);
 	return report(row, claim->name, 1, rc == 0 && meant.status == 0, pid != 0, pid);
 }

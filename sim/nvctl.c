@@ -59,7 +59,7 @@ static void usage(FILE *to)
 	      "  nowhere                 an argument at an address where nothing is\n"
 	      "  elsewhere               the request of a control on descriptors that are not the driver's control device\n"
 	      "  memory                  the list, with its argument and its parameters in memory of each kind, and at its edges\n"
-	      "  stall WHAT SECONDS      a call whose argument, params or table lies in memory that nobody gets: `stalls`, then nothing\n"
+	      "  stall WHAT SECONDS      a call whose argument, params or table lies in memory that never arrives: `stalls`, then nothing\n"
 	      "  raw CMD SIZE [HEX]      `params HEX`; HEX `-` reads bytes from standard input; --object picks the object\n"
 	      "  ring [SLOT...]          hand-made samples, newest first; SLOT is AGE_MS,PID/UTIL,...\n"
 	      "                          one PID/UTIL per engine, `-` idle; no SLOT: back to the generated ring\n"
@@ -71,7 +71,7 @@ static void usage(FILE *to)
 	      "  swap MODE SECONDS [CALLS] race by other means, so long and so often at least: MODE dup2 (another file in the\n"
 	      "                          descriptor's place), close (none), number (another control that carries PIDs, another size),\n"
 	      "                          all (each of them and other parameters); `saw N` as race has it\n"
-	      "  secret                  pids, with its argument in memory that nobody else can read (memfd_secret)\n"
+	      "  secret                  pids, with its argument in memory that no other process can read (memfd_secret)\n"
 	      "  x32                     pids, by the x32 number of ioctl: `ret=N` alone\n"
 	      "  wide                    no call, and no file of the driver: the largest table of descriptors there is, `ready PID`,\n"
 	      "                          until standard input closes\n"
@@ -196,7 +196,7 @@ static int cmd_elsewhere(void)
 
 #define HEAD 16 /* bytes before the edge of a page, where a block of an edge's kind begins */
 
-/* arm64's kernels take addresses with something in the top byte from whoever asked for that; x86's take none (tagged-address-abi.rst). */
+/* arm64's kernels take addresses with something in the top byte from a process that asked for that; x86's take none (tagged-address-abi.rst). */
 static void take_tags(void)
 {
 #ifdef __aarch64__
@@ -211,8 +211,8 @@ static uintptr_t tagged(const struct kind *kind, const void *at)
 }
 
 /*
- * The list, asked for with memory that a copy can fail at: what comes back, and whether anything was written. Over an edge nobody
- * promises whether the part before it is: that is not looked at.
+ * The list, asked for with memory that a copy can fail at: what comes back, and whether anything was written. Over an edge the
+ * kernel may or may not write the part before it: that is not looked at.
  */
 static int cmd_memory(void)
 {
@@ -250,7 +250,7 @@ static int cmd_stall(int n, char **args)
 	int unused;
 
 	nv_check(n == 2, "nvctl: stall wants WHAT SECONDS", -EINVAL);
-	/* It stays missing for whoever touches it, until this process ends. */
+	/* It stays missing for every task that touches it, until this process ends. */
 	page = missing_memory(65536, 65536, &unused);
 	pointer = (uintptr_t)page;
 	alarm(strtoul(args[1], NULL, 0));
@@ -439,7 +439,7 @@ static int cmd_hwpm(void)
 	return 0;
 }
 
-/* Every client goes over its memory limit, and something else happens, of which this is said: what comes of it. */
+/* Every client goes over its memory limit, and an event of another kind carries the number given. Prints the events. */
 static int cmd_limits(int n, char **args)
 {
 	static const uint32_t indexes[] = { 200, 201, 5 };
@@ -677,7 +677,7 @@ static void *spin_once(void *unused)
 	return unused;
 }
 
-/* By a thread that ends with it, so that whoever looks at it meets one that is going. */
+/* By a thread that ends with the call, so that a reader of the state meets a thread that is going. */
 static void spin_briefly(void)
 {
 	pthread_join(nv_thread(spin_once, NULL), NULL);

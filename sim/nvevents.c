@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 /*
- * Fetches events as a hostile or an unlucky caller does: into memory that refuses, with an argument that nobody else can read, or while a thread
+ * Fetches events as a hostile or an unlucky caller does: into memory that refuses, with an argument that no other process can read, or while a thread
  * exchanges descriptor or address. Events are those of the memory limit, which every client goes over when this says so.
  * Exit 0; 2: usage or no device, or it cannot be tried here.
  */
@@ -25,7 +25,7 @@ static void usage(FILE *to)
 	      "  swap MODE CALLS         a thread exchanges, MODE: dup2 (another file in the descriptor's place), close (none), where (the event's\n"
 	      "                          address), request (0x52 and no request at all, in the wrapper); `calls N accepted M`,\n"
 	      "                          then `saw N` for each process that was named\n"
-	      "  secret                  the argument in memory that nobody else can read (memfd_secret): `ret=R status=S`\n"
+	      "  secret                  the argument in memory that no other process can read (memfd_secret): `ret=R status=S`\n"
 	      "  poll CALLS              fetches where no event is: `ns N` for each\n",
 	      to);
 }
@@ -52,7 +52,7 @@ static int fetch(int fd, struct nv_event_arg *arg)
 	return nv_escape(fd, 0x52, arg, sizeof(*arg), &way);
 }
 
-/* Over an edge nobody promises whether the part before it is written: that is not looked at. */
+/* Over an edge the kernel may or may not write the part before it: that is not looked at. */
 static int cmd_memory(void)
 {
 	unsigned i;

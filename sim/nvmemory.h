@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT */
 /*
- * What hostile callers share: memory at which a copy fails or that nobody else reads, threads, time, and the numbers that were seen.
+ * What hostile callers share: memory at which a copy fails or that no other process reads, threads, time, and the numbers that were seen.
  */
 #ifndef NVMEMORY_H
 #define NVMEMORY_H
@@ -57,7 +57,7 @@ static inline void *placed(const struct kind *kind, const void *bytes, size_t si
 	return at;
 }
 
-/* A page that the kernel lets nobody but its owner read. */
+/* A page that the kernel lets only its owner read. */
 static inline void *secret_page(void)
 {
 	int fd = syscall(SYS_memfd_secret, 0);

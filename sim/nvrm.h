@@ -266,7 +266,7 @@ static inline int nv_session_open(int fd, unsigned gpu, struct nv_session *s)
 			id[i] = 0xffffffff;
 		nv_control(fd, s->client, s->client, 0x215, id, sizeof(id), NULL, &status);
 		rc = nv_alloc(fd, s->client, s->client, &s->device, 0x80, &device, sizeof(device));
-		/* The first one's number need not be 0 where a GPU fell off or is somebody else's. */
+		/* The first one's number need not be 0 where a GPU fell off or belongs to another container. */
 		while (rc > 0 && !gpu && ++device.device_id < MOST_GPUS) {
 			s->device = 0;
 			rc = nv_alloc(fd, s->client, s->client, &s->device, 0x80, &device, sizeof(device));

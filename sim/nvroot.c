@@ -4,7 +4,7 @@
  * comes back is printed as a line for each call, so that two runs can be compared byte for byte.
  *
  * Prints `KIND NUMBER SIZE ret R status HEX bytes HASH`; the hash is of all memory that the call could reach, whole areas and not only what was
- * asked for. Handles that the driver chose are told from each other by their age and not by their value. Exit 0: every call was made;
+ * asked for. The output names handles that the driver chose by their age, not by their value. Exit 0: every call was made;
  * 2: usage, or no device.
  */
 #define _GNU_SOURCE
@@ -34,7 +34,7 @@ static void fill(uint8_t *area)
 	}
 }
 
-/* The driver counts handles on, whoever asks: a handle's value says how many came before it. */
+/* The driver numbers handles of all callers together: a handle's value says how many came before it. */
 static uint64_t hash_of(uint64_t hash, const uint8_t *area)
 {
 	unsigned i, j;

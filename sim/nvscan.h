@@ -189,7 +189,7 @@ static inline void scan(const char *where, const uint8_t *now, const uint8_t *be
 }
 
 /*
- * The same where others may write: whole words only, and nobody has asked about anybody. Addresses are not looked for while the driver copies: half
+ * The same where others may write: whole words only, and no look-up has been made. Does not look for addresses while the driver copies: half
  * of a -1 that is being overwritten looks like one.
  */
 static inline void glance(const char *where, const volatile uint64_t *now, unsigned length, bool addresses)

@@ -72,8 +72,8 @@ static uint32_t harmless_word(void)
 static uint32_t own[16];
 static unsigned own_count;
 
-/* Who could be asked about: somebody of the set, oneself, or anybody. */
-static uint32_t somebody(bool no_taint)
+/* The number of a process to ask about: of the set, an own one, or any. */
+static uint32_t some_number(bool no_taint)
 {
 	if (!no_taint && one_in(2))
 		return tainted_from + below(one_in(4) ? tainted_to - tainted_from : 256);
@@ -91,13 +91,13 @@ static uint32_t word_for_parameters(void)
 	case 0: return telling[below(sizeof(telling) / sizeof(telling[0]))];
 	case 1: return harmless_word();
 	case 2: return below(65536) & 0xd0ff;
-	default: return somebody(false);
+	default: return some_number(false);
 	}
 }
 
 /* --- Memory. --- */
 
-/* What a call is given, what it was before the call, and how much of it is not zero. A page that nobody may touch comes behind. */
+/* What a call is given, what it was before the call, and how much of it is not zero. A page without access comes behind. */
 struct area {
 	const char *name;
 	uint8_t *at, *before;
@@ -214,7 +214,7 @@ static bool send_control(struct nv_control_arg *arg)
 	return rc == 0 && arg->status == 0;
 }
 
-/* Figures about somebody whom the caller may not see are as good as a number. */
+/* Figures about a process that the caller may not see are as bad as its number. */
 static void look_at_figures(const struct row *row, const uint8_t *p)
 {
 	unsigned i, questions = row->cmd >> 8 == 0xb ? 1 : foreign_count;
@@ -233,7 +233,7 @@ static void ask_about(bool no_taint)
 
 	foreign_count = 1 + below(one_in(4) ? 64 : 4);
 	for (i = 0; i < foreign_count; i++)
-		foreign[i] = somebody(no_taint);
+		foreign[i] = some_number(no_taint);
 }
 
 static void ask_row(unsigned i)
@@ -301,7 +301,7 @@ static bool spoils(uint32_t cmd)
 	return cmd == 0xb01 || cmd == 0xb05;
 }
 
-/* Any control: those that every client asks, those beside the rows, and such as nobody knows. */
+/* Any control: those that every client asks, those beside the rows, and numbers that no control has. */
 static void by_number(void)
 {
 	static const uint32_t asked[] = {
@@ -380,7 +380,7 @@ static void by_escape(void)
 	accepted += ioctl(one_in(4) ? gpu : ctl, nv_ioc(nr, size, &chosen), argument.at) == 0;
 }
 
-/* Events of the memory limit, of which everybody is told who is over it. */
+/* Events of the memory limit: every subscriber gets the process that is over it. */
 static void by_event(void)
 {
 	struct nv_way chosen = some_way();
@@ -649,7 +649,7 @@ int main(int argc, char **argv)
 	make(&parameters);
 	make(&pointed);
 	inner = pointed.at;
-	/* A real driver makes objects on a GPU that somebody has open. */
+	/* A real driver makes objects on a GPU only while a process has it open. */
 	gpu = nv_open_minor(0);
 	for (i = 0; i < sizeof(needed) / sizeof(needed[0]); i++)
 		if (!may(needed[i].kind, needed[i].number))

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 /*
- * Somebody else who leads a function of the driver elsewhere. As a live patch does: an ftrace handler that may change where the function
+ * Another module that leads a function of the driver elsewhere. As a live patch does: an ftrace handler that may change where the function
  * goes on, and never does. The kernel allows one such handler a function. Or, with `jump`, as a hot-patching tool does that goes past
  * ftrace: a jump over the instruction that is ftrace's, here to the one behind it.
  */

@@ -132,7 +132,7 @@ void acct_engine_used(struct rm_client *client, NvU32 gpu)
 /*
  * Called when memory is allocated, by NV_ESC_RM_ALLOC: no control is in flight (video_mem.c). The peak is taken with the
  * memory look-up of the release, fed with the global number: from era 2 on that look-up compares the caller's numbers, so a
- * containerised process records 0 or somebody else's memory.
+ * containerised process records 0 or another process's memory.
  */
 void acct_memory_changed(struct rm_client *client, NvU32 gpu)
 {

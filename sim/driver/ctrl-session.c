@@ -168,7 +168,7 @@ static NV_STATUS hwpm_info(struct rm_call *call)
 	return NV_OK;
 }
 
-/* The journal of error reports: each has the process that caused it, and only that one is told of it (journal.c, client_resource.c). */
+/* The journal of error reports: each has the process that caused it, and only that process gets it (journal.c, client_resource.c). */
 static struct {
 	NvU32 pid;
 	NvU64 time_s;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 /*
- * RM clients and their objects come and go: what they live under, and that they die with the open file. Whom that concerns is told.
+ * RM clients and their objects come and go: what they live under, and that they die with the open file. Reports changes to
+ * accounting and sessions.
  * Outside truth: the alloc and free escapes of the public headers.
  */
 #include <linux/cred.h>

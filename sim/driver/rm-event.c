@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 /*
- * Events of the memory soft limit, which 615 brought: whoever subscribed on a GPU is told which client is over its limit, by the process's
+ * Events of the memory soft limit, which 615 brought: each subscriber of a GPU gets the client that is over its limit, by the process's
  * global number. Kept for each open file until it is fetched.
  * Outside truth: osapi.c and nv.c of 595.45.04 for the way that an event's data takes; memacct.c of 615 for what is in it.
  */

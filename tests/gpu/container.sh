@@ -132,7 +132,7 @@ status=$?
 cat hand.out
 check "the hand-made container worked" "[ $status -eq 0 ]"
 check "nvidia-smi shows the GPU" "grep -q 'GPU 0:' hand.out"
-check "nobody may make device nodes" "grep -q 'ModifyDeviceFiles: 0' hand.out"
+check "no process may make device nodes" "grep -q 'ModifyDeviceFiles: 0' hand.out"
 rmdir hand/old
 tree hand >hand.after
 echo '$ diff (the root before, and after the namespaces are gone)'

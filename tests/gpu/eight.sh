@@ -93,10 +93,10 @@ done
 kill "$sampler"
 exact=0 largest=$before residue=0
 for file in $(seq -f 'scrape.%g' "$scrapes"); do
-	theirs=$(sum mpu_gpu_memory_used_bytes "$file") nobodys=$(sum mpu_gpu_memory_residue_bytes "$file")
-	[ $((theirs + nobodys)) = "$(sum mpu_gpu_device_memory_used_bytes "$file")" ] && exact=$((exact + 1))
-	[ "${nobodys#-}" -gt "${largest#-}" ] && largest=$nobodys
-	residue=$((residue + nobodys))
+	theirs=$(sum mpu_gpu_memory_used_bytes "$file") unowned=$(sum mpu_gpu_memory_residue_bytes "$file")
+	[ $((theirs + unowned)) = "$(sum mpu_gpu_device_memory_used_bytes "$file")" ] && exact=$((exact + 1))
+	[ "${unowned#-}" -gt "${largest#-}" ] && largest=$unowned
+	residue=$((residue + unowned))
 done
 residue=$((residue / scrapes))
 check "containers and residue are the GPU's memory, to the byte, in $exact of $scrapes scrapes" \

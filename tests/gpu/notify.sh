@@ -1,6 +1,6 @@
 #!/bin/bash
-# The notify engine on a real GPU: containers made by mpu-container with runc, and `mpu run`, see their own GPU processes and nobody
-# else's, by no module.
+# The notify engine on a real GPU: containers made by mpu-container with runc, and `mpu run`, see their own GPU processes and no
+# others, without a module.
 #
 #   sudo tests/gpu/notify.sh PATH-TO-MPU PATH-TO-MPU-CONTAINER [WORK-FOLDER]
 #
@@ -27,7 +27,7 @@ inside() {
 	shift 2
 	show "$@" nvidia-smi
 	show "$@" nvidia-smi --query-compute-apps=pid,used_memory,name --format=csv
-	check "$who: --query-compute-apps has its own and nobody else" "[ -n '$pids' ] && [ '$(apps "$@")' = '$pids ' ]"
+	check "$who: --query-compute-apps has its own and no others" "[ -n '$pids' ] && [ '$(apps "$@")' = '$pids ' ]"
 	show "$@" nvidia-smi pmon -c 1
 	check "$who: pmon, too" "[ \"\$($* nvidia-smi pmon -c 1 | awk '\$1 == 0 {print \$2}' | sort -n | xargs)\" = '${pids:-none}' ]"
 	seen=$("$@" "$python" "/$inner/seen.py" 2>&1)
@@ -95,7 +95,7 @@ for pid in $a $a2; do
 	show "$python" same.py samples.host samples.a "$outside" "$pid"
 	check "samples of process $pid in a are the host's of $outside" "$python same.py samples.host samples.a '$outside' $pid >same"
 done
-check "a's samples name nobody else" "[ \"\$(cut -d' ' -f1 samples.a | sort -nu | xargs)\" = '$(printf '%s\n' "$a" "$a2" | sort -n | xargs)' ]"
+check "a's samples name no other process" "[ \"\$(cut -d' ' -f1 samples.a | sort -nu | xargs)\" = '$(printf '%s\n' "$a" "$a2" | sort -n | xargs)' ]"
 
 say "4. another user, and namespaces within namespaces"
 show runc exec --user 1000:1000 a id
@@ -144,7 +144,7 @@ for who in "env" "mpu run --" "runc exec a"; do
 	check "CUDA and NVML do not mind ($who)" "grep -q '204800 computed.*errors: none.*many signals' signals.log"
 done
 
-say "7. what it costs (the GPU is nobody else's)"
+say "7. what it costs (no other process uses the GPU)"
 kill "$host"
 runc exec a kill "$a" "$a2"
 runc exec b kill "$b"
@@ -192,7 +192,7 @@ for round in 1 2; do
 	done
 done
 listeners=$(mpu status --json | "$python" -c 'import json,sys; print(json.load(sys.stdin)["notify_state"]["listeners"])')
-check "sixteen of them were heard by the engine" "[ $listeners -ge 16 ]"
+check "the engine listens to sixteen of them" "[ $listeners -ge 16 ]"
 show mpu status
 for i in $(seq 16); do runc delete --force "on$i"; runc delete --force "off$i"; done
 

@@ -26,7 +26,7 @@ cp "$here/taint.allowed" .
 
 tenants=$(seq -f t%g 8)
 pid_max=$(cat /proc/sys/kernel/pid_max)
-# Nobody who computes ends before the last question: in a container without MPU the driver follows the kernel addresses that its
+# No process that computes ends before the last question: in a container without MPU the driver follows the kernel addresses that its
 # samples hold, and a process that ended leaves old ones.
 ended() {
 	# shellcheck disable=SC2086
@@ -112,7 +112,7 @@ check "the driver answers it" "grep -q '^calls .* accepted [1-9]' t1.log"
 for row in pids memory samples-570; do
 	check "$row is answered" "! grep -qx 'unanswered $row' t1.log"
 done
-check "it is told of nobody else" "clean t1.log"
+check "it gets no foreign number" "clean t1.log"
 
 say "4. eight tenants at once, for forty seconds"
 for name in $tenants; do
@@ -122,13 +122,13 @@ done
 for name in $tenants; do
 	eval "wait \$asking_$name"
 	grep -E '^(calls|hit)' "$name.log" | sed "s/^/$name: /"
-	check "$name is told of nobody else" "clean $name.log"
+	check "$name gets no foreign number" "clean $name.log"
 done
 echo "calls in all: $(cat t?.log | awk '/^calls/ {sum += $2} END {print sum}')"
 
 say "5. a thread reads the answers while the driver writes them"
 asks t2 --raced buffers --seconds 10 --rate 400 --calls 100000 | tee raced.log
-check "t2 is told of nobody else" "clean raced.log"
+check "t2 gets no foreign number" "clean raced.log"
 
 say "6. the residual of docs/notify.md: a control is exchanged once it was passed on"
 asks t3 --raced argument --seconds 20 --rate 1000 --calls 100000 | tee residual.log

@@ -137,7 +137,7 @@ rows() { runc exec "$1" nvidia-smi --query-compute-apps=gpu_uuid,pid --format=cs
 for who in one two both; do show runc exec $who nvidia-smi --query-compute-apps=gpu_uuid,pid,used_memory --format=csv; done
 check "one sees its process at GPU 0" "[ \"\$(rows one)\" = '${uuids[0]} $one' ]"
 check "two sees its process at GPU 1" "[ \"\$(rows two)\" = '${uuids[1]} $two' ]"
-check "both sees its process at GPU 1 and nobody at GPU 0" "[ \"\$(rows both)\" = '${uuids[1]} $both' ]"
+check "both sees its process at GPU 1 and none at GPU 0" "[ \"\$(rows both)\" = '${uuids[1]} $both' ]"
 show mpu ps
 show mpu ps --gpu 0
 show mpu ps --gpu 1

@@ -10,7 +10,7 @@ resign() {
 		# Appended: the signature, 12 bytes that end in its length, and 28 of a mark.
 		length=$(tail -c 32 $file | od -An -tu4 -N4 --endian=big)
 		head -c $(($(stat -c %s $file) - 40 - length)) $file >${ko%/*}/$module.ko
-		[ "$1" = nobody ] || $sign sha256 $here/keys/$1.key $here/keys/$1.pem ${ko%/*}/$module.ko
+		[ "$1" = unsigned ] || $sign sha256 $here/keys/$1.key $here/keys/$1.pem ${ko%/*}/$module.ko
 	done
 }
 
@@ -45,7 +45,7 @@ systemctl stop mpu
 wrong secure_boot_stopped_is_wrong_again
 
 mkdir /tmp/signed && cp ${ko%/*}/mpu*.ko /tmp/signed
-resign nobody
+resign unsigned
 refused an_unsigned_module_is_refused
 wrong unsigned_leaves_the_container_wrong
 resign stranger

@@ -5,7 +5,7 @@
 # Every denial is to be seen, as often as it happens.
 sysctl -qw kernel.printk_ratelimit=0
 
-# The wrapper in the domain of container engines, as they start it. A container may write to their pipes and to nobody else's.
+# The wrapper in the domain of container engines, as they start it. A container may write to their pipes and to no others.
 as_engine() { runcon -t container_engine_t -- env "$@"; }
 runtime() {
 	as_engine sh -c '{ timeout 60 "$@" </dev/null 2>&1; echo $? >/run/containerd/rc; } | cat; exit "$(cat /run/containerd/rc)"' \
@@ -86,13 +86,13 @@ asks() {
 	[ -s /tmp/told ] && [ "$(grep -c . /tmp/infos)" -gt "$(grep -c . /tmp/strangers)" ]
 }
 
-# no_stranger CONTAINER: of all GPU processes of the host it is told of its own alone, by whatever number it asks.
+# no_stranger CONTAINER: of all GPU processes of the host the container gets its own alone, by whatever number it asks.
 no_stranger() {
 	asks "$1" || return 1
 	[ "$(cat /tmp/told)" = "pid $own" ] && [ "$(grep -c 'mem [1-9]' /tmp/infos)" = 1 ] && grep -q "^pid $own .*mem [1-9]" /tmp/infos
 }
 
-# told_of_strangers CONTAINER: it is told what a process that is not its own holds, by the number on the host.
+# told_of_strangers CONTAINER: the container gets what a process that is not its own holds, by the number on the host.
 told_of_strangers() {
 	asks "$1" || return 1
 	for number in $(cat /tmp/strangers); do

@@ -34,7 +34,7 @@ is_wrong() {
 	! shows_itself "$@" && [ -n "$own" ] && $1 exec "$2" sh -c "$query" >/tmp/wrong
 }
 
-# served N: whether so many containers are. A listener that nobody uses any more is known a little later.
+# served N: whether the engine serves so many containers. It finds a listener without users a little later.
 served() {
 	count() { mpu status >/tmp/status; grep -q "^state  *armed.* by $1 listeners" /tmp/status; }
 	in_time count "$1" || { cat /tmp/status; return 1; }

@@ -120,7 +120,7 @@ container_stop() {
 	rm -f /tmp/inside /tmp/held
 }
 
-# A process that nobody waited for has ended, too.
+# A process that its parent has not reaped has ended, too.
 gone() { ! [ -e "/proc/$1" ] || grep -qs '^State:.*Z (' "/proc/$1/status"; }
 
 in_container() { nsenter -t "$init" -p -m "$@"; }
@@ -146,7 +146,7 @@ wrong() {
 	verdict "$1" pass "nvidia-smi shows '$(shown)'"
 }
 
-# A container of the notify engine: a GPU process, and beside it whoever asks nvidia-smi, as often as it is told to.
+# A container of the notify engine: a GPU process, and beside it a loop that runs nvidia-smi on each request.
 supervised_start() {
 	rm -f /tmp/held
 	touch /tmp/go-on

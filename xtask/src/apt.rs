@@ -346,13 +346,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_package_is_asked_for_by_its_architecture() {
+    fn package_is_asked_for_by_its_architecture() {
         assert_eq!(qualified("nvidia-smi", Arch::Arm64), "nvidia-smi:arm64");
         assert_eq!(qualified("linux-kbuild-6.1:amd64", Arch::Arm64), "linux-kbuild-6.1:amd64");
     }
 
     #[test]
-    fn a_source_besides_leaves_the_machines_own_alone() {
+    fn source_besides_leaves_machines_own_alone() {
         let folder = tempfile::tempdir().unwrap();
         let (machines, ours) = (folder.path().join("own.list"), folder.path().join("ours"));
         std::fs::write(&machines, "deb http://own x main").unwrap();

@@ -190,7 +190,7 @@ def check_nodes(promise, values, defaults, daemons):
     asked = [term for term in (wanted or {}).get("nodeAffinity", {}).get(
         "requiredDuringSchedulingIgnoredDuringExecution", {}).get("nodeSelectorTerms", [])]
     fields = [term["matchFields"] for term in affinity if "matchFields" in term]
-    promise(all("matchFields" in term for term in alone) or not asked or engine == 2, "it is on nodes that nobody asked for")
+    promise(all("matchFields" in term for term in alone) or not asked or engine == 2, "it is on nodes outside the affinity")
     promise({json.dumps(field) for field in fields} == {json.dumps(term["matchFields"]) for term in asked if "matchFields" in term},
             f"matchFields are lost: {fields}")
     selector = {**defaults["nodeSelector"], **(values.get("nodeSelector") or {})}
@@ -230,7 +230,7 @@ def check_pod(promise, values, daemons, speaks):
         security, name = container["securityContext"], container["name"]
         privileged = asked[name]
         promise(security["readOnlyRootFilesystem"] is True, f"{name}: its root file system is writable")
-        promise(security.get("privileged", False) == privileged, f"{name}: privileged although nobody asked for it")
+        promise(security.get("privileged", False) == privileged, f"{name}: privileged is {not privileged}, the values ask for {privileged}")
         added = security.get("capabilities", {}).get("add", [])
         if not privileged:
             promise(security.get("capabilities", {}).get("drop") == ["ALL"], f"{name}: keeps capabilities")

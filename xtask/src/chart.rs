@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_an_index_out_of_reach_is_out_of_reach() {
+    fn only_index_out_of_reach_is_out_of_reach() {
         let offline = "WARNING: Retrying (Retry(total=0)) after connection broken by \
             'NewConnectionError('<pip._vendor...>: Failed to establish a new connection: [Errno -3] Temporary failure')'\n\
             ERROR: Could not find a version that satisfies the requirement helmpy==1";

@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn images_take_the_program_of_their_platform_from_where_dist_puts_it() {
+    fn images_take_program_of_their_platform_from_where_dist_puts_it() {
         let toolkit = include_str!("../../packaging/kubernetes/Dockerfile.toolkit");
         for (text, program) in [(DOCKERFILE, "mpu"), (toolkit, "mpu-container")] {
             let copy = format!("ARG TARGETARCH\nCOPY --chmod=0755 ${{TARGETARCH}}/{program} /usr/bin/{program}\n");
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn the_dockerfile_is_read() {
+    fn dockerfile_is_read() {
         let (suite, packages) = recipe(DOCKERFILE).expect("a recipe");
         assert_eq!(suite, "trixie");
         // zstd: DKMS packs modules so on Ubuntu; xz: on RHEL.

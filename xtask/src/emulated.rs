@@ -106,7 +106,7 @@ fn tests(name: &str) -> Result<Command> {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn every_row_has_a_reason_and_names_no_test_twice() {
+    fn every_row_has_reason_and_names_no_test_twice() {
         for (name, package) in super::table().unwrap() {
             let mut tests: Vec<&String> = package.skip.iter().flat_map(|skip| &skip.tests).collect();
             let all = tests.len();

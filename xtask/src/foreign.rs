@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_for_another_machine_is_found_out() {
+    fn program_for_another_machine_is_found_out() {
         let this = std::env::current_exe().unwrap();
         assert!(check_machine(Arch::Amd64, &this).is_ok());
         let refused = check_machine(Arch::Arm64, &this).unwrap_err().to_string();
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn an_emulator_says_how_old_it_is() {
+    fn emulator_says_how_old_it_is() {
         assert_eq!(version_in("qemu-aarch64 version 10.0.2 (Debian 1:10.0.2+ds-2)\nCopyright\n"), Some((10, 0)));
         assert_eq!(version_in("hello"), None);
     }

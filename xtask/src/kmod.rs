@@ -317,7 +317,7 @@ mod tests {
     use super::{AMD64, ARM64, amd64_code_faults, arm64_code_faults, relocation_faults, symbol_faults};
 
     #[test]
-    fn a_clean_object_has_no_faults() {
+    fn clean_object_has_no_faults() {
         assert!(
             symbol_faults(&AMD64, "                 U memset\n                 U mpu_c_read\n0000 T mpu_rs_before\n")
                 .is_empty()

@@ -7,7 +7,7 @@ use crate::paths::repo;
 use crate::tidy::{read, tracked};
 
 #[test]
-fn no_kernels_number_decides_anything_in_the_module() {
+fn no_kernels_number_decides_anything_in_module() {
     let mut seen = 0;
     for file in tracked().iter().filter(|file| file.starts_with("kmod")) {
         seen += 1;
@@ -129,7 +129,7 @@ fn older_headers_select_older_interfaces() {
 }
 
 #[test]
-fn a_kernel_of_another_kind_stops_the_build_instead_of_being_taken_for_one_without() {
+fn kernel_of_another_kind_stops_build_instead_of_being_taken_for_one_without() {
     let changed = LIST.replace("unsigned long);", "unsigned long, unsigned long);");
     let error = probe(&format!("{FTRACE}{}{FREGS}{changed}", new()), "cc").unwrap_err();
     assert!(error.contains("answer DIRECT in no way that this version of MPU knows"), "{error}");
@@ -137,7 +137,7 @@ fn a_kernel_of_another_kind_stops_the_build_instead_of_being_taken_for_one_witho
 }
 
 #[test]
-fn unusable_compiler_stops_the_build() {
+fn unusable_compiler_stops_build() {
     let whole = format!("{FTRACE}{REGS}");
     for (ftrace, compiler, said) in [
         (whole.as_str(), "/nowhere/gcc", "does not compile the kernel's own headers"),
@@ -204,7 +204,7 @@ fn kbuild(core: &[u8], release: &str, target: &str) -> Result<Vec<u8>, String> {
 }
 
 #[test]
-fn a_core_for_another_processor_is_not_built_in() {
+fn core_for_another_processor_is_not_built_in() {
     let core = |machine: u8| [&b"\x7fELF"[..], &[0; 14], &[machine, 0]].concat();
     assert_eq!(kbuild(&core(62), "6.1", "mpu_core.o").unwrap(), core(62));
     for foreign in [core(183), Vec::new()] {

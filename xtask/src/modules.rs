@@ -188,7 +188,7 @@ mod tests {
     use super::complaints;
 
     #[test]
-    fn remarks_about_the_rig_are_no_complaints_and_tools_are() {
+    fn remarks_about_rig_are_no_complaints_and_tools_are() {
         let log = "  CC [M]  a.o\nSkipping BTF generation for a.ko due to unavailability of vmlinux\nwarning: pahole version differs from the one\n";
         assert!(complaints(log, true).is_empty());
         assert_eq!(complaints("a.o: warning: objtool: f()+0x1: naked return\n", true).len(), 1);

@@ -485,7 +485,7 @@ mod tests {
 
     /// The shell has its own hand; what it writes is read as a guest's own.
     #[test]
-    fn the_shells_verdicts_are_read_as_they_are_written() {
+    fn shells_verdicts_are_read_as_they_are_written() {
         let script = std::fs::read_to_string(paths::repo().join("tests/node/stories.sh")).unwrap();
         let echoed = |start: &str| {
             let lines = script.lines().filter_map(|line| line.trim().strip_prefix("echo \"")?.strip_suffix('"'));

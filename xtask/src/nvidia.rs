@@ -119,7 +119,7 @@ mod tests {
 
     /// What `x guest` plays if no client is named.
     #[test]
-    fn the_default_client_is_had_for_every_processor() {
+    fn default_client_is_had_for_every_processor() {
         let Verb::Guest(args) = Cli::parse_from(["x", "guest"]).verb else { panic!("no guest") };
         for arch in Arch::ALL {
             row_of(&table().unwrap(), args.client(), arch).unwrap();

@@ -24,7 +24,7 @@ mod tests {
     }
 
     #[test]
-    fn no_release_has_two_rows_of_a_control() {
+    fn no_release_has_two_rows_of_control() {
         for control in Control::ALL {
             for some in releases(control) {
                 assert!(some.until.is_none_or(|until| some.since <= until), "{control:?}: {some:?}");
@@ -69,7 +69,7 @@ mod tests {
 
     /// The entry is as long as its row says.
     #[test]
-    fn entries_end_where_the_next_begins() {
+    fn entries_end_where_next_begins() {
         let mut seen = 0;
         for id in (0..ROWS.len()).filter_map(RowId::at) {
             let (Some(entry), crate::Layout::Query(rows)) = (history(id).entry, ROWS[id.index()].layout) else {

@@ -418,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn a_known_number_takes_any_layout_of_its_control() {
+    fn known_number_takes_any_layout_of_its_control() {
         let control = |cmd, size| find(ControlCmd(cmd), size).and_then(row).map(|row| row.control);
         assert_eq!(control(0x0080_0203, 14408), Some(Control::GpuGetPidInfo));
         assert_eq!(control(0x2080_018e, 8008), Some(Control::GpuGetPidInfo));
@@ -435,7 +435,7 @@ mod tests {
     ];
 
     #[test]
-    fn no_number_without_a_row_takes_the_long_way() {
+    fn no_number_without_row_takes_long_way() {
         for cmd in CLASSES.iter().flat_map(|class| (class << 16)..=(class << 16 | 0xffff)).map(ControlCmd) {
             assert_eq!(may_carry_pids(cmd), ROWS.iter().any(|row| row.cmd == cmd), "{cmd:?}");
         }

@@ -99,7 +99,7 @@ bad line";
     }
 
     #[test]
-    fn the_controller_counts_where_it_is_in_use() {
+    fn controller_counts_where_it_is_in_use() {
         let both = "5:devices:/ct/1\n2:cpu,cpuacct:/x\n0::/un\n";
         assert_eq!(find(both, HYBRID), Some(Place::V1("/sys/fs/cgroup/devices/ct/1".into())));
         assert_eq!(find("0::/un\n", HYBRID), Some(Place::V2("/sys/fs/cgroup/unified/un".into())));
@@ -108,7 +108,7 @@ bad line";
     }
 
     #[test]
-    fn a_mount_can_show_a_part_only() {
+    fn mount_can_show_part_only() {
         let part = r"25 24 0:22 /docker/ab /mnt/a\040b rw - cgroup2 none rw";
         assert_eq!(find("0::/docker/ab/c:d\n", part), Some(Place::V2("/mnt/a b/c:d".into())));
         assert_eq!(find("0::/docker/ab\n", part), Some(Place::V2("/mnt/a b".into())));
@@ -124,7 +124,7 @@ bad line";
 
     proptest::proptest! {
         #[test]
-        fn any_text_is_a_place_below_a_mount_or_an_error(cgroups in "([0-9]:[a-z,]{0,9}:[/.a-z]{0,12}\n){0,3}", mounts in ".{0,40}( - )?.{0,40}") {
+        fn any_text_is_place_below_mount_or_error(cgroups in "([0-9]:[a-z,]{0,9}:[/.a-z]{0,12}\n){0,3}", mounts in ".{0,40}( - )?.{0,40}") {
             let mounts = format!("{HYBRID}\n{mounts}");
             if let Ok(Place::V1(path) | Place::V2(path)) = of(&cgroups, &mounts) {
                 proptest::prop_assert!(!path.components().any(|part| part == std::path::Component::ParentDir));

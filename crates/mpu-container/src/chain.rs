@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_message_does_not_fill_a_log() {
+    fn message_does_not_fill_log() {
         assert_eq!(printable("a\nb"), "a\\nb");
         let whole = "x".repeat(4096);
         assert_eq!(printable(&whole), whole);

@@ -27,7 +27,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernels_mark_is_no_part_of_the_name() {
+    fn kernels_mark_is_no_part_of_name() {
         let folder = tempfile::tempdir().unwrap();
         let (plain, marked) = (folder.path().join("mpu"), folder.path().join("mpu (deleted)"));
         assert_eq!(without_mark(&plain), plain);

@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_limit_is_for_a_cgroup_of_the_containers_own() {
+    fn limit_is_for_cgroup_of_containers_own() {
         const MOUNTS: &str = "30 1 0:20 / /proc rw - proc proc rw\n26 24 0:23 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw";
         let own = "1:net:/x\n0::/user.slice/a\n";
         let at = |process: &str, mounts: &str| place(process, own, mounts).map_err(|error| error.to_string());

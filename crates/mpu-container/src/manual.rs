@@ -223,7 +223,7 @@ mod tests {
     use crate::names::PROGRAMS;
 
     #[test]
-    fn every_name_of_nvidias_has_a_page_and_every_verb_is_in_it() {
+    fn every_name_of_nvidias_has_page_and_every_verb_is_in_it() {
         let folder = tempfile::tempdir().expect("a folder");
         write_all(folder.path(), PROGRAMS).expect("written");
         let text = |name: &str| std::fs::read_to_string(folder.path().join(format!("{name}.1"))).expect("a page");
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_without_clap_command_has_no_completions() {
+    fn program_without_clap_command_has_no_completions() {
         for program in PROGRAMS {
             assert_eq!(command(program.own, PROGRAMS).is_some(), program.command.is_some());
             if let Some(command) = program.command {

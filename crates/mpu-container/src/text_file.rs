@@ -166,7 +166,7 @@ mod tests {
 
     /// As `/dev/stdout` before a `|`: a link of the kernel's to something that no path names.
     #[test]
-    fn a_pipe_without_a_name_is_written_to_though_its_reader_is_slow() {
+    fn pipe_without_name_is_written_to_though_its_reader_is_slow() {
         let (mut reader, writer) = io::pipe().expect("a pipe");
         let path = PathBuf::from(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&writer)));
         // More than a pipe holds.

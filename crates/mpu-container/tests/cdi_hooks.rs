@@ -149,7 +149,7 @@ fn container_finds_mounted_libraries() {
 }
 
 #[test]
-fn a_failing_hook_says_why_and_the_container_does_not_start() {
+fn failing_hook_says_why_and_container_does_not_start() {
     let Some(mut bundle) = Bundle::new() else { return };
     let conf = bundle.path("rootfs/etc/ld.so.conf");
     rustix::fs::mkfifoat(rustix::fs::CWD, &conf, rustix::fs::Mode::RUSR).unwrap();
@@ -189,7 +189,7 @@ fn cve_2024_0132_links_stay_in_root() {
 }
 
 #[test]
-fn cve_2025_23359_a_folder_swapped_for_a_link_under_the_hook_leads_nowhere() {
+fn cve_2025_23359_folder_swapped_for_link_under_hook_leads_nowhere() {
     let Some(bundle) = Bundle::new() else { return };
     let (outside, root) = (bundle.path("outside"), bundle.path("rootfs"));
     fs::create_dir_all(root.join("lib/etc")).unwrap();
@@ -232,7 +232,7 @@ fn fed(command: &mut Command, input: &str) -> Output {
 
 /// CVE-2025-23266: a hook without an environment of its own is started with the image's, in the image's root.
 #[test]
-fn cve_2025_23266_a_library_of_the_image_is_not_loaded_into_the_hook() {
+fn cve_2025_23266_library_of_image_is_not_loaded_into_hook() {
     let Some(mut bundle) = Bundle::new() else { return };
     let trace = bundle.path("outside/loaded");
     let source = format!(
@@ -265,7 +265,7 @@ fn cve_2025_23266_a_library_of_the_image_is_not_loaded_into_the_hook() {
 
 /// `update-ldcache` throws the image's environment away, and starts no program of the image.
 #[test]
-fn the_images_own_ldconfig_is_not_started() {
+fn images_own_ldconfig_is_not_started() {
     let Some(mut bundle) = Bundle::new() else { return };
     for path in ["sbin/ldconfig", "sbin/ldconfig.real", "usr/sbin/ldconfig"] {
         let path = bundle.path("rootfs").join(path);
@@ -281,7 +281,7 @@ fn the_images_own_ldconfig_is_not_started() {
 
 /// Rootless engines start hooks in a user namespace: root in there, an ordinary user outside.
 #[test]
-fn in_a_users_own_namespace_the_cache_is_written() {
+fn in_users_own_namespace_cache_is_written() {
     let Some(bundle) = Bundle::new() else { return };
     let (root, hook) = (bundle.path("rootfs"), bundle.path("nvidia-cdi-hook"));
     fs::copy(executable(), &hook).unwrap();
@@ -314,7 +314,7 @@ fn in_a_users_own_namespace_the_cache_is_written() {
 
 /// Docker's userns-remap, and pods with user namespaces: the hook is started in the container's user namespace.
 #[test]
-fn in_a_containers_user_namespace_the_hooks_do_the_same() {
+fn in_containers_user_namespace_hooks_do_the_same() {
     let Some(mut bundle) = Bundle::new() else { return };
     bundle.hook(&["create-symlinks", "--link", "libm.so.6::/opt/driver/libm.so"]);
     bundle.hook(&["disable-device-node-modification"]);
@@ -336,7 +336,7 @@ fn in_a_containers_user_namespace_the_hooks_do_the_same() {
 }
 
 #[test]
-fn mistakes_are_one_line_with_a_code() {
+fn mistakes_are_one_line_with_code() {
     let root = TempDir::new().unwrap();
     let state = json!({"root": root.path()}).to_string();
     for (words, input, code, part) in [

@@ -260,7 +260,7 @@ fn docker_reads_its_file_again() {
 }
 
 #[test]
-fn crio_keeps_the_runtimes_and_gets_its_own_default_back() {
+fn crio_keeps_runtimes_and_gets_its_own_default_back() {
     let host = Host::new("crio").drop_in("99-nvidia.conf").set("RUNTIME_RESTART_MODE", "none");
     host.write(
         "dropped.d/10-crio.conf",
@@ -284,7 +284,7 @@ fn crio_keeps_the_runtimes_and_gets_its_own_default_back() {
 }
 
 #[test]
-fn the_programs_alone_find_their_configuration_beside_themselves() {
+fn programs_alone_find_their_configuration_beside_themselves() {
     let host = Host::new("containerd")
         .set("NVIDIA_CONTAINER_RUNTIME_RUNTIMES", "/bin/echo")
         .set("NVIDIA_DRIVER_ROOT", "/run/nvidia/driver")
@@ -331,7 +331,7 @@ fn the_programs_alone_find_their_configuration_beside_themselves() {
 /// Who was killed has left our runtime as the engine's default one, under whatever name the operator's values give it. It
 /// would hand containers on to itself.
 #[test]
-fn a_second_run_never_takes_the_runtime_of_the_first_for_the_engines_own() {
+fn second_run_never_takes_runtime_of_the_first_for_engines_own() {
     for (engine, name) in [("containerd", "gpu"), ("containerd", "runc"), ("docker", "gpu"), ("crio", "gpu")] {
         let mut host = Host::new(engine).set("NVIDIA_RUNTIME_NAME", name).set("RUNTIME_RESTART_MODE", "none");
         if engine != "docker" {
@@ -451,7 +451,7 @@ fn docker_configuration_is_restored() {
 }
 
 #[test]
-fn an_administrators_own_runtime_in_containerds_first_file_stays() {
+fn administrators_own_runtime_in_containerds_first_file_stays() {
     let theirs = "version = 2\n[plugins.\"io.containerd.grpc.v1.cri\".containerd]\ndefault_runtime_name = \"nvidia\"\n\
                   [plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.nvidia.options]\nBinaryName = \"/their/nvidia\"\n";
     let host = Host::new("containerd").drop_in("99-nvidia.toml").set("RUNTIME_RESTART_MODE", "none");

@@ -47,7 +47,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limits_event_names_own_processes_alone() {
+    fn limits_event_names_own_processes_alone() {
         for index in event::CARRYING {
             assert_eq!(
                 gone_out([9, index, 5000, 3]),

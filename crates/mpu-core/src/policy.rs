@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn stars_stay_within_a_name_and_double_stars_do_not() {
+    fn stars_stay_within_name_and_double_stars_do_not() {
         assert_eq!(of("host /*.scope", DOCKER), Sees::Own);
         assert_eq!(of("host /**.scope", DOCKER), Sees::Host);
         assert_eq!(of("host **/a*b/c", b"/x/ab/c"), Sees::Host);
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_is_looked_at_once_and_a_bad_one_leaves_no_rules() {
+    fn text_is_looked_at_once_and_bad_one_leaves_no_rules() {
         let mut text = *b"own /a\n\nhost /system.slice\ngroup **";
         let mut table = Table::EMPTY;
         assert_eq!(table.read(&text), Ok(()));
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_bad_line_is_named() {
+    fn first_bad_line_is_named() {
         for (text, line) in [
             ("hosts /a", 1),
             ("host /a\n\nown a", 3),

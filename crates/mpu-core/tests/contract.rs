@@ -112,7 +112,7 @@ fn answer_with_changed_count_is_malformed() {
 }
 
 #[test]
-fn memory_is_looked_up_by_host_pid_and_answered_under_the_callers() {
+fn memory_is_looked_up_by_host_pid_and_answered_under_callers() {
     for (cmd, stride) in [(0x2080_018e, 72), (0x2080_018e, 48), (0x0080_0203, 40)] {
         let asked = [vec![(0, 4)], column(8, stride, &[2, 33, 415, 0])].concat();
         let seen = column(8, stride, &[1002, 1033, 0x7fff_ffff, 0]);
@@ -149,7 +149,7 @@ const RECORDS: [(u32, usize); 2] = [(0xb03, 48), (0xb06, 64)];
 
 /// Process 1033 started at 5,000,000.
 #[test]
-fn accounting_record_from_before_the_process_is_not_its_own() {
+fn accounting_record_from_before_process_is_not_its_own() {
     for (cmd, size) in RECORDS {
         for (began, is_own) in [(4_999_999, false), (5_000_000, true)] {
             assert_eq!(record(cmd, size, 33, &[(16, 77), (32, began)]), is_own.then_some((33, 77)), "{cmd:#x}");
@@ -191,7 +191,7 @@ fn question_without_room_names_no_process() {
 }
 
 #[test]
-fn question_is_taken_once_and_only_for_the_driver() {
+fn question_is_taken_once_and_only_for_driver() {
     let (cmd, size) = RECORDS[0];
     let mut bytes = laid(size, &[(4, 2)]);
     let mut call = begin(cmd, size);
@@ -236,7 +236,7 @@ fn session_count_covers_only_own_processes() {
 }
 
 #[test]
-fn own_sessions_come_first_where_the_table_may_hold_few() {
+fn own_sessions_come_first_where_table_may_hold_few() {
     let answer = [vec![(0, 4)], column(4, 32, &[415, 1033, 415, 1002])].concat();
     check(0x2080_01af, 16388, &[(0, 1)], &[(0, 512)], &answer, &[(0, 1), (4, 33)]);
 }
@@ -320,7 +320,7 @@ fn graphics_after(ring: &[(u32, u32)]) -> Vec<(u32, u32)> {
 }
 
 #[test]
-fn hidden_sample_counts_for_the_owner_of_the_nearest_newer_one() {
+fn hidden_sample_counts_for_owner_of_nearest_newer_one() {
     const IDLE: u32 = 0xffff_ffff;
     let ring = [(415, 40), (1002, 10), (415, 40), (IDLE, 0), (415, 30), (1033, 50), (415, 40), (415, 1)];
     let expected = [(2, 0), (2, 10), (2, 0), (IDLE, 0), (2, 0), (33, 50), (33, 0), (33, 0)];
@@ -328,7 +328,7 @@ fn hidden_sample_counts_for_the_owner_of_the_nearest_newer_one() {
 }
 
 #[test]
-fn samples_without_an_own_process_are_idle() {
+fn samples_without_own_process_are_idle() {
     let ring = [(415, 40); 8];
     assert_eq!(graphics_after(&ring), [(0xffff_ffff, 0); 8]);
 }
@@ -374,7 +374,7 @@ fn sessions(pids: &[u32]) -> Vec<u8> {
 }
 
 #[test]
-fn sessions_behind_a_pointer_are_counted_like_those_in_place() {
+fn sessions_behind_pointer_are_counted_like_those_in_place() {
     let mut params = vec![0; 16];
     put(&mut params, 0, 512);
     // Beyond the count: what the driver did not fill is no session, even if it looks like one.
@@ -454,7 +454,7 @@ fn parameters_and_buffer_at_one_address_are_told_apart_by_their_size() {
 }
 
 #[test]
-fn samples_beyond_the_usual_hundred_are_rewritten_too() {
+fn samples_beyond_usual_hundred_are_rewritten_too() {
     let (mut params, mut inner) = (vec![0; 24], vec![0; 472 * 300 + 20]);
     for slot in 0..300 {
         put(&mut inner, 472 * slot + 16, 415);
@@ -465,7 +465,7 @@ fn samples_beyond_the_usual_hundred_are_rewritten_too() {
 }
 
 #[test]
-fn samples_behind_a_pointer_are_rewritten() {
+fn samples_behind_pointer_are_rewritten() {
     let (mut params, mut inner) = (vec![0; 24], vec![0; 472 * 3]);
     for (slot, pid) in [1002, 415, 0xffff_ffff].into_iter().enumerate() {
         put(&mut inner, 472 * slot + 16, pid);
@@ -484,13 +484,13 @@ fn samples_of_two_meanings_are_not_shown() {
 }
 
 #[test]
-fn reservation_of_a_stranger_is_no_reservation() {
+fn reservation_of_stranger_is_no_reservation() {
     check(0x90cc_0103, 12, &[], &[], &[(0, 1), (4, 415)], &[]);
     check(0x90cc_0103, 12, &[], &[], &[(0, 1), (4, 1033)], &[(0, 1), (4, 33)]);
 }
 
 #[test]
-fn error_report_names_the_caller_as_it_knows_itself() {
+fn error_report_names_caller_as_it_knows_itself() {
     check(0x607, 2436, &[], &[], &[(32, 1002)], &[(32, 2)]);
 }
 
@@ -502,7 +502,7 @@ fn unknown_size_is_named() {
 
 /// Sizes alone decided once: then any control's buffer of such a length came back changed.
 #[test]
-fn other_copies_of_a_rows_size_stay_as_they_are() {
+fn other_copies_of_rows_size_stay_as_they_are() {
     for row in mpu_abi::ROWS {
         let mut bytes: Vec<u8> = (0..row.params_size).map(|at| (at / 4 % 251) as u8).collect();
         let before = bytes.clone();
@@ -520,7 +520,7 @@ fn other_copies_of_a_rows_size_stay_as_they_are() {
 
 /// Laid out here by hand, in numbers: a row alone would be its own witness.
 #[test]
-fn every_control_has_a_contract() {
+fn every_control_has_contract() {
     let text = include_str!("contract.rs").replace('_', "");
     let words = text.split(|c: char| !c.is_ascii_alphanumeric());
     let numbers: Vec<u32> = words
@@ -578,7 +578,7 @@ fn controls_without_pids_are_not_touched() {
 }
 
 #[test]
-fn every_reason_of_the_core_can_fire() {
+fn every_reason_of_core_can_fire() {
     // NoMemory, Unreadable, CopyNotSeen, Exempt, ProbePending and OutOfReach belong to the engines; the guest stories make them fire, the last in
     // `passed_call_is_counted_by_reason`.
     assert_eq!(Reason::ALL.len(), 9);

@@ -83,7 +83,7 @@ fn listed(bytes: &[u8]) -> Vec<u32> {
 }
 
 #[test]
-fn every_recorded_control_has_a_row() {
+fn every_recorded_control_has_row() {
     for call in recorded() {
         // The accounting mode (0xb02) names a vGPU, not a process.
         let expected = call.cmd != 0xb02;
@@ -97,7 +97,7 @@ fn every_recorded_control_has_a_row() {
 }
 
 #[test]
-fn host_list_becomes_the_containers() {
+fn host_list_becomes_containers() {
     for call in recorded().iter().filter(|call| call.who.starts_with("host") && call.cmd == 0x2080_018d) {
         let raw = listed(&call.after);
         assert_eq!(listed(&seen_by(&[(415, 7)], call)), if raw.is_empty() { vec![] } else { vec![7] });
@@ -164,7 +164,7 @@ fn no_stranger_and_no_kernel_address_is_left_in_real_samples() {
 }
 
 #[test]
-fn native_answers_of_the_namespace_come_through_the_identity_unchanged() {
+fn native_answers_of_namespace_come_through_identity_unchanged() {
     // In the recording the driver translated by itself; as the driver's and the view's numbers they are the same here.
     let same: Vec<_> = [2, 33, 58].map(|pid| (pid, pid)).to_vec();
     for call in recorded().iter().filter(|call| call.who.starts_with("namespace") && call.cmd != GPUMON) {

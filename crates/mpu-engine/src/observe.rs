@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn the_modules_files_become_one_row() {
+    fn modules_files_become_one_row() {
         let fake = FakeHost::in_order();
         fake.write("/sys/module/mpu/parameters/state", "version=0.1.0\nstate=refused\nrefused=os_is_init_ns:-16\n");
         fake.write("/sys/module/mpu/parameters/counters", "translated.GPU_GET_PIDS=7\npassed.no_memory=2\n");
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn malformed_module_state_is_an_error() {
+    fn malformed_module_state_is_error() {
         let fake = FakeHost::in_order();
         fake.write("/sys/module/mpu/parameters/state", "version=1\nstate=refused\n");
         assert!(all(&fake.host()).is_err());

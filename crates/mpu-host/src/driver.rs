@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_is_in_order_from_the_beginning_of_time() {
+    fn table_is_in_order_from_beginning_of_time() {
         assert_eq!(NATIVE[0].from, Release::new(0, 0, 0));
         for pair in NATIVE.windows(2) {
             assert!(pair[0].from < pair[1].from, "{} is not before {}", pair[0].from, pair[1].from);
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn converters_follow_the_release() {
+    fn converters_follow_release() {
         let check = |version: &str, expect| assert_eq!(converters_of(release(version)), expect, "{version}");
         check("470.256.02", [false, false]);
         check("535.43.24", [true, false]);
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn the_loaded_driver_is_read_from_either_file() {
+    fn loaded_driver_is_read_from_either_file() {
         let fake = FakeHost::in_order();
         let driver = Driver::loaded(&fake.host()).expect("a driver");
         assert_eq!((driver.version.as_str(), driver.flavour), ("550.163.01", Flavour::Unknown));
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn releases_outside_the_table_are_not_known() {
+    fn releases_outside_table_are_not_known() {
         let known = |v: &str| {
             let fake = FakeHost::in_order();
             fake.write("/sys/module/nvidia/version", v);
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn converters_are_read_from_the_symbol_table() {
+    fn converters_are_read_from_symbol_table() {
         let fake = FakeHost::in_order();
         assert_eq!(converters_present(&fake.host()), None);
         fake.write("/proc/kallsyms", "0 t os_find_ns_pid\t[other]\n0 t os_get_current_process\t[nvidia]\n");

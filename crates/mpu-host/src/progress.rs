@@ -66,13 +66,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_log_gets_whole_lines_and_a_terminal_one_line() {
+    fn log_gets_whole_lines_and_terminal_one_line() {
         assert_eq!(line("building", Duration::from_secs(3), false), "mpu: building … 3 s\n");
         assert!(!line("building", Duration::from_secs(3), true).contains('\n'));
     }
 
     #[test]
-    fn a_quick_step_does_not_wait_for_its_watcher() {
+    fn quick_step_does_not_wait_for_its_watcher() {
         let began = Instant::now();
         drop(Progress::of("nothing"));
         assert!(began.elapsed() < PATIENCE);

@@ -24,7 +24,7 @@ const _: () = assert!(size_of::<Call>() <= CALL_BYTES && align_of::<Call>() <= 8
 /// `MPU_POLICY_BYTES` of kmod/mpu_core.h: the storage that C provides for a [`Table`].
 const POLICY_BYTES: usize = 516;
 const _: () = assert!(size_of::<Table>() <= POLICY_BYTES && align_of::<Table>() <= 4);
-/// C has arrays of so many, so an object with more must not come out. Tests compare them, too, and write them if they are told to.
+/// C has arrays of so many, so an object with more must not come out. Tests compare the numbers, too, and can write them.
 #[cfg(not(test))]
 const _: () = {
     let header = include_bytes!("../../../kmod/mpu_core.h");
@@ -147,7 +147,7 @@ pub unsafe extern "C" fn mpu_rs_begin(call: *mut Call, argument: *const CArgumen
 /// must be at `asked` of [`mpu_rs_copied_in`].
 ///
 /// # Safety
-/// `call` was filled by [`mpu_rs_begin`]; `bytes` is `len` bytes of kernel memory that nobody changes now.
+/// `call` was filled by [`mpu_rs_begin`]; `bytes` is `len` bytes of kernel memory that does not change during the call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mpu_rs_questions(call: *const Call, address: u64, bytes: *const u8, len: u32) -> u32 {
     // SAFETY: `call` is initialised.
@@ -160,7 +160,7 @@ pub unsafe extern "C" fn mpu_rs_questions(call: *const Call, address: u64, bytes
 /// The driver has copied `len` bytes at `bytes` from `address` of its caller.
 ///
 /// # Safety
-/// `call` was filled by [`mpu_rs_begin`]; `bytes` is `len` bytes of kernel memory that nobody else uses now; `asked` is `questions`
+/// `call` was filled by [`mpu_rs_begin`]; `bytes` is `len` bytes of kernel memory that no other code uses now; `asked` is `questions`
 /// u32 of the caller's alone, or null; `view` is a `struct mpu_view` that lives through the call; the caller holds RCU, as the
 /// callbacks need it.
 #[unsafe(no_mangle)]
@@ -209,7 +209,7 @@ pub unsafe extern "C" fn mpu_rs_copying_out(
     let asked = if asked.is_null() {
         &[]
     } else {
-        // SAFETY: `asked` is `questions` u32 that nobody changes.
+        // SAFETY: `asked` is `questions` u32 that do not change during the call.
         unsafe { slice::from_raw_parts(asked, questions as usize) }
     };
     let answer = call.copying_out(address, bytes, &View(view), asked);
@@ -226,7 +226,7 @@ pub unsafe extern "C" fn mpu_rs_copying_out(
 /// The driver is about to copy `len` bytes of an event's data to its caller; returns the counter to raise, or `MPU_NOT_COUNTED`.
 ///
 /// # Safety
-/// `bytes` is `len` bytes of kernel memory that nobody else uses now; `view` as for [`mpu_rs_copied_in`], and RCU.
+/// `bytes` is `len` bytes of kernel memory that no other code uses now; `view` as for [`mpu_rs_copied_in`], and RCU.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mpu_rs_event(bytes: *mut u8, len: u32, view: *const c_void) -> u32 {
     // SAFETY: `bytes` is `len` bytes, not shared.
@@ -264,7 +264,7 @@ const REASONS: [Reason; 6] = [
 /// Looks at a policy's rules, and keeps in `table` where they lie: the number of the first bad line, or 0.
 ///
 /// # Safety
-/// `table` is `MPU_POLICY_BYTES` of 4-byte aligned memory, the caller's alone; `rules` is `len` bytes that nobody changes now.
+/// `table` is `MPU_POLICY_BYTES` of 4-byte aligned memory, the caller's alone; `rules` is `len` bytes that stay the same during the call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mpu_rs_policy_read(table: *mut Table, rules: *const u8, len: u32) -> u32 {
     // SAFETY: the caller gives writable memory of that size and alignment.
@@ -280,8 +280,8 @@ pub unsafe extern "C" fn mpu_rs_policy_read(table: *mut Table, rules: *const u8,
 /// group, if it sees one.
 ///
 /// # Safety
-/// `table` was filled by [`mpu_rs_policy_read`] with these `rules`, which are `len` bytes; `path` is `path_len` bytes; nobody
-/// changes any of them now. `depth` is a u32 of the caller's alone.
+/// `table` was filled by [`mpu_rs_policy_read`] with these `rules`, which are `len` bytes; `path` is `path_len` bytes; none
+/// of them changes during the call. `depth` is a u32 of the caller's alone.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mpu_rs_policy(
     table: *const Table,

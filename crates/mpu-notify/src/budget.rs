@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn charge_beyond_budget_returns_a_wait() {
+    fn charge_beyond_budget_returns_wait() {
         let (mut level, began) = (Level::default(), Instant::now());
         let mut charge = |millis: u64, at: u64, percent| {
             level.charge_at(Duration::from_millis(millis), began + Duration::from_millis(at), percent).as_millis()
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn two_processors_worth_of_calls_come_to_the_budget() {
+    fn two_processors_worth_of_calls_come_to_budget() {
         let (mut level, began) = (Level::default(), Instant::now());
         // Two threads that rest only when the budget makes them, for ten seconds in steps of four milliseconds.
         let (mut had, mut free) = (Duration::ZERO, [began; 2]);
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn an_account_has_its_threads_time_whether_they_live_or_not() {
+    fn account_has_its_threads_time_whether_they_live_or_not() {
         let account = Arc::new(Account::default());
         let (told, wait) = std::sync::mpsc::channel::<()>();
         let (tell, burnt) = std::sync::mpsc::channel();
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_beyond_its_budget_pauses_until_it_has_another() {
+    fn thread_beyond_its_budget_pauses_until_it_has_another() {
         let (account, percent) = (Arc::new(Account::default()), AtomicU32::new(0));
         let mut worker = Worker::of_this_thread(account.clone());
         let tick = || std::thread::sleep(Duration::from_millis(12));

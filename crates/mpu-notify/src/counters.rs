@@ -134,7 +134,7 @@ mod tests {
     use rustix::fs::{MemfdFlags, memfd_create};
 
     #[test]
-    fn counters_go_on_where_the_supervisor_before_left_them() {
+    fn counters_go_on_where_supervisor_before_left_them() {
         let file = File::from(memfd_create("mpu-test", MemfdFlags::CLOEXEC).expect("memory"));
         let first = Counters::kept(&file, 1000).expect("mapped");
         first.count(Control::GpuGetPids, Outcome::Rewritten { kept: 1, hidden: 2 });
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn the_numbers_fit() {
+    fn numbers_fit() {
         assert!(END * size_of::<u64>() <= BYTES && RECENT_END <= COUNTED);
     }
 }

@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn the_drivers_controls_and_events_are_handed_over_under_any_type_and_direction() {
+    fn drivers_controls_and_events_are_handed_over_under_any_type_and_direction() {
         for (arch, numbers) in IOCTLS {
             for number in *numbers {
                 for request in

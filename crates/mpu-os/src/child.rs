@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn child_over_a_limit_is_killed_with_its_group() {
+    fn child_over_limit_is_killed_with_its_group() {
         for (script, timeout) in [("sleep 60 & echo $!; wait", 300), ("echo $$; yes", 60_000)] {
             let (output, took) = sh(script, Duration::from_millis(timeout), 1 << 10);
             assert!(output.status.is_none() && !output.is_success() && took < Duration::from_secs(30), "{script}");

@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn unusable_lock_file_is_an_error_at_once() {
+    fn unusable_lock_file_is_error_at_once() {
         let folder = tempfile::tempdir().expect("a folder");
         let (target, link) = (folder.path().join("target"), folder.path().join("link"));
         fs::write(&target, "").expect("a file");

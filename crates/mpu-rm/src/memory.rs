@@ -91,7 +91,7 @@ mod tests {
     use std::os::fd::AsFd;
 
     #[test]
-    fn limits_travel_as_the_driver_reads_them() {
+    fn limits_travel_as_driver_reads_them() {
         let file = std::fs::File::open("/dev/null").expect("/dev/null");
         let sent = limit_params(file.as_fd(), 0x1b00, [1 << 32, u64::MAX]);
         assert_eq!((get(&sent, 0), get(&sent, 4)), (file.as_raw_fd() as u32, 0x1b00));

@@ -88,7 +88,7 @@ mod tests {
     use std::os::fd::AsFd;
 
     #[test]
-    fn parameters_hold_a_descriptor_and_a_number_and_no_pointer() {
+    fn parameters_hold_descriptor_and_number_and_no_pointer() {
         assert_eq!(Object::Client.params(), [0; 128]);
         assert_eq!(Object::Subdevice.params(), [0; 128]);
         assert_eq!(Object::Device { instance: 3 }.params()[4..], [0; 124]);

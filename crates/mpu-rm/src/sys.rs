@@ -87,7 +87,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "the request number carries the size")]
-    fn a_short_block_never_reaches_the_driver() {
+    fn short_block_never_reaches_driver() {
         let null = std::fs::File::open("/dev/null").expect("/dev/null");
         let _ = send(null.as_fd(), RM_CONTROL, &mut [0; 16]);
     }

@@ -99,7 +99,7 @@ mod tests {
 
     /// Every number and size there is: 2²² of them.
     #[test]
-    fn every_request_is_told_or_among_the_rest_and_never_both() {
+    fn every_request_is_told_or_among_rest_and_never_both() {
         let (told, rest) = (told(), rest());
         let mut of_engine = Vec::new();
         for number in 0..=0xffu32 {
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_is_as_runtimes_read_it() {
+    fn rule_is_as_runtimes_read_it() {
         assert_eq!(
             told()[0].rule("SCMP_ACT_NOTIFY").to_string(),
             r#"{"names":["ioctl"],"action":"SCMP_ACT_NOTIFY","args":[{"index":1,"value":1073676543,"valueTwo":2097194,"op":"SCMP_CMP_MASKED_EQ"}]}"#

@@ -174,7 +174,7 @@ impl Case {
 }
 
 #[test]
-fn the_policy_decides_and_the_container_where_it_may() {
+fn policy_decides_and_container_where_it_may() {
     use NotifyPolicy::{Always, Off, On, OptIn};
     let mut case = Case::new();
     for (env, listening) in [
@@ -196,7 +196,7 @@ fn the_policy_decides_and_the_container_where_it_may() {
 }
 
 #[test]
-fn only_containers_with_a_device_and_pids_of_their_own_listen() {
+fn only_containers_with_device_and_pids_of_their_own_listen() {
     let mut case = Case::new();
     let theirs = case.dir.path().join("pidns");
     for (namespaces, says) in [
@@ -218,7 +218,7 @@ fn only_containers_with_a_device_and_pids_of_their_own_listen() {
 
 /// Whether hooks or the administrator put them there, and whatever else is called nvidia.
 #[test]
-fn the_drivers_nodes_are_known_in_a_specification() {
+fn drivers_nodes_are_known_in_specification() {
     let node = |path: &str, major: i64| json!({"devices": [{"path": path, "type": "c", "major": major, "minor": 1}]});
     let mount = |source: &str| json!({"mounts": [{"destination": "/x", "type": "bind", "source": source}]});
     for (holds, gets) in [
@@ -246,7 +246,7 @@ fn the_drivers_nodes_are_known_in_a_specification() {
 }
 
 #[test]
-fn a_container_with_fuse_could_hold_up_the_engine() {
+fn container_with_fuse_could_hold_up_engine() {
     let node = json!({"path": "/dev/fuse", "type": "c", "major": 10, "minor": 229});
     let rule = |access: &str| json!({"allow": true, "type": "c", "major": 10, "minor": 229, "access": access});
     let make_any = json!({"allow": true, "type": "c", "major": -1, "minor": -1, "access": "m"});
@@ -343,7 +343,7 @@ fn any_profile() -> impl Strategy<Value = Value> {
 
 proptest! {
     #[test]
-    fn whatever_the_profile_it_is_split_soundly_or_left(profile in any_profile(), request: u32, told: bool) {
+    fn whatever_profile_it_is_split_soundly_or_left(profile in any_profile(), request: u32, told: bool) {
         let request = if told { request & !0x3fff_00ff | 0x0020_002a } else { request };
         if let Ok(after) = profile::edited(&profile, SOCKET) {
             check_unchanged_except_notified(&profile, &after, request);

@@ -558,7 +558,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_grammar_is_sound() {
+    fn grammar_is_sound() {
         Cli::command().debug_assert();
     }
 

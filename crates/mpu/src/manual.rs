@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn every_visible_command_and_verb_has_a_page_and_is_named_by_the_one_above() {
+    fn every_visible_command_and_verb_has_page_and_is_named_by_the_one_above() {
         let pages = pages().expect("rendered");
         let names: Vec<&str> = pages.iter().map(|(name, _)| name.as_str()).collect();
         assert!(names.contains(&"mpu") && names.contains(&"mpu-up") && names.contains(&"mpu-agent-run"), "{names:?}");
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn an_installation_gets_every_page_and_a_completion_for_every_shell() {
+    fn installation_gets_every_page_and_completion_for_every_shell() {
         let documents = documents().expect("rendered");
         assert_eq!(documents.pages, pages().expect("rendered"));
         for script in documents.completions {
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_has_the_examples_and_the_exit_codes() {
+    fn page_has_examples_and_exit_codes() {
         let page = text(&[]);
         assert!(
             page.contains(".SH EXAMPLES\n.nf\nsudo mpu up ") && page.contains("sudo mpu status \\-\\-json | jq"),

@@ -167,7 +167,7 @@ mod tests {
     const DOCKER: &str = r#"{"runtimes": {"nvidia": {"path": "nvidia-container-runtime"}}}"#;
 
     #[test]
-    fn each_state_on_the_way_has_its_next_command() {
+    fn each_state_on_way_has_its_next_command() {
         let fake = FakeHost::in_order();
         let tries = |engine| to_try(&fake.host(), engine);
         assert_eq!(look(&fake.host(), Engine::Module), Wiring::NoEngine);

@@ -100,7 +100,7 @@ fn refuses(code: i32, cause: &str, fix: &str, more: &[&str], breakage: impl Fn(&
 }
 
 #[test]
-fn up_on_a_host_with_one_wrong_file_is_refused() {
+fn up_on_host_with_one_wrong_file_is_refused() {
     const LOCKDOWN: &str = "/sys/kernel/security/lockdown";
     const OLD_KERNEL: &str = "CONFIG_MODULES=y\nCONFIG_KPROBES=y\n";
     const HEADER: &str = "/lib/modules/6.1.0-28-amd64/build/include/generated/utsrelease.h";
@@ -174,7 +174,7 @@ fn up_with_wrong_module_file_is_refused() {
 }
 
 #[test]
-fn up_with_an_empty_source_directory() {
+fn up_with_empty_source_directory() {
     let empty = tempfile::tempdir().unwrap();
     let host = Host::in_order();
     let run = host.run(&["up", "--build-only", "--source", empty.path().to_str().unwrap()]);
@@ -192,7 +192,7 @@ fn failed_build_names_its_log() {
 }
 
 #[test]
-fn build_only_builds_and_the_second_time_finds_it_built() {
+fn build_only_builds_and_second_time_finds_it_built() {
     let host = Host::in_order();
     let first = host.up(&["--build-only", "--json"]).json();
     assert!(first["build_seconds"].is_number() && first["result"] == "built" && first["engine"] == "module", "{first}");
@@ -252,7 +252,7 @@ fn down_when_not_up_is_fine_and_without_rights_is_not() {
 }
 
 #[test]
-fn probe_without_a_driver_device_or_rights() {
+fn probe_without_driver_device_or_rights() {
     const USER: (&str, &str) = ("/proc/self/status", "CapEff:\t0000000000000000\n");
     const DEVICE: (&str, &str) = ("/dev/nvidiactl", "a plain file");
     for (file, has_driver, code, words) in [
@@ -296,7 +296,7 @@ fn privileged_commands_report_not_root_first() {
 }
 
 #[test]
-fn a_configuration_is_checked_from_a_pipe_too() {
+fn configuration_is_checked_from_pipe_too() {
     let host = Host::in_order();
     let check = |file: &str, text: &str| run(host.command().args(["config", "check", file]).write_stdin(text));
     for file in ["-", "/dev/stdin", "/proc/self/fd/0"] {
@@ -312,7 +312,7 @@ fn a_configuration_is_checked_from_a_pipe_too() {
 }
 
 #[test]
-fn a_host_without_a_configuration_is_sound() {
+fn host_without_configuration_is_sound() {
     let host = Host::in_order();
     let run = host.run(&["config", "check"]);
     assert_eq!((run.code, run.out.as_str()), (0, "no /etc/mpu/config.toml: every default, sound\n"), "{}", run.err);
@@ -321,7 +321,7 @@ fn a_host_without_a_configuration_is_sound() {
 }
 
 #[test]
-fn ps_where_numbers_would_not_be_the_hosts() {
+fn ps_where_numbers_would_not_be_hosts() {
     let host = Host::in_order();
     for line in [&["ps"][..], &["ps", "--json"]] {
         let run = host.run(line);

@@ -10,7 +10,7 @@ const BEGIN: &str = "<!-- generated from the definitions: MPU_BLESS=1 cargo test
 const END: &str = "<!-- end of the generated part -->\n";
 
 #[test]
-fn the_reference_is_the_definitions() {
+fn reference_is_the_definitions() {
     let page = std::fs::read_to_string(PAGE).expect("docs/cli.md");
     let (before, rest) = page.split_once(BEGIN).expect("the mark of the generated part's beginning");
     let (generated, after) = rest.split_once(END).expect("the mark of its end");

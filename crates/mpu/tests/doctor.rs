@@ -147,7 +147,7 @@ fn is_safe_to_type(fix: &str) {
 }
 
 #[test]
-fn a_packed_module_is_looked_at_and_not_unpacked_to_disk() {
+fn packed_module_is_looked_at_and_not_unpacked_to_disk() {
     let host = Host::in_order();
     host.tool("xz", "echo >>\"$0.ran\"; exec /bin/cat");
     let path = format!("lib/modules/{RELEASE}/updates/dkms/mpu.ko.xz");
@@ -159,7 +159,7 @@ fn a_packed_module_is_looked_at_and_not_unpacked_to_disk() {
 }
 
 #[test]
-fn a_host_in_order_is_called_so() {
+fn host_in_order_is_called_so() {
     let (code, json) = Host::in_order().examine();
     let findings = json["findings"].as_array().unwrap();
     let skipped: Vec<_> =
@@ -174,7 +174,7 @@ fn a_host_in_order_is_called_so() {
 }
 
 #[test]
-fn the_kernel_and_its_owner() {
+fn kernel_and_its_owner() {
     finds("root", "attention", "sudo mpu doctor", &[], |h| h.write("proc/self/status", "CapEff:\t0000000000000000\n"));
     let boot = format!("boot/config-{RELEASE}");
     let without = |words: &[&str]| {
@@ -428,7 +428,7 @@ fn doctor_finds_conflicting_redirects_and_preloads() {
 }
 
 #[test]
-fn a_person_gets_the_worst_first_and_a_fix_for_each() {
+fn person_gets_worst_first_and_fix_for_each() {
     let host = Host::in_order();
     host.down();
     host.remove("dev/nvidia0");
@@ -480,7 +480,7 @@ fn supervised(state: &str, breakage: impl Fn(&Host)) -> Vec<(String, String, Str
 }
 
 #[test]
-fn the_notify_engine() {
+fn notify_engine() {
     let finds = |check: &str, level: &str, fix: &str, state: &str, breakage: &dyn Fn(&Host)| {
         let found = supervised(state, breakage);
         let [(name, found_level, found_fix)] = found.as_slice() else { panic!("{check}: {found:?}") };

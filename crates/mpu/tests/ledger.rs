@@ -126,7 +126,7 @@ fn hour() -> Vec<Life> {
 }
 
 #[test]
-fn tenants_and_residue_are_the_gpus_memory_at_each_scrape_and_over_an_hour() {
+fn tenants_and_residue_are_gpus_memory_at_each_scrape_and_over_hour() {
     let lives = hour();
     let rig = Rig::new(true);
     // As `increase` does it: what a row rose by from its first value, whatever that was.
@@ -136,10 +136,10 @@ fn tenants_and_residue_are_the_gpus_memory_at_each_scrape_and_over_an_hour() {
     for second in &scrapes {
         let page = rig.scrape(*second, at(*second, &lives));
         let theirs = sum(&page, "mpu_gpu_memory_used_bytes");
-        let nobodys = sum(&page, "mpu_gpu_memory_residue_bytes");
-        assert_eq!(nobodys, RESIDUE as f64);
-        assert_eq!(theirs + nobodys, sum(&page, "mpu_gpu_device_memory_used_bytes"), "in second {second}");
-        residue += if *second < 3600 { nobodys * 15.0 } else { 0.0 };
+        let unowned = sum(&page, "mpu_gpu_memory_residue_bytes");
+        assert_eq!(unowned, RESIDUE as f64);
+        assert_eq!(theirs + unowned, sum(&page, "mpu_gpu_device_memory_used_bytes"), "in second {second}");
+        residue += if *second < 3600 { unowned * 15.0 } else { 0.0 };
         for (row, number) in page {
             first.entry(row.clone()).or_insert(number);
             last.insert(row, number);
@@ -170,7 +170,7 @@ fn tenants_and_residue_are_the_gpus_memory_at_each_scrape_and_over_an_hour() {
 }
 
 #[test]
-fn a_row_begins_at_zero_and_holds_its_last_value_when_its_container_is_gone() {
+fn row_begins_at_zero_and_holds_its_last_value_when_its_container_is_gone() {
     let lives = [life("a", 1, GIB, 10, 30)];
     let rig = Rig::new(true);
     assert_eq!(one(&rig.scrape(0, at(0, &lives)), THEIRS, "a"), None);
@@ -252,7 +252,7 @@ fn unobserved_time_is_not_counted() {
 }
 
 #[test]
-fn containers_without_end_leave_a_bounded_ledger() {
+fn containers_without_end_leave_bounded_ledger() {
     let rig = Rig::new(true);
     for second in 0..40 {
         let lives: Vec<Life> =
@@ -311,7 +311,7 @@ fn full_process_list_ends_no_process() {
 }
 
 #[test]
-fn one_page_alone_has_the_residue_and_no_counters_of_time() {
+fn one_page_alone_has_residue_and_no_counters_of_time() {
     let rig = Rig::new(false);
     let page = rig.scrape(0, at(0, &[life("a", 1, GIB, 0, 1)]));
     assert_eq!(sum(&page, "mpu_gpu_memory_residue_bytes"), RESIDUE as f64);

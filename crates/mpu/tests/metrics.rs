@@ -153,7 +153,7 @@ fn page(sources: Sources, labels: Vec<Label>) -> String {
 }
 
 #[test]
-fn a_full_page_has_every_metric_and_promtool_likes_it() {
+fn full_page_has_every_metric_and_promtool_likes_it() {
     let page = page(sources(100), vec![]);
     for family in families::ALL {
         assert!(
@@ -192,7 +192,7 @@ fn each_engine_has_its_rows_and_its_own_counts() {
 }
 
 #[test]
-fn the_default_page_names_no_process_and_the_asked_for_page_does() {
+fn default_page_names_no_process_and_asked_for_page_does() {
     let without = page(sources(100), vec![]);
     assert!(!without.contains("pid=\""), "{without}");
     let with = page(sources(100), vec![Label::ContainerPid, Label::Pid, Label::Pid]);
@@ -401,7 +401,7 @@ impl Drop for Server {
 }
 
 #[test]
-fn a_scrape_is_answered_over_http() {
+fn scrape_is_answered_over_http() {
     let server = Server::start(500);
     let answer = server.get("/metrics");
     assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
@@ -493,7 +493,7 @@ fn unread_responses_block_no_scrape() {
 }
 
 #[test]
-fn a_half_sent_request_is_given_up() {
+fn half_sent_request_is_given_up() {
     let server = Server::start(1);
     let mut slow = server.connect();
     slow.write_all(b"GET /metrics HTTP/1.1\r\n").unwrap();
@@ -519,7 +519,7 @@ fn sigterm_ends_it_at_once_although_clients_are_silent() {
 }
 
 #[test]
-fn sigterm_ends_it_although_the_driver_hangs() {
+fn sigterm_ends_it_although_driver_hangs() {
     let mut server = Server::start(0);
     for _ in 0..5 {
         assert!(server.get("/metrics").contains("mpu_scrape_success{part=\"gpu\"} 0\n"));
@@ -554,7 +554,7 @@ fn sockets_of_systemd_are_served() {
 }
 
 #[test]
-fn a_textfile_is_written_while_it_runs_and_gone_after() {
+fn textfile_is_written_while_it_runs_and_gone_after() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("mpu.prom");
     let mut command = Command::new(env!("CARGO_BIN_EXE_mpu"));

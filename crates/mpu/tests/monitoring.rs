@@ -36,7 +36,7 @@ fn queries<'a>(value: &'a Value, found: &mut Vec<&'a str>) {
 }
 
 #[test]
-fn each_alert_links_its_section_and_each_section_is_an_alert() {
+fn each_alert_links_its_section_and_each_section_is_alert() {
     let named = |prefix: &'static str, text: &'static str| -> Vec<&str> {
         text.lines().filter_map(|line| line.trim().strip_prefix(prefix)).collect()
     };

@@ -55,7 +55,7 @@ fn come_up(fake: &FakeHost) {
 }
 
 #[test]
-fn docker_on_a_node_step_by_step() {
+fn docker_on_node_step_by_step() {
     let fake = bare();
     fake.write(&format!("/lib/modules/{RELEASE}/modules.dep"), "kernel/fs/ext4.ko:\n");
     is_next(&fake, "no driver", "# install NVIDIA's driver");
@@ -87,7 +87,7 @@ fn docker_on_a_node_step_by_step() {
 }
 
 #[test]
-fn where_no_module_can_be_had_the_next_command_is_the_same() {
+fn where_no_module_can_be_had_next_command_is_the_same() {
     for (state, lock) in [("no headers", false), ("locked down", true)] {
         let fake = bare();
         drive(&fake);

@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use crate::container::Container;
 use crate::wait::until;
 
-/// Programs that run over and over in a container until they are told to stop.
+/// Programs that run over and over in a container until the story stops them.
 pub struct Callers<'a> {
     container: &'a Container,
     running: Vec<Child>,

@@ -52,7 +52,7 @@ fn in_a_group(command: &mut Command) -> Result<i32> {
     let status = child.wait().context("cannot wait for busybox")?;
     let status = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
     if status == LATE {
-        // There may be nobody left in it.
+        // The group may be empty by now.
         let _ = rustix::process::kill_process_group(group, Signal::KILL);
     }
     Ok(status)
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_late_program_ends_with_all_that_it_has_started() {
+    fn late_program_ends_with_all_that_it_has_started() {
         let file = std::env::temp_dir().join(format!("mpu-late-{}", std::process::id()));
         // As busybox does it: a signal to the program alone.
         let script = format!("sleep 300 & echo $! > {}; kill -TERM $$", file.display());

@@ -80,13 +80,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_story_is_played_with_its_own_engines_and_once_without() {
+    fn story_is_played_with_its_own_engines_and_once_without() {
         let row = [Engine::None, Engine::Module];
         assert_eq!(Engines::Every.lack(Engine::Notify, &row), None);
         assert_eq!(Engines::Module("loading").lack(Engine::Module, &row), None);
         assert_eq!(Engines::Module("loading").lack(Engine::None, &row), None);
         assert!(Engines::Module("loading").lack(Engine::Notify, &row).is_some_and(|why| why.contains("loading")));
-        assert!(Engines::Notify("a kill").lack(Engine::None, &row).is_some(), "nobody plays its other half");
+        assert!(Engines::Notify("a kill").lack(Engine::None, &row).is_some(), "nothing plays its other half");
         assert!(Engine::named("ebpf").is_err());
     }
 }

@@ -110,7 +110,7 @@ fn is_of_an_oops(line: &str) -> bool {
     words.iter().any(|word| line.starts_with(word))
 }
 
-/// Whether this kernel proves its locks right and has stopped doing so: then what follows is watched by nobody.
+/// Whether lockdep was on and has switched itself off: from then on the kernel checks no lock.
 pub fn has_stopped_watching_locks() -> bool {
     let stats = std::fs::read_to_string("/proc/lockdep_stats").unwrap_or_default();
     watches_locks(&stats) == Some(false)
@@ -168,7 +168,7 @@ mod tests {
 
     /// As lib/, kernel/ and mm/ of Linux 6.12 print them; of each report the line that has to be seen.
     #[test]
-    fn every_guards_report_is_a_complaint() {
+    fn every_guards_report_is_complaint() {
         for line in [
             "BUG: KASAN: slab-use-after-free in mpu_leave+0x4c/0x90 [mpu]",
             "BUG: KASAN: null-ptr-deref in mpu_ioctl+0x4c/0x90 [mpu]",
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_rig_says_is_no_complaint() {
+    fn what_rig_says_is_no_complaint() {
         let text = "mpu: loading out-of-tree module taints kernel.
             mpu: module verification failed: signature and/or required key missing - tainting kernel
             FAULT_INJECTION: forcing a failure.
@@ -229,13 +229,13 @@ mod tests {
         ---[ end trace 0000000000000000 ]---";
 
     #[test]
-    fn an_awaited_oops_is_the_drivers_and_the_only_one() {
+    fn awaited_oops_is_drivers_and_the_only_one() {
         for text in [OOPS, ARM64_OOPS] {
             let oops = lines(text);
             assert!(!complaints(&oops).is_empty(), "by itself it is a complaint");
             assert_eq!(complaints_beside_an_oops(&oops, "nvidia"), Vec::<String>::new());
             let ours = lines(&text.replace("[nvidia]", "[mpu]"));
-            assert!(complaints_beside_an_oops(&ours, "nvidia").len() > 1, "an oops of the engine's is nobody's wish");
+            assert!(complaints_beside_an_oops(&ours, "nvidia").len() > 1, "an oops in the engine is a complaint");
         }
         let oops = lines(OOPS);
         assert!(
@@ -245,12 +245,12 @@ mod tests {
         assert_eq!(complaints_beside_an_oops(&[], "nvidia").len(), 1, "one that was awaited has to come");
         let mut freed = oops;
         freed.insert(3, "BUG: KASAN: slab-use-after-free in mpu_leave+0x4c/0x90 [mpu]".to_owned());
-        assert_eq!(complaints_beside_an_oops(&freed, "nvidia").len(), 1, "what else is said counts");
+        assert_eq!(complaints_beside_an_oops(&freed, "nvidia").len(), 1, "other complaints count");
     }
 
     /// As kernels print the three ways to die, oldest first.
     #[test]
-    fn every_way_to_die_in_the_driver_is_told() {
+    fn every_way_to_die_in_driver_is_told() {
         for text in [
             "kernel BUG at /root/sim/driver/rm.c:40!\ninvalid opcode: 0000 [#1] SMP NOPTI",
             "general protection fault, probably for non-canonical address 0xdffffc0000000000: 0000 [#1] PREEMPT SMP KASAN PTI",
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_that_gave_up_on_its_locks_is_known() {
+    fn kernel_that_gave_up_on_its_locks_is_known() {
         assert_eq!(
             watches_locks(" lock-classes:      1401 [max: 8192]\n debug_locks:                              1\n"),
             Some(true)

@@ -63,8 +63,8 @@ pub fn main() -> ExitCode {
     boot::power_off()
 }
 
-/// Starts the process that plays, and waits for it and for whatever loses its parent, as process 1 has to: a dead container that
-/// nobody waits for keeps its listener open (up to Linux 6.10). Not in the process that plays, which waits for its own children.
+/// Starts the process that plays, and reaps it and every orphan, as process 1 has to: a dead container that no process reaps
+/// keeps its listener open (up to Linux 6.10). The process that plays waits for its own children only.
 fn reap_for(program: &str, argument: &str) -> Result<i32> {
     let mut player = Command::new(program);
     player.arg(argument).env("PATH", "/usr/bin:/bin:/usr/sbin:/sbin").env("HOME", "/root");

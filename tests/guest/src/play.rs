@@ -60,7 +60,7 @@ pub fn perform(row: &Row, first_of_era: bool) -> Result<usize> {
             failed += 1;
         }
         if !stage.had_oops() && kernel_log::has_stopped_watching_locks() {
-            println!("guest: the kernel has stopped watching its locks, and nobody made it oops");
+            println!("guest: lockdep has switched itself off, and no story made the kernel oops");
             failed += 1;
         }
     }

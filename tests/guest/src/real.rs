@@ -13,8 +13,8 @@ use crate::command::{must, run};
 const GPU: &str = "/dev/nvidia0";
 const NODES: [(&str, &str); 2] = [("/dev/nvidiactl", "255"), (GPU, "0")];
 
-/// Of a GPU that the driver does not have: a closed one would start the made-up GPU for whoever opens it, and does not survive (460) that
-/// there are no engines.
+/// The minor is one that the driver does not have. The closed driver would start the made-up GPU when a process opens it; 460 does
+/// not survive a GPU without engines.
 const CLOSED_NODES: [(&str, &str); 2] = [("/dev/nvidiactl", "255"), (GPU, "77")];
 
 const PARAMETER: &str = "NVreg_EnableMSI=0";
@@ -76,7 +76,7 @@ impl Loaded {
     /// Stops the GPU and unloads the driver. A driver that stays can be tried again.
     pub fn unload(&mut self) -> Result<()> {
         self.gpu = None;
-        // Callers come and go; between two of them it is in nobody's hands.
+        // Callers come and go; between two of them no process has the driver open.
         for _ in 0..PATIENCE {
             if run(&["rmmod", "nvidia"])?.status == 0 {
                 break;

@@ -218,7 +218,7 @@ impl Stage {
 
     pub fn unload_driver(&self) -> Result<()> {
         if self.release().is_some() {
-            let mut loaded = self.real.take().context("the real driver is loaded by nobody")?;
+            let mut loaded = self.real.take().context("the real driver is not loaded")?;
             let unloaded = loaded.unload();
             if unloaded.is_err() {
                 self.real.set(Some(loaded));

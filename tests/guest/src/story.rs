@@ -206,7 +206,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_story_without_an_engine_has_to_be_wrong_as_foretold() {
+    fn story_without_engine_has_to_be_wrong_as_foretold() {
         let wrong = |text: &str| Err(Fault::Wrong(text.to_owned()));
         let foretold = Without::Wrong("empty");
         assert!(matches!(judge(wrong("the table is empty"), Engine::None, &foretold), Verdict::Pass(_)));
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn with_an_engine_only_right_is_right() {
+    fn with_engine_only_right_is_right() {
         let foretold = Without::Wrong("empty");
         assert_eq!(judge(Ok(()), Engine::Module, &foretold), Verdict::Pass(String::new()));
         assert!(matches!(judge(Err(Fault::Wrong("empty".into())), Engine::Module, &foretold), Verdict::Fail(_)));

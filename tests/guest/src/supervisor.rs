@@ -15,7 +15,7 @@ use crate::wait::{self, PATIENCE};
 
 const LISTENER: &str = "/run/mpu/notify/listener.sock";
 const CONTROL: &str = "/run/mpu/notify/control.sock";
-/// There while the supervisor takes nobody; its socket stays open for those that it has.
+/// Exists while the supervisor takes no new container; its socket stays open for those that it has.
 const RETIRED: &str = "/run/mpu/notify/retired";
 const LOG: &str = "/run/mpu-notify.log";
 /// Whose programs this kernel runs: a filter kills those of an architecture that it does not name.
@@ -99,12 +99,12 @@ pub fn ask(request: &str) -> Result<String> {
     Ok(answer)
 }
 
-/// The words that put a command, and all that it starts, under the supervisor; none when it takes nobody.
+/// The words that put a command, and all that it starts, under the supervisor; none while it takes no container.
 pub fn words() -> &'static [&'static str] {
     if takes_containers() { &["mpu", "notify", "join", "--"] } else { &[] }
 }
 
-/// What a runtime is told in a container's configuration, so that it hands over the container's listener; none when nobody takes it.
+/// The seccomp part of a container's configuration, so that the runtime hands over the listener; none if no supervisor takes it.
 pub fn seccomp() -> Option<Value> {
     // A control of 32 bytes, an event and the wrapper of 16, under any type and direction.
     let rules: Vec<Value> = [0x0020_002a_u32, 0x0010_0052, 0x0010_00d3]

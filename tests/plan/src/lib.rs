@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_is_read_as_it_was_written() {
+    fn row_is_read_as_it_was_written() {
         let all = Row { stories: Vec::new(), ..row() };
         for row in [row(), all] {
             assert_eq!(row.to_string().parse(), Ok(row.clone()), "{row}");
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_verdict_is_read_as_it_was_written() {
+    fn verdict_is_read_as_it_was_written() {
         for (_, result) in ENDINGS {
             for reason in ["", "native is right in era 1"] {
                 let verdict = Verdict {
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_torn_verdict_is_none_and_half_a_word_is_no_pass() {
+    fn torn_verdict_is_none_and_half_word_is_no_pass() {
         assert_eq!(Verdict::read("STORY torn engine=none er"), None);
         assert_eq!(Verdict::read("guest: STORY one engine=none era=1 client=5 verdict=pass"), None);
         let half = Verdict::read("STORY one engine=none era=1 client=5 verdict=pa").map(|read| read.result);
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_last_line_is_read_as_it_was_written() {
+    fn last_line_is_read_as_it_was_written() {
         for rc in [0, 1, 69] {
             assert_eq!(Last::read(&Last(rc).to_string()), Some(Ok(Last(rc))));
         }

@@ -8,7 +8,7 @@
 
 void drm_gem_object_free(struct kref *kref)
 {
-	WARN(1, "made_up_drm: somebody frees a buffer that nobody has");
+	WARN(1, "made_up_drm: the driver frees a buffer that does not exist");
 }
 EXPORT_SYMBOL(drm_gem_object_free);
 

@@ -3,7 +3,7 @@
  * A PCI bus of its own with one device on it that looks like an NVIDIA GPU for as long as NVIDIA's driver only probes it: ids, base
  * address registers, capabilities, and two registers that say which chip this is. All other registers read as zero.
  *
- * Its memory is RAM that the guest's kernel was told not to use (mem=). Knows nothing of the driver.
+ * Its memory is RAM that mem= keeps from the guest's kernel. Knows nothing of the driver.
  */
 #include <linux/io.h>
 #include <linux/module.h>
@@ -12,7 +12,7 @@
 
 static ulong base = 0x40000000;
 module_param(base, ulong, 0444);
-MODULE_PARM_DESC(base, "where the RAM begins that nobody else uses");
+MODULE_PARM_DESC(base, "where the RAM begins that the kernel does not use");
 static ushort device = 0x1eb8;
 module_param(device, ushort, 0444);
 MODULE_PARM_DESC(device, "PCI device id (T4)");

@@ -19,11 +19,11 @@
 
 #include "overrides.h"
 
-/* Not 0, which would be no address. Nobody looks there. */
+/* Not 0, which would be no address. No code reads there. */
 #define SOMEWHERE 0x1000000
 
 /* No process, in a sample. */
-#define NOBODY 0xffffffff
+#define NO_PROCESS 0xffffffff
 
 /* When samples were taken, in microseconds: later than whatever clients remember. */
 #define SAMPLE_TIME 1795306161000000ULL
@@ -84,7 +84,7 @@ void standin_memory_destruct(VideoMemory *video)
 		destroy(description);
 }
 
-/* What the firmware would say of who kept the GPU busy: one sample of each process that the test names, and nobody in all others. */
+/* The utilisation samples that the firmware would give: one of each process that the test names, and no process in all others. */
 static void fill_samples(NV2080_CTRL_PERF_GET_GPUMON_PERFMON_UTIL_SAMPLES_V2_PARAMS *params)
 {
 	NvU32 at, engine, pid, percent;
@@ -97,7 +97,7 @@ static void fill_samples(NV2080_CTRL_PERF_GET_GPUMON_PERFMON_UTIL_SAMPLES_V2_PAR
 		NV2080_CTRL_PERF_GPUMON_ENGINE_UTIL_SAMPLE *engines = &to->fb;
 
 		for (engine = 0; (char *)(engines + engine) < (char *)(to + 1); engine++)
-			engines[engine].procId = NOBODY;
+			engines[engine].procId = NO_PROCESS;
 		pid = sample(at, &percent);
 		to->base.timeStamp = pid ? SAMPLE_TIME + 1000 * at : 0;
 		if (!pid)
@@ -122,8 +122,8 @@ NV_STATUS standin_control(void *rpc, NvHandle client, NvHandle object, NvU32 com
 }
 
 /*
- * A compute object has a number that ends in c0, whatever the chip. Nobody can make one without a channel; who made an MPS object, which
- * is nothing but a row in its client, is taken for one who did. Asked for MPS clients, the driver looks for what nobody has.
+ * A compute object has a number that ends in c0, whatever the chip. A process cannot make one without a channel. An MPS object, which is
+ * nothing but a row in its client, stands in for it. For MPS clients, the driver looks for a class that no object has.
  */
 unsigned int standin_class(unsigned int asked, unsigned int internal)
 {

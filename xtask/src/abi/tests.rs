@@ -489,7 +489,7 @@ fn translated_events_raise_no_alarm() {
 }
 
 #[test]
-fn table_in_another_form_is_an_error() {
+fn table_in_another_form_is_error() {
     let mut made = Made::new();
     made.files.insert(TABLE, made.table().replacen("/*methodId=*/", "/*number=*/", 1));
     assert!(format!("{:#}", made.tree().err().unwrap()).contains("number of a method"));
@@ -553,7 +553,7 @@ fn real_driver_is_recalled_with_few_false_alarms() {
 }
 
 #[test]
-fn sizes_in_real_driver_are_those_of_a_compiler() {
+fn sizes_in_real_driver_are_those_of_compiler() {
     for root in real_trees() {
         let tree = Tree::read(&root).unwrap();
         let sdk = root.join("src/common/sdk/nvidia/inc");

@@ -140,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_allowance_is_the_design_page_s() {
+    fn allowance_is_design_page_s() {
         assert_eq!(allowance("get_pids_10", "host"), Some(3000));
         assert_eq!(allowance("get_pid_info_10", "container"), Some(3000));
         assert_eq!(allowance("get_pid_info_950_crowd", "host"), Some(5 * 1500 + 950 * 150), "five calls");
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_figure_one_over_the_goal_misses_it_and_so_does_a_wrong_or_an_absent_one() {
+    fn figure_one_over_goal_misses_it_and_so_does_wrong_or_absent_one() {
         let met = |mpu: &str| {
             let run = run(&["cost none host get_pids_10 10000 10/10", mpu]).unwrap();
             verdicts(&run).into_iter().find(|verdict| verdict.what == "get_pids_10").unwrap().met

@@ -228,7 +228,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_are_read_and_the_longest_of_several_is_kept() {
+    fn figures_are_read_and_longest_of_several_is_kept() {
         let run = fake::run(&[
             "cost none host get_pids_10 15000 10/10",
             "cost mpu host get_pids_10 17000 10/10",
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn a_torn_figure_is_an_error() {
+    fn torn_figure_is_error() {
         assert!(fake::run(&["cost none host no_pids 12x"]).is_err());
         assert!(fake::run(&["cost none host get_pids_1 12 1"]).is_err());
     }

@@ -308,7 +308,7 @@ mod tests {
     use super::newest_glibc;
 
     #[test]
-    fn the_newest_wanted_c_library_is_found() {
+    fn newest_wanted_c_library_is_found() {
         let text = "0x10: Name: GLIBC_2.2.5 Flags: none\n0x20: Name: GLIBC_2.34 Version: 4\n0x30: Name: GLIBC_2.9 x\n";
         assert_eq!(newest_glibc(text), Some((2, 34)));
         assert_eq!(newest_glibc("nothing"), None);

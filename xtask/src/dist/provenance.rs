@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn every_change_of_the_sources_is_seen() {
+    fn every_change_of_sources_is_seen() {
         let folder = tempfile::tempdir().unwrap();
         let git = |args: &[&str]| {
             let mut git = Command::new("git");

@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_folder_is_packed_too() {
+    fn empty_folder_is_packed_too() {
         let tree = tempfile::tempdir().unwrap();
         put(&tree.path().join("usr/bin/mpu"), b"", 0o755).unwrap();
         std::fs::create_dir_all(tree.path().join("usr/lib/mpu/modules")).unwrap();
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn folders_of_our_own_go_with_the_package_and_others_stay() {
+    fn folders_of_our_own_go_with_package_and_others_stay() {
         for (folder, owned) in [
             ("usr/src/mpu-0.1.0", true),
             ("etc/mpu", true),

@@ -97,7 +97,7 @@ mod tests {
 
     /// The machine's own /run may be mounted in a chroot, and its description with it.
     #[test]
-    fn a_removal_in_a_chroot_leaves_the_machines_cdi_file() {
+    fn removal_in_chroot_leaves_machines_cdi_file() {
         let folder = tempfile::tempdir().unwrap();
         put(&folder.path().join("mpu-container"), b"#!/bin/sh\necho \"$@\"\n", 0o755).unwrap();
         let path = format!("{}:{}", folder.path().display(), std::env::var("PATH").unwrap());

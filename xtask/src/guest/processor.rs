@@ -26,7 +26,7 @@ mod tests {
     use super::{Duration, read, used};
 
     #[test]
-    fn both_times_count_whatever_the_process_is_called() {
+    fn both_times_count_whatever_process_is_called() {
         let stat = "71 (a) S 9 (b) S 1 71 71 0 -1 4194560 900 0 0 0 250 50 7 7 20 0 3 0 100 0 0";
         assert_eq!(read(stat), Duration::from_secs(3));
         assert_eq!(read(""), Duration::ZERO);

@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn an_oops_is_a_death_unless_a_story_awaits_it() {
+    fn oops_is_death_unless_story_awaits_it() {
         let oops = "[    9.1] BUG: unable to handle page fault for address: ffff888000000010";
         let freed = "[    9.1] BUG: KASAN: slab-use-after-free in mpu_leave+0x10/0x20 [mpu]";
         assert_eq!(deaths(&[oops]), 1);

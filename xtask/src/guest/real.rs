@@ -25,7 +25,7 @@ mod tests {
     use super::release;
 
     #[test]
-    fn a_rows_era_names_a_real_driver_by_its_release() {
+    fn rows_era_names_real_driver_by_its_release() {
         assert_eq!(release("1@550.163.01"), Some("550.163.01"));
         assert_eq!(release("1f"), None);
     }

@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn the_compiler_is_read_as_old_and_new_kernels_note_it() {
+    fn compiler_is_read_as_old_and_new_kernels_note_it() {
         let old = "# Linux/x86 5.4.286 Kernel Configuration\n#\n# Compiler: gcc-10 (Debian 10.2.1-6) 10.2.1\n";
         let new = "CONFIG_CC_VERSION_TEXT=\"gcc-14 (Debian 14.2.0-8) 14.2.0\"\n";
         assert_eq!((named_compiler(old), named_compiler(new)), (Some("gcc-10"), Some("gcc-14")));

@@ -169,7 +169,7 @@ mod tests {
     ";
 
     #[test]
-    fn row_takes_the_drivers_symbol() {
+    fn row_takes_drivers_symbol() {
         let symbols = BTreeSet::from(["new", "memory", "helper"]);
         let text = table(ROWS, "595.45.04", &symbols).unwrap();
         assert!(text.contains("OVERRIDE(new, 0x56, false, 1, 0, 0x0, 0)\n"), "{text}");

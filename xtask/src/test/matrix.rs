@@ -218,7 +218,7 @@ mod tests {
 
     /// A name that is misspelled would be played, or left out, nowhere.
     #[test]
-    fn every_name_of_the_matrix_is_known() {
+    fn every_name_of_matrix_is_known() {
         let matrix = Matrix::read().unwrap();
         let short = matrix.quick.iter().flat_map(|cell| &cell.stories);
         let named = matrix.real.iter().flat_map(|real| &real.quick).chain(short);
@@ -256,7 +256,7 @@ mod tests {
 
     /// What a row leaves out, another row of the same guest plays, with every engine that the guest has.
     #[test]
-    fn each_guest_has_a_row_with_every_story_and_every_engine() {
+    fn each_guest_has_row_with_every_story_and_every_engine() {
         let matrix = Matrix::read().unwrap();
         let guests = simulated(&matrix, false).unwrap();
         for (guest, cell) in guests.iter().zip(&matrix.quick).filter(|(_, cell)| cell.stories.is_empty()) {

@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stage_is_played_alone_and_a_story_in_guests_alone() {
+    fn stage_is_played_alone_and_story_in_guests_alone() {
         let lint = of(&["lint"]).unwrap();
         assert!(lint.has(Stage::Lint) && !lint.has(Stage::Host) && !lint.has(Stage::Guest));
         let story = of(&["container_sees_its_own_processes"]).unwrap();
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_story_goes_where_it_can_be_played() {
+    fn story_goes_where_it_can_be_played() {
         let row = |era: &str, stories: &[&str]| Row {
             era: era.to_owned(),
             client: String::new(),

@@ -65,7 +65,7 @@ fn rooms_import_only_allowed_modules() {
 }
 
 #[test]
-fn every_spelling_of_a_breach_is_found() {
+fn every_spelling_of_breach_is_found() {
     for (line, expected) in [
         ("use mpu_notify::client;", 1),
         ("use mpu_notify as other;", 1),

@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_shared_mount_passes_on() {
+    fn only_shared_mount_passes_on() {
         let list = "30 1 0:20 / /proc rw shared:5 - proc proc rw\n31 1 0:20 / /a rw master:5 - proc shared:1 rw\n\
                     32 1 0:20 / /shared:9 rw - proc proc rw\n33 1 0:2 / /b rw master:1 shared:7 - proc proc rw\n";
         assert_eq!([30, 31, 32, 33, 34].map(|id| passes_on(list, id)), [true, false, false, true, true]);

@@ -87,7 +87,7 @@ fn p(path: &str) -> &Path {
 }
 
 #[test]
-fn links_out_of_the_root_lead_into_it() {
+fn links_out_of_root_lead_into_it() {
     let place = Place::new();
     let root = place.root();
     let outside = place.outside();
@@ -118,7 +118,7 @@ fn links_out_of_the_root_lead_into_it() {
 }
 
 #[test]
-fn a_final_link_is_replaced_not_followed() {
+fn final_link_is_replaced_not_followed() {
     let place = Place::new();
     let root = place.root();
     let target = place.outside().join("etc/passwd");
@@ -136,7 +136,7 @@ fn a_final_link_is_replaced_not_followed() {
 }
 
 #[test]
-fn a_mount_point_behind_a_dangling_link_is_made_in_the_root() {
+fn mount_point_behind_dangling_link_is_made_in_root() {
     let place = Place::new();
     let root = place.root();
     symlink(place.outside().join("etc/new"), place.path("etc/out")).unwrap();
@@ -230,7 +230,7 @@ fn magic_links_lead_nowhere() {
 }
 
 #[test]
-fn modes_do_not_depend_on_the_umask() {
+fn modes_do_not_depend_on_umask() {
     let place = Place::new();
     let root = place.root();
     root.create_dir_all(p("/x/y"), 0o775).unwrap();
@@ -258,7 +258,7 @@ fn write_to_readonly_folder_leaves_file_whole() {
 
 /// CVE-2024-0132 and CVE-2025-23359 were of this kind: a directory that was looked at becomes a link before it is used.
 #[test]
-fn a_link_swapped_in_while_we_work_leads_nowhere() {
+fn link_swapped_in_while_we_work_leads_nowhere() {
     let place = Place::new();
     let root = place.root();
     fs::create_dir(place.path("swapped")).unwrap();
@@ -294,7 +294,7 @@ fn a_link_swapped_in_while_we_work_leads_nowhere() {
 }
 
 #[test]
-fn a_mount_lands_where_the_descriptor_is() {
+fn mount_lands_where_descriptor_is() {
     if !rustix::process::geteuid().is_root() || unshare().is_err() {
         return println!("skipped: mounting needs root");
     }
@@ -388,7 +388,7 @@ fn without_mount_setattr_attached_mount_is_restricted() {
 
 /// All of this file once more without root's rights.
 #[test]
-fn an_ordinary_user_gets_the_same() {
+fn ordinary_user_gets_the_same() {
     if !rustix::process::geteuid().is_root() {
         return;
     }

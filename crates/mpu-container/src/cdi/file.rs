@@ -315,7 +315,7 @@ devices:
     }
 
     #[test]
-    fn a_file_is_replaced_whole() {
+    fn file_is_replaced_whole() {
         let there = tempfile::tempdir().unwrap();
         let path = there.path().join("deep/er/nvidia.yaml");
         write(&path, b"one").unwrap();

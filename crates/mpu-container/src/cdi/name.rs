@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_follow_the_grammar() {
+    fn names_follow_grammar() {
         for good in
             ["nvidia.com/gpu=0", "a/b=c", "nvidia.com/gpu.x-y_z=GPU-1:2.a", "V1/c=all", "runtime.nvidia.com/gpu=0:1"]
         {
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_part_is_told() {
+    fn bad_part_is_told() {
         let told = "nvidia.com/gpu=a b".parse::<QualifiedName>().unwrap_err().to_string();
         assert!(told.starts_with("'a b' is not a CDI device name: it may hold"), "{told}");
         let told = "nvidia".parse::<QualifiedName>().unwrap_err().to_string();

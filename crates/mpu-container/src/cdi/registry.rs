@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn the_later_directory_counts() {
+    fn later_directory_counts() {
         let (_there, registry) = registry(&[
             ("etc/a.json", spec("v.x/gpu", &[("0", "old"), ("1", "only")])),
             ("run/a.json", spec("v.x/gpu", &[("0", "new")])),
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn two_files_of_a_directory_conflict() {
+    fn two_files_of_directory_conflict() {
         let (_there, registry) = registry(&[
             ("etc/a.json", spec("v.x/gpu", &[("0", "a"), ("1", "a"), ("2", "a")])),
             ("etc/b.json", spec("v.x/gpu", &[("0", "b"), ("2", "b")])),
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_file_hides_no_other() {
+    fn broken_file_hides_no_other() {
         let (there, registry) = registry(&[
             ("etc/bad.yaml", "cdiVersion: 0.5.0\nkind: [".into()),
             ("etc/empty.json", spec("v.x/gpu", &[])),

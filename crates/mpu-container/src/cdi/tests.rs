@@ -76,7 +76,7 @@ fn hook<'a>(edits: &'a ContainerEdits, word: &str) -> Option<&'a [String]> {
 }
 
 #[test]
-fn a_spec_names_each_gpu_by_index_uuid_and_all() {
+fn spec_names_each_gpu_by_index_uuid_and_all() {
     let host = host();
     let spec = generate(&host.root(), &request()).expect("a spec");
     assert_eq!(names(&spec), ["0", "1", &uuid('a'), &uuid('b'), "all"]);
@@ -87,14 +87,14 @@ fn a_spec_names_each_gpu_by_index_uuid_and_all() {
     assert_eq!(
         nodes(&spec.container_edits),
         ["/dev/nvidia-modeset", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidiactl"],
-        "what every device needs is said once"
+        "the nodes of every device stand once"
     );
     // Names that begin with a digit, and nodes whose place on the host differs.
     assert_eq!(spec.cdi_version, "0.5.0");
 }
 
 #[test]
-fn a_node_is_described_in_full() {
+fn node_is_described_in_full() {
     let host = host();
     let spec = generate(&host.root(), &request()).expect("a spec");
     let node = &device(&spec, "1").container_edits.device_nodes[0];
@@ -231,7 +231,7 @@ fn display_nodes_are_linked_by_address_where_they_lead_to_one() {
 }
 
 #[test]
-fn a_divided_gpu_is_asked_for_by_its_parts() {
+fn divided_gpu_is_asked_for_by_its_parts() {
     let host = host();
     let driver = divided(&host);
     let mut request = request();
@@ -275,7 +275,7 @@ fn devices_can_be_picked() {
 }
 
 #[test]
-fn a_host_without_gpus_has_no_spec() {
+fn host_without_gpus_has_no_spec() {
     let host = host();
     let mut driver = Driver::find(&host.root()).expect("a driver");
     driver.gpus.clear();
@@ -298,7 +298,7 @@ fn gpu_with_unknown_uuid_is_named_by_index() {
 }
 
 #[test]
-fn the_same_host_gives_the_same_bytes_and_they_are_read_again() {
+fn same_host_gives_the_same_bytes_and_they_are_read_again() {
     let host = host();
     let driver = divided(&host);
     let spec = generate_for(&driver, &request()).expect("a spec");

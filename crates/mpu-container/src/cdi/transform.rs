@@ -102,12 +102,12 @@ mod tests {
     }
 
     #[test]
-    fn the_hosts_paths_move() {
+    fn hosts_paths_move() {
         let (edits, version) = moved("/driver", "/", Relative::Host);
         let hosts: Vec<_> = edits.mounts.iter().map(|mount| mount.host_path.as_str()).collect();
         assert_eq!(hosts, ["/lib/a.so", "/driver-old/b.so", "/"], "a name that only begins alike is another");
         assert_eq!(edits.mounts[2].container_path, "/driver");
-        assert!(edits.device_nodes.iter().all(|node| node.host_path.is_none()), "what is the same is said once");
+        assert!(edits.device_nodes.iter().all(|node| node.host_path.is_none()), "an equal host path is left out");
         assert_eq!(edits.hooks[0].path, "/bin/hook");
         assert_eq!(edits.hooks[0].args[3], "/driver", "it works in the container");
         assert_eq!(edits.hooks[1].args[1], "/x");
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn the_version_is_raised_when_the_result_needs_it() {
+    fn version_is_raised_when_result_needs_it() {
         let (edits, version) = moved("/", "/host", Relative::Host);
         assert_eq!(edits.device_nodes[0].host_path.as_deref(), Some("/host/dev/nvidia0"));
         assert_eq!(edits.mounts[0].host_path, "/host/driver/lib/a.so");
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn the_containers_paths_move() {
+    fn containers_paths_move() {
         let (edits, _) = moved("/lib", "/opt/lib/", Relative::Container);
         assert_eq!(edits.mounts[0].container_path, "/opt/lib/a.so");
         assert_eq!(edits.mounts[0].host_path, "/driver/lib/a.so");

@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn a_leading_v_is_allowed() {
+    fn leading_v_is_allowed() {
         assert_eq!(place("v0.5.0"), place("0.5.0"));
         assert_eq!(place("1.2.0"), None);
         assert_eq!(place(""), None);

@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn the_hooks_line_is_understood() {
+    fn hooks_line_is_understood() {
         let line = "--root=/run/nvidia/driver --load-kmods --no-pivot --debug=/x --ldcache=/y --user=0:44 configure \
                     --cuda-compat-mode=ldconfig --ldconfig=@/sbin/ldconfig --no-cgroups --device=0,GPU-1 --device 0:1 \
                     --mig-config=all --imex-channel=0,7 --compute --utility --require=cuda>=9.0 --require=driver>=550 \

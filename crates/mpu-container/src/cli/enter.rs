@@ -69,7 +69,7 @@ mod tests {
     use std::process::{Command, Stdio};
 
     #[test]
-    fn ended_process_is_an_error() {
+    fn ended_process_is_error() {
         let mut child = Command::new("sleep").arg("100").stdin(Stdio::null()).spawn().unwrap();
         let process = Process::of(Pid::from_raw(child.id() as i32)).unwrap();
         assert!(process.read("cgroup").unwrap().contains(':'));

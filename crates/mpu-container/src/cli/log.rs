@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_strangers_name_is_part_of_one_line() {
+    fn strangers_name_is_part_of_one_line() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("log");
         Log::open(Some(&path)).unwrap().say(format_args!("mount /a\n1.0 7 undone: /b\u{1b}[0m"));

@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_user_has_none_of_our_groups() {
+    fn user_has_none_of_our_groups() {
         if !rustix::process::geteuid().is_root() {
             return eprintln!("skipped: only root can become another user");
         }

@@ -26,7 +26,7 @@ pub struct Config {
     pub notify: Notify,
     /// Whether what an image says of itself is held against it in the CDI modes, too.
     pub strict_requests: bool,
-    /// Whether cgroups above a container's may be told to keep GPU memory.
+    /// Whether the program may set GPU memory requests in cgroups above a container's.
     pub raise_memory_requests: bool,
     pub features: Features,
 }

@@ -44,7 +44,7 @@ pub fn set_each(text: &str, sets: &[String], separator: &str) -> Result<String, 
 }
 
 /// The changes in one word: commas stand between changes, and between a list's elements. A part that begins with a key is
-/// a change of its own; so is one with a `=` that is no element of a list, for its key must be told to be unknown.
+/// a change of its own; so is one with a `=` that is no element of a list, for the error names its unknown key.
 fn several(set: &str) -> Vec<String> {
     let name = |part: &str| part.split('=').next().map(str::to_string).unwrap_or_default();
     let mut all: Vec<String> = Vec::new();

@@ -12,7 +12,7 @@ fn wrong(text: &str) -> (usize, String) {
 }
 
 #[test]
-fn the_tables_defaults_are_the_codes() {
+fn tables_defaults_are_the_codes() {
     let mut text = String::new();
     for key in KEYS {
         writeln!(text, "{} = {}", key.name, key.default).expect("a string");
@@ -40,7 +40,7 @@ fn the_tables_defaults_are_the_codes() {
 }
 
 #[test]
-fn the_shipped_file_is_the_defaults_and_its_examples_are_sound() {
+fn shipped_file_is_defaults_and_its_examples_are_sound() {
     let text = keys::default_text(&Config::default());
     assert_eq!(Config::parse(&text, Config::default()), Ok((Config::default(), Vec::new())));
     let shown: String = text
@@ -172,7 +172,7 @@ mod edits {
     }
 
     #[test]
-    fn a_change_leaves_the_rest_as_it_is() {
+    fn change_leaves_rest_as_it_is() {
         let changed = |set: &str, from: &str, to: &str| {
             assert_eq!(edited(FILE, &[set]).expect(set), FILE.replace(from, to), "{set}");
         };
@@ -258,7 +258,7 @@ mod edits {
     }
 
     #[test]
-    fn a_file_is_replaced_whole_with_its_mode_through_its_link() {
+    fn file_is_replaced_whole_with_its_mode_through_its_link() {
         use std::os::unix::fs::PermissionsExt;
         let folder = tempfile::tempdir().expect("a folder");
         let (file, link) = (folder.path().join("real/config.toml"), folder.path().join("link"));
@@ -276,7 +276,7 @@ mod edits {
 }
 
 #[test]
-fn examples_of_the_page_can_be_set() {
+fn examples_of_page_can_be_set() {
     let page = include_str!("../../../../docs/container/config.md");
     let examples = page.lines().filter_map(|line| line.split_once("--set ")).filter(|(_, set)| !set.starts_with("KEY"));
     let sets: Vec<String> =

@@ -26,7 +26,7 @@ fn the_command_line_is_well_formed() {
 }
 
 #[test]
-fn a_reason_is_told_once() {
+fn reason_is_told_once() {
     #[derive(Debug, thiserror::Error)]
     #[error("outer: inner")]
     struct Told(#[source] std::io::Error);
@@ -184,7 +184,7 @@ fn concurrent_runtime_configures_are_all_kept() {
 }
 
 #[test]
-fn flags_of_the_program_may_stand_behind_a_verb() {
+fn flags_of_program_may_stand_behind_verb() {
     let there = tempfile::tempdir().expect("a folder");
     let file = there.path().join("config.toml");
     for words in [&["config", "default", "--debug", "--output"][..], &["config", "-d", "--quiet", "-c"]] {
@@ -201,7 +201,7 @@ fn flags_of_the_program_may_stand_behind_a_verb() {
 }
 
 #[test]
-fn a_pipe_as_a_configuration_is_refused_and_not_waited_for() {
+fn pipe_as_configuration_is_refused_and_not_waited_for() {
     let there = tempfile::tempdir().expect("a folder");
     let pipe = there.path().join("config");
     fifo(&pipe);

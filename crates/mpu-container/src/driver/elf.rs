@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_c_library_says_its_name() {
+    fn c_library_says_its_name() {
         let cache = std::fs::read("/etc/ld.so.cache").unwrap_or_default();
         let known = super::super::ldcache::entries(&cache).unwrap_or_default();
         let Some(libc) = known.iter().find(|entry| entry.name == "libc.so.6" && entry.abi != Abi::Other) else {

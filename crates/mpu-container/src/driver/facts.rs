@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn chips_have_a_compute_capability() {
+    fn chips_have_compute_capability() {
         assert_eq!(compute_capability((0x180, 0)), Some((9, 0)));
         assert_eq!(compute_capability((0x170, 0)), Some((8, 0)));
         assert_eq!(compute_capability((0x170, 4)), Some((8, 6)));
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn releases_have_a_cuda() {
+    fn releases_have_cuda() {
         let check = |version: &str, expected| {
             let driver = Driver::find(&Host::with_driver(version).root()).expect("a driver");
             assert_eq!(driver.cuda_version(), expected, "{version}");

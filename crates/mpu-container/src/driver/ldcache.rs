@@ -144,7 +144,7 @@ mod tests {
         &[("libcuda.so.1", "/usr/lib64/libcuda.so.1", 0x0303), ("libcuda.so.1", "/usr/lib/libcuda.so.1", 0x0003)];
 
     #[test]
-    fn both_places_of_the_new_format_are_read() {
+    fn both_places_of_new_format_are_read() {
         for old_entries in [None, Some(0), Some(3), Some(4)] {
             let file = written(TWO, old_entries);
             let found = entries(&file).expect("a cache");
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cache_of_this_machine_is_read() {
+    fn cache_of_this_machine_is_read() {
         let Ok(file) = std::fs::read("/etc/ld.so.cache") else {
             return println!("skipped: this system has no /etc/ld.so.cache");
         };

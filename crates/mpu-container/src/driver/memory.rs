@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_above_the_gpus_memory_is_refused() {
+    fn limit_above_gpus_memory_is_refused() {
         let host = Host::with(&["pods", "pods/a"]);
         fs::write(host.path("dmem.capacity"), format!("{REGION} 100\n")).unwrap();
         assert_eq!(host.limit("pods/a", 100, MemoryLimits::NONE), Ok(()));
@@ -416,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn unwritable_cgroup_ends_the_walk() {
+    fn unwritable_cgroup_ends_walk() {
         // The kernel lets no process write here, not even root's.
         let host = Host::with(&["pods", "pods/a"]);
         let file = host.path("pods/dmem.min");
@@ -443,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn unheld_limit_is_an_error() {
+    fn unheld_limit_is_error() {
         let host = Host::with(&["a"]);
         let file = host.path("a/dmem.max");
         // A file that keeps nothing, as one of a kernel that does not know the region.

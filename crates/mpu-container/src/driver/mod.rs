@@ -110,7 +110,7 @@ mod tests {
     use crate::capability::Capabilities;
 
     #[test]
-    fn gpus_stand_in_the_order_of_their_addresses() {
+    fn gpus_stand_in_order_of_their_addresses() {
         let host = Host::with_driver("580.159.04");
         host.gpu("0000:9b:00.0", 0, "GPU-aaaaaaaa-0000-0000-0000-000000000000");
         host.gpu("0000:1b:00.0", 1, "GPU-????????-????-????-????-????????????");
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gpu_without_a_node_is_not_ours_when_another_has_one() {
+    fn gpu_without_node_is_not_ours_when_another_has_one() {
         let host = Host::with_driver("580.159.04");
         host.gpu("0000:1b:00.0", 0, "GPU-aaaaaaaa-0000-0000-0000-000000000000");
         host.gpu("0000:9b:00.0", 1, "GPU-bbbbbbbb-0000-0000-0000-000000000000");
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_driver_is_said_to_be_missing() {
+    fn missing_driver_is_said_to_be_missing() {
         let host = Host::empty();
         let error = Driver::find(&host.root()).expect_err("no driver").to_string();
         assert!(error.starts_with("the nvidia driver is not loaded: there is no /"), "{error}");

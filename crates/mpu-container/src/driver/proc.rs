@@ -181,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_release_is_found_in_both_banners() {
+    fn release_is_found_in_both_banners() {
         let open =
             "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build\nGCC version: 12.2.0\n";
         let closed = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  390.157  Wed Oct 12 09:19:07 UTC 2022\n";

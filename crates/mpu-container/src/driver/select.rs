@@ -154,7 +154,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn any_word_is_a_device_or_an_error(word in "\\PC*|(GPU-|MIG-|MIG-GPU-)?[0-9a-f:./-]{0,12}") {
+        fn any_word_is_device_or_error(word in "\\PC*|(GPU-|MIG-|MIG-GPU-)?[0-9a-f:./-]{0,12}") {
             let driver = driver();
             match driver.select(std::slice::from_ref(&word)) {
                 Ok(selection) => assert!(selection.migs.len() <= 2 && selection.gpus.len() <= 3),

@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn the_page_has_these_tables() {
+    fn page_has_these_tables() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/container/driver-files.md");
         let text = std::fs::read_to_string(path).expect("the page");
         let (before, rest) = text.split_once("<!-- tables -->\n").expect("a beginning");

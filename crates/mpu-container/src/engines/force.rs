@@ -93,7 +93,7 @@ impl Force {
         named.filter(|runtime| !runtime.program.as_deref().is_some_and(is_wrapper) && is_plain(runtime))
     }
 
-    /// The keys that ours gets where nothing else is said.
+    /// The keys that ours gets by default.
     pub fn pattern(&self) -> Table {
         self.low().next().map(|runtime| runtime.keys.clone()).unwrap_or_default()
     }

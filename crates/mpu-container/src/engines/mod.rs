@@ -28,7 +28,7 @@ use wish::Says;
 
 pub use wish::{Malformed, Wish};
 
-/// An engine that can be told of a runtime.
+/// An engine whose configuration can hold a runtime.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Engine {
     /// Docker: `daemon.json`.

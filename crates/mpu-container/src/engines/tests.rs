@@ -180,7 +180,7 @@ fn leave_withdraws_our_default_runtime() {
 }
 
 #[test]
-fn containerds_runtime_has_the_default_ones_options() {
+fn containerds_runtime_has_default_ones_options() {
     let place = Place::new(Engine::Containerd).top(THEIRS[1]);
     place.add(&all());
     let cri = &toml(&place.files.top)["plugins"]["io.containerd.grpc.v1.cri"];
@@ -232,7 +232,7 @@ fn malformed_files_are_left_alone() {
 }
 
 #[test]
-fn a_file_is_replaced_with_its_mode_and_behind_its_link() {
+fn file_is_replaced_with_its_mode_and_behind_its_link() {
     let mut place = Place::new(Engine::Docker);
     let real = place.write("kept.json", "{}");
     fs::set_permissions(&real, fs::Permissions::from_mode(0o600)).expect("mode");
@@ -245,7 +245,7 @@ fn a_file_is_replaced_with_its_mode_and_behind_its_link() {
 }
 
 #[test]
-fn an_empty_file_of_dockers_stays() {
+fn empty_file_of_dockers_stays() {
     for text in ["{}", "{}\n", "{ }"] {
         let place = Place::new(Engine::Docker).top(text);
         place.add(&wish());
@@ -384,7 +384,7 @@ fn crio_drop_in_elsewhere_counts_with_directory() {
 }
 
 #[test]
-fn crios_runtime_has_the_default_ones_keys_but_not_its_program() {
+fn crios_runtime_has_default_ones_keys_but_not_its_program() {
     let place = Place::new(Engine::Crio);
     place.write(
         "/etc/crio/crio.conf.d/10-crio.conf",
@@ -498,7 +498,7 @@ fn imports_are_followed_as_containerd_follows_them() {
 
 /// containerd cleans a path before it looks: `..` is the folder above by name.
 #[test]
-fn an_import_through_the_folder_above_is_found() {
+fn import_through_folder_above_is_found() {
     for import in
         ["../there.d/*.toml", "../there.d/x.toml", "/etc/containerd/../../etc/there.d/*.toml", "/../etc/there.d/*.toml"]
     {
@@ -513,7 +513,7 @@ fn an_import_through_the_folder_above_is_found() {
 
 /// Kata's shim or gVisor's has other options, and calls no wrapper: a container would start without its GPU.
 #[test]
-fn a_default_runtime_of_another_kind_is_no_pattern() {
+fn default_runtime_of_another_kind_is_no_pattern() {
     let of_kata = "[plugins.\"io.containerd.grpc.v1.cri\".containerd]\ndefault_runtime_name = \"kata\"\n\
          [plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.kata]\nruntime_type = \"io.containerd.kata.v2\"\n\
          [plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.kata.options]\nConfigPath = \"/kata.toml\"\n";
@@ -531,7 +531,7 @@ fn a_default_runtime_of_another_kind_is_no_pattern() {
 
 /// A copy that stays would go on deciding, whatever is changed in the file that it is a copy of.
 #[test]
-fn a_copy_goes_though_the_section_has_lists_with_comments() {
+fn copy_goes_though_section_has_lists_with_comments() {
     let list = "[plugins.\"io.containerd.grpc.v1.cri\".registry]\nheaders = [\n  \"a\", # the first\n  { b = [ # in it\n 1 ] },\n]\n";
     let text = format!("version = 2\n{list}");
     let mut place = Place::new(Engine::Containerd).top(&text);
@@ -561,7 +561,7 @@ fn our_own_runtime_is_no_low_runtime() {
 
 /// Docker does not start with such a file: moby's `setupRuntimes`.
 #[test]
-fn dockers_runtime_has_a_path_or_a_kind() {
+fn dockers_runtime_has_path_or_kind() {
     let kind = "\"runtimeType\": \"io.containerd.runc.v2\", \"options\": {\"BinaryName\": \"/old\"}";
     let place =
         Place::new(Engine::Docker).top(&format!("{{\"runtimes\": {{\"nvidia\": {{{kind}, \"runtimeArgs\": []}}}}}}"));
@@ -604,7 +604,7 @@ fn keys_in_either_notation_are_understood() {
 }
 
 #[test]
-fn a_hook_file_names_the_hook() {
+fn hook_file_names_hook() {
     let text = hook(Path::new("/opt/bin/nvidia-container-runtime-hook"));
     let read: serde_json::Value = serde_json::from_str(&text).expect("JSON");
     assert_eq!(read["hook"]["path"], "/opt/bin/nvidia-container-runtime-hook");
@@ -614,7 +614,7 @@ fn a_hook_file_names_the_hook() {
 }
 
 #[test]
-fn files_without_the_runtime_stay() {
+fn files_without_runtime_stay() {
     for (engine, folder) in
         [(Engine::Crio, "/etc/crio/crio.conf.d"), (Engine::Podman, "/etc/containers/containers.conf.d")]
     {
@@ -665,7 +665,7 @@ fn import_is_removed_with_its_file() {
 }
 
 #[test]
-fn an_import_stays_as_long_as_it_has_another_file() {
+fn import_stays_as_long_as_it_has_another_file() {
     let mut place = Place::new(Engine::Containerd).top("version = 2\n");
     place.files.drop_in = Some(place.at("/etc/containerd/conf.d/99-nvidia.toml"));
     place.add(&wish());
@@ -676,7 +676,7 @@ fn an_import_stays_as_long_as_it_has_another_file() {
 }
 
 #[test]
-fn comments_stay_where_a_value_changes() {
+fn comments_stay_where_value_changes() {
     let place = Place::new(Engine::Crio).top(
         "[crio.runtime]\n# the site's\ndefault_runtime = \"crun\" # ticket 11\n[crio.runtime.runtimes.nvidia]\n\
          # from the old place\nruntime_path = \"/old\" # ticket 12\n",
@@ -785,7 +785,7 @@ fn patterns_are_gos() {
 }
 
 #[test]
-fn unreadable_directory_is_an_error() {
+fn unreadable_directory_is_error() {
     for engine in [Engine::Crio, Engine::Podman] {
         let place = Place::new(engine);
         let folder = place.files.own().parent().expect("a folder").to_path_buf();

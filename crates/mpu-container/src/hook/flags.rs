@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_come_before_the_command_with_one_dash_or_two() {
+    fn flags_come_before_command_with_one_dash_or_two() {
         let both =
             Flags { config: Some("/c".into()), debug: true, command: Some("prestart".into()), ..Flags::default() };
         for line in

@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn the_root_is_the_bundles() {
+    fn root_is_the_bundles() {
         let state = read(r#"{"bundle":"/b/c"}"#).expect("a state");
         for (path, whole) in
             [("rootfs", "/b/c/rootfs"), ("./r//s/", "/b/c/r/s"), ("/abs/", "/abs"), ("../r", "/b/c/../r")]

@@ -141,7 +141,7 @@ fn modes_are_set_where_something_is() {
 }
 
 #[test]
-fn the_profile_names_the_containers_gpus() {
+fn profile_names_containers_gpus() {
     let bundle = Bundle::new();
     bundle.hook(&["update-application-profile"]).unwrap();
     let node = |name: &str, minor| made_up::node(&bundle.path(name), 0o400, 195, minor);
@@ -168,7 +168,7 @@ fn the_profile_names_the_containers_gpus() {
 }
 
 #[test]
-fn the_parameters_are_hidden_by_a_mount() {
+fn parameters_are_hidden_by_mount() {
     if !rustix::process::geteuid().is_root() || crate::beneath::mount::unshare().is_err() {
         return println!("skipped: mounting needs root");
     }
@@ -263,7 +263,7 @@ fn flags_stand_before_and_after() {
 }
 
 #[test]
-fn help_for_one_hook_of_several_is_a_mistake_and_none_of_them_runs() {
+fn help_for_one_hook_of_several_is_mistake_and_none_of_them_runs() {
     let ended = |line: &str| {
         let words = [NAME].into_iter().chain(line.split(' ')).map(OsString::from).collect();
         parse_all(words).map(|hooks| hooks.len()).map_err(|code| format!("{code:?}"))
@@ -282,7 +282,7 @@ fn help_for_one_hook_of_several_is_a_mistake_and_none_of_them_runs() {
 
 /// The kernel's own folder of all GPUs, as a container without a procfs has it here.
 #[test]
-fn gpus_without_a_node_are_hidden() {
+fn gpus_without_node_are_hidden() {
     // Mounts of this thread's own: nothing of it stays.
     if !rustix::process::geteuid().is_root() || crate::beneath::mount::unshare().is_err() {
         return println!("skipped: needs root");

@@ -172,7 +172,7 @@ pub fn says(words: &[OsString], variable: impl Fn(&str) -> Option<OsString>) -> 
     words.len() > 1 || variables.any(|name| variable(name).is_some_and(|value| !value.is_empty()))
 }
 
-/// The folder that a toolkit container has the host's root at, if nothing else is said.
+/// The folder that a toolkit container has the host's root at, by default.
 pub const HOST: &str = "/host";
 
 #[derive(Debug)]

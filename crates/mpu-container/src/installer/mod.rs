@@ -141,7 +141,7 @@ fn run(options: &Options) -> Result<(), InstallError> {
     }
 }
 
-/// What can be told to be wrong before anything is done.
+/// Refuses wrong options before anything is done.
 fn check(options: &Options) -> Result<(), InstallError> {
     let asked = |text: &str| Err(InstallError::Asked(text.into()));
     if !Path::new(options.text("toolkit-install-dir")).is_absolute() {

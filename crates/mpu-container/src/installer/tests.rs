@@ -10,7 +10,7 @@ fn options(words: &[&str]) -> Options {
 }
 
 #[test]
-fn the_cdi_file_names_things_as_the_host_does() {
+fn cdi_file_names_things_as_host_does() {
     let host = made_up::Host::with_gpu(&["libcuda"]);
     let library = "usr/lib/x86_64-linux-gnu/libcuda.so.580.159.04";
     let devices = tempfile::tempdir().expect("a folder");

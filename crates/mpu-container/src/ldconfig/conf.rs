@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn patterns_fit_as_in_a_shell() {
+    fn patterns_fit_as_in_shell() {
         let cases = [
             ("*.conf", "x86_64.conf", true),
             ("*.conf", ".conf", false),

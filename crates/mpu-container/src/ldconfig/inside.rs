@@ -197,8 +197,8 @@ fn owner(root: &Root) -> Result<Option<(Uid, Gid)>, LdconfigError> {
     let about = rustix::fs::fstat(&folder)
         .map_err(|error| LdconfigError::Jail { step: "look at the container's /etc", source: error.into() })?;
     let ours = rustix::process::geteuid().as_raw();
-    // What has no number in our own user namespace shows as this one.
-    const NOBODY_HERE: u32 = 65534;
-    let other = about.st_uid != ours && about.st_uid != NOBODY_HERE;
+    // The kernel shows a user without a number in this namespace as overflowuid (/proc/sys/kernel/overflowuid).
+    const OVERFLOW_UID: u32 = 65534;
+    let other = about.st_uid != ours && about.st_uid != OVERFLOW_UID;
     Ok(other.then(|| (Uid::from_raw(about.st_uid), Gid::from_raw(about.st_gid))))
 }

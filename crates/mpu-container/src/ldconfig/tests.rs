@@ -116,7 +116,7 @@ fn update_adds_folder_and_changes_cache_only() {
 }
 
 #[test]
-fn the_distributions_own_folders_and_files_stay_as_they_are() {
+fn distributions_own_folders_and_files_stay_as_they_are() {
     let Some(place) = Place::able() else { return };
     fs::write(place.path("etc/debian_version"), "12\n").unwrap();
     fs::create_dir_all(place.path("etc/ld.so.conf.d")).unwrap();
@@ -181,7 +181,7 @@ include /etc/ld.so.conf.d/*.conf
 /// A hostile root: configuration that names the host, a cache that is a link to outside, a program under ldconfig's
 /// name. Either an error or a cache; never anything outside the root, and nothing of the image is started.
 #[test]
-fn a_hostile_root_is_harmless() {
+fn hostile_root_is_harmless() {
     let Some(_) = Place::able() else { return };
     let host_cache = fs::metadata("/etc/ld.so.cache").unwrap().mtime_nsec();
     type Spoil = fn(&Place);
@@ -245,7 +245,7 @@ fn a_hostile_root_is_harmless() {
 
 /// Each of these images is small, and its configuration leads to hundreds of thousands of names or bytes.
 #[test]
-fn a_configuration_without_end_is_refused() {
+fn configuration_without_end_is_refused() {
     let includes = |count: usize| format!("include {}\n", "many/* ".repeat(count));
     let cases = [
         ("1000 patterns", 1, includes(1001), 10),
@@ -275,7 +275,7 @@ fn a_configuration_without_end_is_refused() {
 }
 
 #[test]
-fn a_file_is_the_same_by_whatever_name_it_is_included() {
+fn file_is_the_same_by_whatever_name_it_is_included() {
     let spelt =
         ["/etc/../etc/ld.so.conf.d/*.conf", "elsewhere/*", "../etc/ld.so.conf.d/00-nvcr-mpu.conf", "self/etc/*"];
     for pattern in spelt {
@@ -292,7 +292,7 @@ fn a_file_is_the_same_by_whatever_name_it_is_included() {
 }
 
 #[test]
-fn only_a_static_program_of_the_host_is_run() {
+fn only_static_program_of_host_is_run() {
     let place = Place::new();
     let with = |program: &Path| run(&place.root(), program, &[FOLDER]);
     // A program with an interpreter would start the container's.
@@ -362,7 +362,7 @@ fn hanging_ldconfig_is_isolated_and_stopped() {
 
 /// Linux 5.6 has neither of these, and all that the jail needs besides.
 #[test]
-fn on_older_kernels_the_cache_is_written_all_the_same() {
+fn on_older_kernels_cache_is_written_all_the_same() {
     let Some(_) = Place::able() else { return };
     for call in [libc::SYS_close_range, libc::SYS_mount_setattr] {
         let place = Place::new();
@@ -451,7 +451,7 @@ fn look_at(word: &str) -> Inmate {
 /// As from a createContainer hook: a mount namespace of the container's, whose root is still the host's, with the
 /// container's root mounted on itself, libraries mounted into it, and its /proc there.
 #[test]
-fn in_a_containers_mounts_the_mounted_libraries_are_found() {
+fn in_containers_mounts_mounted_libraries_are_found() {
     let Some(place) = Place::able().filter(|_| crate::beneath::mount::unshare().is_ok()) else { return };
     let root = place.path("");
     rustix::mount::mount_bind_recursive(&root, &root).unwrap();
@@ -477,7 +477,7 @@ fn in_a_containers_mounts_the_mounted_libraries_are_found() {
 /// A container of a user namespace: its files belong to another user, and without capabilities only that user may
 /// write them.
 #[test]
-fn the_cache_of_a_user_namespaces_container_is_written_as_its_owner() {
+fn cache_of_user_namespaces_container_is_written_as_its_owner() {
     let Some(place) = Place::able() else { return };
     let all: Vec<String> = snapshot(&place.path("")).into_keys().collect();
     for name in all.iter().map(String::as_str).chain([""]) {

@@ -17,7 +17,7 @@ fn said(path: &Path) -> String {
 }
 
 #[test]
-fn the_file_follows_the_driver() {
+fn file_follows_driver() {
     let host = host();
     let (root, output) = (host.root(), host.path().join("run/cdi/nvidia.yaml"));
     let first = watch::fingerprint(&root, &output);

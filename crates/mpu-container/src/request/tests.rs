@@ -24,7 +24,7 @@ fn spec(words: &str) -> Value {
     json!({"ociVersion": "1.2.0", "process": process, "mounts": mounts, "annotations": annotations})
 }
 
-/// What became of it, in a line: only what is not as usual is said.
+/// The result in a line, without the fields that have their usual values.
 fn shown(answer: Result<Answer, RequestError>) -> String {
     let Answer { request, notes } = match answer {
         Ok(answer) => answer,
@@ -61,7 +61,7 @@ fn table(config: &str, cases: &[(&str, &str)]) {
 }
 
 #[test]
-fn the_environment_names_devices() {
+fn environment_names_devices() {
     table(
         "",
         &[
@@ -94,7 +94,7 @@ fn the_environment_names_devices() {
 }
 
 #[test]
-fn an_old_image_asks_by_being_one() {
+fn old_image_asks_by_being_one() {
     let all = "for=compat32,compute,display,graphics,ngx,utility,video";
     for (words, expected) in [
         ("CUDA_VERSION=8.0.61", format!("all {all} if=cuda>=8.0")),
@@ -151,7 +151,7 @@ fn capabilities_are_limited_to_supported() {
 }
 
 #[test]
-fn conditions_come_from_the_environment() {
+fn conditions_come_from_environment() {
     let case = |words: &str, config, expected| {
         assert_eq!(asked(&format!("NVIDIA_VISIBLE_DEVICES=0; {words}"), config), expected, "{words}");
     };
@@ -184,7 +184,7 @@ fn unprivileged_environment_requests_can_be_disabled() {
 }
 
 #[test]
-fn the_old_shape_of_capabilities_is_read_and_other_sets_do_not_count() {
+fn old_shape_of_capabilities_is_read_and_other_sets_do_not_count() {
     let config = "accept-nvidia-visible-devices-envvar-when-unprivileged = false";
     let config = Config::parse(config, Config::default()).expect("sound").0;
     for (capabilities, may) in [
@@ -375,7 +375,7 @@ fn imex_channels_and_other_sets() {
 }
 
 #[test]
-fn broken_specifications_name_the_place() {
+fn broken_specifications_name_place() {
     for (spec, expected) in [
         (json!([]), "the specification is not an object"),
         (json!({"process": 1}), "process is not an object"),

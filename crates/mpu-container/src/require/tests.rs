@@ -105,7 +105,7 @@ fn mistakes_are_pointed_at() {
 }
 
 #[test]
-fn every_gpu_counts_and_without_one_the_driver() {
+fn every_gpu_counts_and_without_one_driver() {
     let driver = Known { arch: None, brand: None, ..h200() };
     let old = Known { arch: Some(version("7.0")), ..h200() };
     let requirements = ["cuda>=12".to_string(), "arch>=8".to_string()];
@@ -146,14 +146,14 @@ proptest! {
     }
 
     #[test]
-    fn any_text_has_an_answer(text in "\\PC{0,40}") {
+    fn any_text_has_answer(text in "\\PC{0,40}") {
         if let Err(RequireError::Malformed { column, .. }) = check(&text, &h200()) {
             prop_assert!(column >= 1 && column <= text.chars().count() + 1);
         }
     }
 
     #[test]
-    fn nearly_conditions_have_an_answer(text in "((cuda|driver|arch|brand|x)?[<>=!]{0,3}[0-9.a]{0,4}[ ,]{0,2}){0,5}") {
+    fn nearly_conditions_have_answer(text in "((cuda|driver|arch|brand|x)?[<>=!]{0,3}[0-9.a]{0,4}[ ,]{0,2}){0,5}") {
         if let Err(RequireError::Malformed { column, .. }) = check(&text, &h200()) {
             prop_assert!(column >= 1 && column <= text.len() + 1);
         }

@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bundle_is_found_in_every_form() {
+    fn bundle_is_found_in_every_form() {
         let lines =
             ["-b /x", "-b=/x", "-bundle /x", "-bundle=/x", "--bundle /x", "--bundle=/x", "--b /x", "-b /y --bundle /x"];
         for line in lines {
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_command_creates() {
+    fn only_command_creates() {
         for line in [
             "r create x",
             "r --root create --log state create x",
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_version_is_asked_for_before_a_command() {
+    fn version_is_asked_for_before_command() {
         assert!(read("r --version").version && read("r -v").version && read("r --debug -version").version);
         assert!(
             !read("r exec x cat --version").version
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn the_engines_log_is_found() {
+    fn engines_log_is_found() {
         let read = read("r --root /r --log /l --log-format json --debug create x");
         assert_eq!((read.log, read.json, read.debug, read.creates), (Some("/l".into()), true, true, true));
     }

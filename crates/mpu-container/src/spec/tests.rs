@@ -40,13 +40,13 @@ fn unknown_json_fields_round_trip() {
 }
 
 #[test]
-fn a_variable_replaces_the_last_of_its_name() {
+fn variable_replaces_the_last_of_its_name() {
     let text = r#"{"process":{"env":["A=1","B","A=2","AB=3"]}}"#;
     assert_eq!(edited(text, &env(&["A=x=y", "C="])), r#"{"process":{"env":["A=1","B","A=x=y","AB=3","C="]}}"#);
 }
 
 #[test]
-fn a_device_stands_in_the_list_and_in_the_cgroup() {
+fn device_stands_in_list_and_in_cgroup() {
     let node = |path: &str, permissions: Option<&str>| DeviceNode {
         path: path.into(),
         host_path: Some("/dev/null".into()),
@@ -110,7 +110,7 @@ fn mounts_are_replaced_and_parents_come_first() {
 }
 
 #[test]
-fn hooks_groups_and_the_rest_are_added() {
+fn hooks_groups_and_rest_are_added() {
     let hook =
         |name: &str| Hook { hook_name: name.into(), path: format!("/{name}"), timeout: Some(3), ..Default::default() };
     let edits = ContainerEdits {
@@ -202,7 +202,7 @@ fn lossy_specification_is_never_written() {
 }
 
 #[test]
-fn mode_owner_and_a_link_to_the_file_are_kept() {
+fn mode_owner_and_link_to_file_are_kept() {
     let dir = bundle("{}");
     let real = dir.path().join("real");
     let link = dir.path().join("config.json");
@@ -281,7 +281,7 @@ proptest! {
 
     /// Reading and writing without an edit keeps every key, its place, and every number.
     #[test]
-    fn a_tree_is_written_as_it_was_read(tree in any_json()) {
+    fn tree_is_written_as_it_was_read(tree in any_json()) {
         let text = json!({ "x": tree }).to_string();
         prop_assert_eq!(edited(&text, &ContainerEdits::default()), text);
     }

@@ -36,7 +36,7 @@ fn device_cgroup_is_opened_for_requested_gpu() {
 }
 
 #[test]
-fn cgroup_failure_undoes_the_mounts() {
+fn cgroup_failure_undoes_mounts() {
     let Some(stage) = Stage::new() else { return };
     let Some(group) = device_cgroup(&stage) else { return };
     let configure = CONFIGURE.replace("--no-cgroups", "");
@@ -57,7 +57,7 @@ fn cgroup_failure_undoes_the_mounts() {
 }
 
 #[test]
-fn a_container_with_its_own_users_is_configured_from_the_host() {
+fn container_with_its_own_users_is_configured_from_host() {
     let Some(stage) = Stage::new() else { return };
     let prefix = "unshare --user --map-root-user";
     if !stage.script(&format!("{prefix} unshare --mount true")).status.success() {

@@ -54,7 +54,7 @@ fn links_at_every_mount_point_stay_inside() {
 }
 
 #[test]
-fn the_hosts_root_is_no_container() {
+fn hosts_root_is_no_container() {
     let Some(stage) = Stage::new() else { return };
     let magic = "it leads through a process's own link in /proc";
     for (root, why) in [
@@ -98,7 +98,7 @@ fn with_shared_volume(stage: &Stage, folder: &str, options: &str) -> std::proces
 }
 
 #[test]
-fn a_shared_volume_takes_no_mount_to_the_host() {
+fn shared_volume_takes_no_mount_to_host() {
     let Some(stage) = Stage::new() else { return };
     let done = with_shared_volume(&stage, "etc/nvidia", "--graphics");
     let error = String::from_utf8_lossy(&done.stderr);

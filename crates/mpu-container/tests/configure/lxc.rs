@@ -6,7 +6,7 @@ use crate::stage::{MOUNTS, Stage};
 use std::path::PathBuf;
 
 #[test]
-fn lxcs_hook_gives_an_unprivileged_container_its_gpu() {
+fn lxcs_hook_gives_unprivileged_container_its_gpu() {
     let Some(stage) = Stage::new() else { return };
     let hook = std::env::var_os("MPU_LXC_HOOK").map_or("/usr/share/lxc/hooks/nvidia".into(), PathBuf::from);
     if !hook.is_file() {

@@ -34,7 +34,7 @@ fn list_prints_existing_parts() {
 }
 
 #[test]
-fn the_version_is_read_by_scripts_and_help_names_the_program() {
+fn version_is_read_by_scripts_and_help_names_program() {
     let Some(stage) = Stage::new() else { return };
     assert!(stage.says("cli --version").starts_with("cli-version: "));
     assert!(stage.says("cli configure --help").contains("Usage: nvidia-container-cli configure [OPTIONS] <ROOTFS>"));
@@ -42,7 +42,7 @@ fn the_version_is_read_by_scripts_and_help_names_the_program() {
 }
 
 #[test]
-fn info_names_the_driver_and_its_gpus() {
+fn info_names_driver_and_its_gpus() {
     let Some(stage) = Stage::new() else { return };
     let text = stage.says("cli info");
     assert!(text.starts_with(&format!("NVRM version:   {RELEASE}\nCUDA version:   13.0\n")), "{text}");
@@ -122,7 +122,7 @@ fn stage() -> Option<Stage> {
 }
 
 #[test]
-fn a_container_made_by_hand_gets_its_gpu() {
+fn container_made_by_hand_gets_its_gpu() {
     let Some(stage) = stage() else { return };
     check_look(&stage.says(&format!("mounts; chroot ct test ! -e /dev/nvidia0; cli {CONFIGURE} $PWD/ct; sh look")));
 }
@@ -137,7 +137,7 @@ fn second_configure_run_is_idempotent() {
 }
 
 #[test]
-fn a_process_is_entered_and_its_hosts_mounts_stay() {
+fn process_is_entered_and_its_hosts_mounts_stay() {
     let Some(stage) = stage() else { return };
     let seen = stage.says(&format!(
         r#"

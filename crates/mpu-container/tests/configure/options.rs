@@ -4,7 +4,7 @@ use crate::CONFIGURE;
 use crate::stage::Stage;
 
 #[test]
-fn user_and_no_pivot_have_an_effect_or_are_refused() {
+fn user_and_no_pivot_have_effect_or_are_refused() {
     let Some(stage) = Stage::new() else { return };
     let refused = stage.script(&format!("mounts; cli --user=nobody-here {CONFIGURE} $PWD/ct"));
     let told = String::from_utf8_lossy(&refused.stderr).into_owned();

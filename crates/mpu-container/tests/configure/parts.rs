@@ -21,7 +21,7 @@ fn divide(stage: &Stage) {
 }
 
 #[test]
-fn a_mig_device_brings_its_leave_and_no_other() {
+fn mig_device_brings_its_leave_and_no_other() {
     let Some(stage) = Stage::new() else { return };
     divide(&stage);
     let listed = stage.says("cli list --device=1:0");
@@ -106,7 +106,7 @@ fn missing_nodes_are_made_when_asked() {
 }
 
 #[test]
-fn graphics_shows_egl_the_gpus_asked_for() {
+fn graphics_shows_egl_gpus_asked_for() {
     let Some(stage) = Stage::new() else { return };
     let seen = stage.says(
         "mounts; cli configure --graphics --no-cgroups --device=1 $PWD/ct
@@ -116,7 +116,7 @@ fn graphics_shows_egl_the_gpus_asked_for() {
 }
 
 #[test]
-fn the_images_newer_cuda_comes_into_use_as_asked() {
+fn images_newer_cuda_comes_into_use_as_asked() {
     let Some(stage) = Stage::new() else { return };
     let newer = "libcuda.so.590.44.01";
     // What the loader takes: the first in its cache, and where that leads.

@@ -128,7 +128,7 @@ fn hook_refuses_unenforceable_limit() {
     assert!(hook(&["--gpu-id", UUIDS[0]]).status.success(), "no limit is asked for");
     host.ask(&LIMIT);
     let said = refusal(&hook(&["--gpu-id", UUIDS[0]]));
-    // What is said depends on this machine: its cgroups are old, or ours, or the made-up driver does not answer.
+    // The reason depends on this machine: its cgroups are old, or ours, or the made-up driver does not answer.
     assert!(
         said.starts_with("nvidia-cdi-hook: apply-cuda-memory-limits: the container asks for a limit of GPU memory"),
         "{said}"
@@ -148,7 +148,7 @@ fn hook_refuses_unenforceable_limit() {
 }
 
 #[test]
-fn the_prestart_hook_refuses_it_too() {
+fn prestart_hook_refuses_it_too() {
     let host = Host::new();
     host.configure("true", "legacy", "");
     host.ask(&LIMIT);
@@ -157,7 +157,7 @@ fn the_prestart_hook_refuses_it_too() {
 }
 
 #[test]
-fn a_cdi_file_of_ours_has_the_hook_for_each_gpu() {
+fn cdi_file_of_ours_has_hook_for_each_gpu() {
     let host = Host::new();
     symlink(env!("CARGO_BIN_EXE_mpu-container"), host.at("nvidia-ctk")).unwrap();
     let generate = |more: &[&str]| {

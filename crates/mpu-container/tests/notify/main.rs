@@ -45,7 +45,7 @@ fn words(all: &[String]) -> Vec<&str> {
 }
 
 #[test]
-fn an_engine_is_told_of_its_requests_under_every_profile() {
+fn engine_is_told_of_its_requests_under_every_profile() {
     Host::each(|host| {
         for (name, profile) in profiles() {
             for no_new_privileges in [true, false] {
@@ -89,7 +89,10 @@ fn other_ioctls_are_unchanged() {
             spec = host.spec(&["sweep"]);
             spec["linux"]["seccomp"] = profile;
             let swept = host.live(&spec, "");
-            swept.said(&[format!("{}: {}", libc::EBADF, (1 << 22) - 1), format!("{ANSWER}: 1")], "is told");
+            swept.said(
+                &[format!("{}: {}", libc::EBADF, (1 << 22) - 1), format!("{ANSWER}: 1")],
+                "the calls reach the engine",
+            );
             let calls: Vec<u64> = engine.calls().iter().map(|(_, request)| request & 0x3fff_00ff).collect();
             assert_eq!(calls, [0x0010_0052, 0x0010_00d3, 0x0020_002a], "{} {name}", host.runtime);
         }
@@ -118,7 +121,7 @@ fn user_namespace_calls_reach_engine() {
             let mapping = json!([{"containerID": 0, "hostID": 100_000, "size": 65536}]);
             spec["linux"]["uidMappings"] = mapping.clone();
             spec["linux"]["gidMappings"] = mapping;
-            host.live(&spec, "").said(&told(), "is told");
+            host.live(&spec, "").said(&told(), "the calls reach the engine");
             assert_eq!(engine.calls().len(), TOLD.len(), "{} {name}", host.runtime);
         }
     });
@@ -136,7 +139,7 @@ fn a_32_bit_program_is_no_way_round() {
             if ran.said.is_empty() {
                 return println!("skipped: this kernel runs no 32-bit programs");
             }
-            ran.said(&[format!("c020462a {ANSWER}"), format!("5413 {}", libc::EBADF)], "is told");
+            ran.said(&[format!("c020462a {ANSWER}"), format!("5413 {}", libc::EBADF)], "the calls reach the engine");
             assert_eq!(engine.calls(), [(host.name(), 0xc020_462a)], "{} {name}", host.runtime);
         }
     });
@@ -193,7 +196,7 @@ fn excluded_container_starts_with_logged_reason() {
 }
 
 #[test]
-fn the_administrators_policy_counts() {
+fn administrators_policy_counts() {
     Host::each(|host| {
         let low = found(host.runtime).unwrap();
         for (policy, variable, listens) in [
@@ -220,7 +223,7 @@ fn the_administrators_policy_counts() {
 
 /// Who comes in later has a filter and a listener of their own, under the same container's name.
 #[test]
-fn executed_programs_reach_the_engine() {
+fn executed_programs_reach_engine() {
     Host::each(|host| {
         for no_new_privileges in [true, false] {
             let engine = host.engine();

@@ -47,7 +47,7 @@ pub struct Case {
     /// What standard error has in it. Here and in the next three, `not: TEXT` is what it has not.
     #[serde(default, deserialize_with = "texts")]
     pub says: Vec<String>,
-    /// Nothing is said on standard error.
+    /// Standard error stays empty.
     #[serde(default)]
     pub silent: bool,
     /// What standard output has in it. Here and in `says`, `whole: TEXT` is all of it.

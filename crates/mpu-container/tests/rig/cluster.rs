@@ -70,7 +70,7 @@ fn pod_calls_reach_own_nodes_engine() {
         (Pod { name: "class", ..by_class.clone() }, true),
         (Pod { name: "class-confined", confined: true, ..by_class.clone() }, true),
         // Its PID namespace is its sandbox's, and named by a process there. (A pod with hostPID names the machine's own, which a node of this
-        // rig is not in: it cannot be told here.)
+        // rig is not in: this test cannot check it.)
         (Pod { name: "shared", shares_pids: true, ..by_device.clone() }, true),
         (Pod { name: "off", env: &[("MPU_NOTIFY", "off")], ..by_device.clone() }, false),
         (Pod { name: "no-gpu", confined: true, ..Pod::default() }, false),
@@ -110,7 +110,7 @@ fn stands(host: &Host, wanted: &str) {
 }
 
 #[test]
-fn a_real_engine_registers_the_plugin_and_the_plugin_comes_back_to_it() {
+fn real_engine_registers_plugin_and_plugin_comes_back_to_it() {
     let Some(program) = std::env::var_os("MPU_PROGRAM") else {
         return println!("skipped: no MPU_PROGRAM; `./x containers` makes it");
     };

@@ -5,7 +5,7 @@ use crate::host::{Driver, ELSEWHERE, Host, R550};
 use crate::wrapper::{MODES, WRAPPER, configure, gpus, look};
 
 #[test]
-fn driver_of_a_driver_container_is_found_below_its_root() {
+fn driver_of_driver_container_is_found_below_its_root() {
     let Some(host) = Host::start(Driver::Contained(R550, 2)) else { return };
     assert!(!host.ok("ldconfig -p").contains("libcuda"));
     for mode in MODES {
@@ -54,7 +54,7 @@ fn no_configuration_is_needed() {
 }
 
 #[test]
-fn cli_configures_a_container_made_by_hand() {
+fn cli_configures_container_made_by_hand() {
     let Some(host) = Host::start(Driver::Release(R550, 2)) else { return };
     // A mount and a PID namespace, a root with procfs in it, and nothing else: no runtime, no bundle.
     let by_hand = |injection: &str| {
@@ -82,7 +82,7 @@ fn cli_configures_a_container_made_by_hand() {
 }
 
 #[test]
-fn device_cgroup_of_version_2_lets_the_gpu_through() {
+fn device_cgroup_of_version_2_lets_gpu_through() {
     let Some(host) = Host::start(Driver::Release(R550, 2)) else { return };
     // The unified hierarchy is on every kernel, also beside version 1: devices are a program there, and need no controller.
     let unified = host.sh("umount --recursive /sys/fs/cgroup && mount -t cgroup2 cgroup /sys/fs/cgroup");

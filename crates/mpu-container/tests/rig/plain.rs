@@ -26,7 +26,7 @@ fn host_driver_has_no_answering_gpu() {
 }
 
 #[test]
-fn host_without_a_driver_has_none() {
+fn host_without_driver_has_none() {
     let Some(host) = Host::start(Driver::None) else { return };
     assert_eq!(host.ok("ls -d /dev/nvidia* /proc/driver/nvidia /usr/bin/nvidia-smi 2>/dev/null || true"), "");
     assert!(!host.ok("ldconfig -p").contains("libcuda"));

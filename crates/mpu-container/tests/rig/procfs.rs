@@ -16,7 +16,7 @@ fn told(gpus: &[u32]) -> String {
 }
 
 #[test]
-fn a_container_is_told_of_its_own_gpus() {
+fn container_is_told_of_its_own_gpus() {
     let Some(host) = Host::start(Driver::Release(R550, 3)) else { return };
     for (mode, low) in MODES.iter().flat_map(|mode| ["runc", "crun"].map(|low| (*mode, low))) {
         configure(&host, mode, low);
@@ -32,7 +32,7 @@ fn a_container_is_told_of_its_own_gpus() {
 }
 
 #[test]
-fn an_engine_s_own_cdi_tells_of_the_same() {
+fn engine_s_own_cdi_tells_of_the_same() {
     let Some(host) = Host::start(Driver::Release(R550, 3)) else { return };
     host.ok("nvidia-ctk cdi generate --output /etc/cdi/nvidia.yaml");
     docker_up(&host, "");
@@ -60,7 +60,7 @@ fn an_engine_s_own_cdi_tells_of_the_same() {
 
 /// A container that is given the host's own procfs, in a way that changes in it are the host's.
 #[test]
-fn the_host_s_own_procfs_is_left_alone() {
+fn host_s_own_procfs_is_left_alone() {
     let Some(host) = Host::start(Driver::Release(R550, 2)) else { return };
     host.ok("mount --make-rshared /");
     for (mode, low) in MODES.iter().flat_map(|mode| ["runc", "crun"].map(|low| (*mode, low))) {

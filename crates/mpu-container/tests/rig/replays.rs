@@ -73,7 +73,7 @@ fn contained(host: &Host, container: &Container, what: &str) -> Ran {
 }
 
 #[test]
-fn links_of_an_image_stay_within_it() {
+fn links_of_image_stay_within_it() {
     let Some(host) = host() else { return };
     let mut refused = Vec::new();
     for (trap, script) in TRAPS {
@@ -133,7 +133,7 @@ const LOADED: &str = "#include <fcntl.h>\n\
     __attribute__((constructor)) static void loaded(void) { open(\"/tmp/loaded\", O_CREAT | O_WRONLY, 0600); }\n";
 
 #[test]
-fn hooks_do_not_read_the_image_s_environment() {
+fn hooks_do_not_read_image_s_environment() {
     let Some(host) = host() else { return };
     let work = tempfile::tempdir().expect("a folder");
     let library = work.path().join("trap.so");

@@ -168,7 +168,7 @@ fn words_name_gpus() {
 }
 
 #[test]
-fn devices_stand_in_the_specification() {
+fn devices_stand_in_specification() {
     let Some(host) = Host::start(Driver::Release(R550, 2)) else { return };
     for mode in ["jit-cdi", "cdi"] {
         configure(&host, mode, "runc");

@@ -85,7 +85,7 @@ mod tests {
     use mpu_host::host::fake::FakeHost;
 
     #[test]
-    fn a_holder_is_named_by_process_program_container_control_and_time() {
+    fn holder_is_named_by_process_program_container_control_and_time() {
         let fake = FakeHost::in_order();
         let id = "a1b2c3d4e5f6".repeat(6)[..64].to_string();
         fake.write("/proc/4242/comm", "pyth\u{1b}on3\n");

@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn module_at_work_is_kept_whatever_the_host_lacks() {
+    fn module_at_work_is_kept_whatever_host_lacks() {
         let s = Setup::new();
         s.fake.write("/sys/kernel/security/lockdown", "none [integrity] confidentiality");
         s.fake.write("/sys/module/mpu/parameters/state", state::ARMED);

@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_placed_module_is_armed_only_when_it_was_seen_to_translate() {
+    fn placed_module_is_armed_only_when_it_was_seen_to_translate() {
         assert_eq!(proven(PLACED, translates), (Phase::Armed, Some(Proof::Seen)));
         assert_eq!(proven(PLACED, misses), (Phase::Placed, Some(Proof::NotEntered)));
         assert_eq!(proven(PLACED, only_enters), (Phase::Placed, Some(Proof::NotTranslated)));
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn only_placed_module_needs_a_probe_call() {
+    fn only_placed_module_needs_probe_call() {
         let never: Ask = |_, _| panic!("asked");
         assert_eq!(proven(&PLACED.replace("placed", "armed"), never), (Phase::Armed, Some(Proof::Seen)));
         assert_eq!(proven(ARMED, never), (Phase::Armed, None), "format 1 does not tell");

@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_without_the_object_says_so() {
+    fn directory_without_object_says_so() {
         let dir = fake::directory();
         fs::remove_file(dir.path().join("mpu_core.o_shipped")).expect("removed");
         let error = Sources::in_directory(dir.path()).expect_err("incomplete");
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn every_difference_changes_the_key() {
+    fn every_difference_changes_key() {
         let sources = Sources::in_directory(fake::directory().path()).expect("sources");
         let key = sources.key(&[b"6.1.0", b"CC=gcc"]);
         assert_eq!(key.len(), 64);
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn modules_are_told_apart_before_the_kernel_sees_them() {
+    fn modules_are_told_apart_before_kernel_sees_them() {
         use super::super::elf::fake::object;
         let check = |bytes: &[u8], expect: Result<bool, &str>| {
             let found = look(bytes, Path::new("mpu.ko"), "mpu", "6.1.0", std::env::consts::ARCH);

@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn new_version_ends_up_under_the_usual_name_with_its_policy() {
+    fn new_version_ends_up_under_usual_name_with_its_policy() {
         for (from, calls) in [(Instance::Mpu, (2, 2)), (Instance::MpuNext, (1, 1))] {
             let fake = setup(from, OLD);
             let kernel = FakeKernel::taking(&fake, ARMED);
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn interrupted_swap_is_finished_by_the_next() {
+    fn interrupted_swap_is_finished_by_next() {
         let fake = setup(Instance::Mpu, OLD);
         let kernel = FakeKernel::taking(&fake, ARMED);
         // The new one is up as mpu_next, and then mpu does not load.
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_twin_stops_the_swap() {
+    fn missing_twin_stops_swap() {
         let fake = setup(Instance::Mpu, OLD);
         fake.remove("/m/mpu_next.ko");
         let kernel = FakeKernel::taking(&fake, ARMED);

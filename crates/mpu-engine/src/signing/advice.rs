@@ -80,7 +80,7 @@ mod tests {
     const LIST: &str = "/sys/firmware/efi/mok-variables/MokListRT";
 
     #[test]
-    fn each_state_of_a_host_has_its_own_commands() {
+    fn each_state_of_host_has_its_own_commands() {
         let fake = FakeHost::in_order();
         let said = |refused: Option<&Path>| advice(&fake.host(), RELEASE, refused);
         assert!(said(None).contains("--build-only"), "{}", said(None));
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn no_half_of_a_pair_is_written_over() {
+    fn no_half_of_pair_is_written_over() {
         let fake = FakeHost::in_order();
         fake.write(LIST, "");
         let said = || advice(&fake.host(), RELEASE, None);
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_signed_module_only_wants_its_key_enrolled() {
+    fn signed_module_only_wants_its_key_enrolled() {
         let fake = FakeHost::in_order();
         fake.write("/var/lib/dkms/mok.key", "private");
         fake.write("/var/lib/dkms/mok.pub", "certificate");

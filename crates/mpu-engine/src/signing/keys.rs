@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_found_where_the_field_keeps_them_and_only_whole() {
+    fn keys_are_found_where_field_keeps_them_and_only_whole() {
         for place in PLACES {
             let fake = FakeHost::in_order();
             assert_eq!(found(&fake), None);
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_is_enrolled_when_a_list_holds_it_whole() {
+    fn certificate_is_enrolled_when_list_holds_it_whole() {
         let fake = FakeHost::in_order();
         put(&fake, PLACES[1], &DER);
         let key = Key::find(&fake.host()).expect("a key");
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn an_enrolled_key_comes_before_the_others() {
+    fn enrolled_key_comes_before_the_others() {
         let fake = FakeHost::in_order();
         put(&fake, PLACES[1], &DER);
         put(&fake, PLACES[2], &[0x30, 0x82, 1]);
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_keeps_all_but_the_pin() {
+    fn address_keeps_all_but_pin() {
         for (address, expect) in [
             ("pkcs11:token=t;object=k?pin-value=1", "pkcs11:token=t;object=k"),
             ("pkcs11:token=t?PIN%2Dvalue=1&module-path=/x", "pkcs11:token=t?module-path=/x"),

@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_signer_takes_a_demand_a_key_and_a_tool() {
+    fn signer_takes_demand_key_and_tool() {
         let fake = locked();
         let found = || Signer::find(&fake.host(), RELEASE).is_some();
         assert!(!found(), "no tool");
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernels_own_tool_comes_first_and_the_digest_is_the_kernels() {
+    fn kernels_own_tool_comes_first_and_digest_is_the_kernels() {
         let fake = locked();
         fake.tool("kmodsign", SIGNS);
         for place in [String::from("/usr/lib/linux-kbuild-6.1"), format!("/lib/modules/{RELEASE}/build")] {
@@ -375,7 +375,7 @@ mod tests {
 
     /// A key that never leaves its token: SoftHSM's, through OpenSSL's provider for PKCS#11.
     #[test]
-    fn a_key_in_a_token_signs() {
+    fn key_in_token_signs() {
         const LIBRARY: &str = "/usr/lib/softhsm/libsofthsm2.so";
         const PROVIDER: &str = "/usr/lib/x86_64-linux-gnu/ossl-modules/pkcs11.so";
         let Some(tool) = real_tool().filter(|tool| fs::read(tool).is_ok_and(|bytes| holds(&bytes, b"OSSL_PROVIDER")))
@@ -429,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pin_in_an_address_is_refused_and_not_repeated() {
+    fn pin_in_address_is_refused_and_not_repeated() {
         let fake = FakeHost::in_order();
         fake.tool("kmodsign", SIGNS);
         for address in [

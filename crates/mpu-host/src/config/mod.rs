@@ -280,14 +280,14 @@ mod tests {
     }
 
     #[test]
-    fn no_file_is_the_defaults_and_so_is_the_shipped_one() {
+    fn no_file_is_defaults_and_so_is_shipped_one() {
         let fake = FakeHost::in_order();
         assert_eq!(Config::of(&fake.host()).expect("defaults"), Config::default());
         assert_eq!(Config::parse(DEFAULT).expect("sound"), Config::default());
     }
 
     #[test]
-    fn the_shipped_file_shows_every_key_and_its_examples_are_sound() {
+    fn shipped_file_shows_every_key_and_its_examples_are_sound() {
         for key in [
             "engine",
             "drivers",
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn a_whole_file_is_read() {
+    fn whole_file_is_read() {
         let config = Config::parse(
             "engine = \"module\"\nvisibility = \"pod\"\n[[rule]]\nsees = \"host\"\ncgroup = \"/system.slice/dcgm.service\"\n",
         )
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn special_config_file_is_an_error() {
+    fn special_config_file_is_error() {
         let fake = FakeHost::in_order();
         let path = fake.host().at(FILE);
         let said = || match Config::of(&fake.host()) {

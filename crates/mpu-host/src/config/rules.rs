@@ -124,7 +124,7 @@ mod tests {
     const UID: &str = "6b0f8a52-6f0b-4d0e-a9b3-2f1f3a0e7c11";
 
     #[test]
-    fn a_container_is_found_by_its_id_in_every_layout() {
+    fn container_is_found_by_its_id_in_every_layout() {
         for path in [
             "/system.slice/docker-3f2a81.scope",
             "/docker/3f2a81",
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pods_group_is_its_own_cgroup() {
+    fn pods_group_is_its_own_cgroup() {
         let slice = UID.replace('-', "_");
         for (path, depth) in [
             (format!("/kubepods.slice/kubepods-pod{slice}.slice/cri-containerd-ff.scope"), 2),
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_come_before_the_default() {
+    fn rules_come_before_default() {
         let rule = Rule { sees: Visibility::Own, whom: Selector::Cgroup("/a".into()) };
         let config = Config { visibility: Visibility::Host, rules: vec![rule], ..Config::default() };
         assert_eq!(compile(&config), "own /a\nhost **");
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_selectors_have_a_fault() {
+    fn invalid_selectors_have_fault() {
         for whom in [
             Selector::Container(String::new()),
             Selector::Container("a/b".into()),
@@ -226,7 +226,7 @@ mod tests {
 
     /// Beneath its own cgroup a tenant can make any name.
     #[test]
-    fn a_tenant_cannot_name_itself_into_a_rule() {
+    fn tenant_cannot_name_itself_into_rule() {
         let own = [
             "/system.slice/docker-ab.scope",
             "/docker/ab",

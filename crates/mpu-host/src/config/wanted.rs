@@ -115,7 +115,7 @@ mod tests {
     use crate::host::fake::FakeHost;
 
     #[test]
-    fn a_release_outside_the_table_is_refused_only_where_no_other_is_wanted() {
+    fn release_outside_table_is_refused_only_where_no_other_is_wanted() {
         let fake = FakeHost::in_order();
         for (version, is_known) in [("550.163.01", true), ("615.71.09", false), ("mine", false)] {
             fake.write("/sys/module/nvidia/version", version);

@@ -201,7 +201,7 @@ fn docker_names_its_container() {
 }
 
 #[test]
-fn a_rootless_runtime_keeps_its_files_in_its_users_home() {
+fn rootless_runtime_keeps_its_files_in_its_users_home() {
     let fake = FakeHost::in_order();
     fake.write("/etc/passwd", "root:x:0:0:root:/root:/bin/sh\nada:x:1000:1000:Ada:/home/ada:/bin/sh\n");
     let at = format!("/home/ada/.local/share/docker/containers/{}/config.v2.json", IDS[0]);
@@ -215,7 +215,7 @@ fn a_rootless_runtime_keeps_its_files_in_its_users_home() {
 }
 
 #[test]
-fn a_user_cannot_be_somebody_elses_container() {
+fn user_cannot_be_somebody_elses_container() {
     let fake = FakeHost::in_order();
     fake.write("/etc/passwd", "ada:x:1000:1000:Ada:/home/ada:/bin/sh\n");
     let cri = r#"{"annotations":{"io.kubernetes.cri.container-name":"worker","io.kubernetes.cri.sandbox-name":"train-0",
@@ -273,7 +273,7 @@ fn files_are_read_once_for_many_and_not_without_end() {
 }
 
 #[test]
-fn a_path_of_thousands_of_parts_is_looked_at_in_part() {
+fn path_of_thousands_of_parts_is_looked_at_in_part() {
     let fake = FakeHost::in_order();
     fake.write("/run/runc/train/state.json", "{}");
     let look = |path: &str| Look::new(&fake.host()).in_cgroups(&format!("0::{path}\n")).map(|container| container.id);

@@ -15,7 +15,7 @@ fn host_facts_come_from_its_files() {
 }
 
 #[test]
-fn lockdown_is_the_bracketed_word() {
+fn lockdown_is_bracketed_word() {
     let fake = FakeHost::in_order();
     let check = |text: &str, expect| {
         fake.write("/sys/kernel/security/lockdown", text);
@@ -30,7 +30,7 @@ fn lockdown_is_the_bracketed_word() {
 }
 
 #[test]
-fn packed_configuration_is_read_with_the_hosts_gzip() {
+fn packed_configuration_is_read_with_hosts_gzip() {
     let fake = FakeHost::in_order();
     fake.remove(&format!("/boot/config-{RELEASE}"));
     fake.remove(&format!("/lib/modules/{RELEASE}/build/.config"));
@@ -43,7 +43,7 @@ fn packed_configuration_is_read_with_the_hosts_gzip() {
 }
 
 #[test]
-fn a_tool_must_be_executable() {
+fn tool_must_be_executable() {
     let fake = FakeHost::in_order();
     assert!(fake.host().tool("gcc-12").is_some());
     fake.write("/usr/bin/clang", "not executable");
@@ -52,7 +52,7 @@ fn a_tool_must_be_executable() {
 }
 
 #[test]
-fn hints_speak_the_distributions_language() {
+fn hints_speak_distributions_language() {
     let fake = FakeHost::in_order();
     let check = |os_release: &str, hint: &str| {
         fake.write("/etc/os-release", os_release);

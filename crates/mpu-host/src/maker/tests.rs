@@ -92,7 +92,7 @@ fn shell(script: &str) -> Running {
 }
 
 #[test]
-fn no_thread_hides_a_descriptor() {
+fn no_thread_hides_descriptor() {
     let folder = tempfile::tempdir().expect("a folder");
     let apart = threads(folder.path(), "u");
     let mut own = std::fs::read_dir(format!("/proc/{}/fd", apart.1.get())).expect("ours").flatten();
@@ -110,7 +110,7 @@ fn no_thread_hides_a_descriptor() {
 }
 
 #[test]
-fn a_node_is_known_by_its_device_whatever_it_is_called() {
+fn node_is_known_by_its_device_whatever_it_is_called() {
     let renamed = shell("exec 5</dev/full; echo; read");
     assert_eq!(renamed.has(&look()), Has::Yes);
     assert_eq!(renamed.has(&Look::new()), Has::No, "it is not the driver's");
@@ -146,7 +146,7 @@ fn descriptors_without_end_are_not_looked_at_and_said_so() {
 }
 
 #[test]
-fn one_process_alone_has_a_bound_of_its_own() {
+fn one_process_alone_has_bound_of_its_own() {
     let most = MOST_DESCRIPTORS + 1;
     let limit = Command::new("bash").args(["-c", &format!("ulimit -n {}", most + 300)]).stderr(Stdio::null()).status();
     if !limit.is_ok_and(|status| status.success()) {

@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_from_before_the_process_is_not_its_own() {
+    fn record_from_before_process_is_not_its_own() {
         let own = HostPid::new(std::process::id()).expect("a PID");
         let began = started(own).expect("our own");
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970").as_micros();

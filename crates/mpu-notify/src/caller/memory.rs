@@ -163,7 +163,7 @@ mod tests {
     use crate::kernel::Tid;
 
     #[test]
-    fn a_tag_is_no_part_of_an_address_where_programs_may_keep_one() {
+    fn tag_is_no_part_of_address_where_programs_may_keep_one() {
         let place = 0x0000_7f5c_8c02_1000;
         for tag in [0x05, 0xb7, 0xff] {
             let tagged = place | tag << 56;
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_is_read_by_lines_to_its_end_or_refused() {
+    fn list_is_read_by_lines_to_its_end_or_refused() {
         let line =
             |at: u64| format!("{:x}-{:x} rw-p 00000000 00:00 0 {}\n", at << 12, (at + 1) << 12, "x".repeat(4000));
         let text: String = (1..=100).map(line).collect();

@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_is_no_process() {
+    fn thread_is_no_process() {
         let (tell, told) = std::sync::mpsc::channel();
         let (done, wait) = std::sync::mpsc::channel::<()>();
         let thread = std::thread::spawn(move || {

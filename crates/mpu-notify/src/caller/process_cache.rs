@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn reused_pid_is_not_the_cached_process() {
+    fn reused_pid_is_not_cached_process() {
         let own = Namespace::own().expect("ours").id();
         let (mut child, pid) = sleep();
         let (mut other, others) = sleep();
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_without_the_driver_made_none_of_its_clients() {
+    fn process_without_driver_made_none_of_its_clients() {
         let (mut child, pid) = sleep();
         let held = ProcessCache::default();
         assert!(!held.uses_the_driver(pid, &Look::new()), "it has no descriptor of the driver's");
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_looks_at_so_many_descriptors_and_the_next_goes_on() {
+    fn call_looks_at_so_many_descriptors_and_next_goes_on() {
         let (mut children, pids): (Vec<Child>, Vec<HostPid>) = (0..3).map(|_| sleep()).unzip();
         let held = ProcessCache::default();
         let is_known = |pid: &HostPid| {

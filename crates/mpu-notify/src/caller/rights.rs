@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn status_without_a_line_is_rejected() {
+    fn status_without_line_is_rejected() {
         let whole =
             "Name:\tx\nTgid:\t7\nUid:\t1\t2\t3\t4\nGid:\t5\t6\t7\t8\nGroups:\t9 10 \nCapEff:\t00000000a80425fb\n";
         let status = Status::parse(whole).expect("whole");

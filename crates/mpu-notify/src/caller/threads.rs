@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_is_meant_for_its_process() {
+    fn thread_is_meant_for_its_process() {
         let (tell, told) = std::sync::mpsc::channel();
         let (done, wait) = std::sync::mpsc::channel::<()>();
         let thread = std::thread::spawn(move || {

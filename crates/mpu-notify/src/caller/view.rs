@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_is_the_beginning_of_its_members_paths() {
+    fn group_is_beginning_of_its_members_paths() {
         let path = b"/kubepods.slice/pod1/a";
         assert_eq!(beginning(path, 1), b"/kubepods.slice");
         assert_eq!(beginning(path, 2), b"/kubepods.slice/pod1");

@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_is_as_long_as_it_was_asked_for() {
+    fn table_is_as_long_as_it_was_asked_for() {
         let row = row(Control::NvencSessions);
         let bytes = vec![0; FENCED];
         let written = |count| Table::of(row, &params(row, count, 1)).expect("a pointer").written(&[], &bytes);
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn samples_are_as_long_as_the_caller_has_room_for() {
+    fn samples_are_as_long_as_caller_has_room_for() {
         let row = row(Control::PerfGpumonUtil);
         for room in [0, 1000] {
             let mut params = params(row, 2, 0);

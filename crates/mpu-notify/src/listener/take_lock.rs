@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_bell_the_turn_is_handed_over() {
+    fn without_bell_turn_is_handed_over() {
         // Nothing that can be watched: what `epoll_ctl` says to a file, and to one watch more than a user may have.
         let file = std::fs::File::open("/proc/self/exe").expect("this program");
         let turn = Turn::at(file.as_fd());

@@ -116,7 +116,7 @@ fn supervisor_needs_root_and_known_driver() {
 }
 
 #[test]
-fn a_host_is_fit_when_its_kernel_has_listeners_and_we_are_on_it() {
+fn host_is_fit_when_its_kernel_has_listeners_and_we_are_on_it() {
     let fake = FakeHost::in_order();
     let why = || unfit(&fake.host()).map(|error| (error.code(), error.exit()));
     assert_eq!(why(), Some(("no_listeners", Exit::NotReady)));

@@ -45,7 +45,7 @@ mod tests {
     }
 
     #[test]
-    fn a_label_is_one_of_the_engines_words_or_named_as_wrong() {
+    fn label_is_one_of_engines_words_or_named_as_wrong() {
         assert_eq!(engine(&BTreeMap::new()), Ok(None));
         assert_eq!(labelled("auto"), Ok(Some(Asked::Auto)));
         assert_eq!(labelled("module"), Ok(Some(Asked::Module)));
@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn the_chart_has_the_same_label() {
+    fn chart_has_the_same_label() {
         let helpers = include_str!("../../../../packaging/kubernetes/chart/mpu/templates/_helpers.tpl");
         assert!(helpers.lines().any(|line| line == ENGINE), "_helpers.tpl has another name");
     }

@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_note_is_read_as_it_was_written_and_nonsense_is_none() {
+    fn note_is_read_as_it_was_written_and_nonsense_is_none() {
         let fake = FakeHost::in_order();
         fake.write("/run/mpu/agents/a.json", "{\"at\":");
         assert_eq!(Note::read(&fake.host(), "a").expect("readable"), None);

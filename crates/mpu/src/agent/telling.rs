@@ -223,7 +223,7 @@ mod tests {
     use std::cell::RefCell;
 
     #[test]
-    fn the_same_trouble_is_said_at_once_then_rarely_and_counted() {
+    fn same_trouble_is_said_at_once_then_rarely_and_counted() {
         let heard = Heard::default();
         let mut telling = Telling::new(&heard, &|_| ());
         for now in 0..7200 {
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn driver_wait_under_a_minute_sends_no_event() {
+    fn driver_wait_under_minute_sends_no_event() {
         let heard = Heard::default();
         let mut telling = Telling::new(&heard, &|_| ());
         for now in 0..60 {
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_label_is_said_and_the_last_right_one_is_not_kept() {
+    fn wrong_label_is_said_and_the_last_right_one_is_not_kept() {
         let heard = Heard::default();
         let log = RefCell::new(Vec::new());
         let say = |line: &str| log.borrow_mut().push(line.to_string());

@@ -157,7 +157,7 @@ fn measurements_come_now_and_then_and_sooner_while_something_is_wrong() {
 }
 
 #[test]
-fn a_kubelet_hears_of_the_loop_before_the_driver_has_answered() {
+fn kubelet_hears_of_loop_before_driver_has_answered() {
     let stage = Stage::new();
     let supervisor = FakeSupervisor::on(stage.fake(), mpu_notify::fake::state(&[]));
     let (host, kernel) = (stage.fake().host(), stage.setup.kernel());
@@ -220,7 +220,7 @@ fn why_it_failed_is_said_again_after_another_agent_came_and_went() {
 }
 
 #[test]
-fn another_version_is_replaced_without_a_gap() {
+fn another_version_is_replaced_without_gap() {
     let stage = Stage::new();
     stage.fake().tool("make", BUILDS_BOTH);
     stage.fake().write("/sys/module/mpu/parameters/state", "version=0.0.9\nstate=armed\n");
@@ -272,7 +272,7 @@ fn newer_module_from_agent_is_replaced_after_rollback() {
 }
 
 #[test]
-fn in_a_rolling_upgrade_the_old_agent_steps_back_and_leaves_the_engine() {
+fn in_rolling_upgrade_old_agent_steps_back_and_leaves_engine() {
     let stage = Stage::new();
     stage.play(&["old", "new"], |kernel, mut agents| {
         let (mut new, mut old) = (agents.remove(1), agents.remove(0));
@@ -288,7 +288,7 @@ fn in_a_rolling_upgrade_the_old_agent_steps_back_and_leaves_the_engine() {
 }
 
 #[test]
-fn in_a_rollback_the_old_agent_looks_after_the_engine_again() {
+fn in_rollback_old_agent_looks_after_engine_again() {
     let stage = Stage::new();
     stage.play(&["old", "new"], |_, mut agents| {
         let (mut new, mut old) = (agents.remove(1), agents.remove(0));
@@ -302,7 +302,7 @@ fn in_a_rollback_the_old_agent_looks_after_the_engine_again() {
 }
 
 #[test]
-fn a_killed_agent_leaves_the_engine_to_the_next() {
+fn killed_agent_leaves_engine_to_next() {
     let stage = Stage::new();
     stage.play(&["a"], |kernel, mut agents| {
         agents[0].round().expect("a round");
@@ -367,7 +367,7 @@ fn agent_refuses_notify_engine() {
 }
 
 #[test]
-fn the_nodes_own_notify_engine_is_left_at_its_work() {
+fn nodes_own_notify_engine_is_left_at_its_work() {
     let stage = Stage::new();
     let supervisor = FakeSupervisor::on(stage.fake(), mpu_notify::fake::state(&[]));
     stage.play(&["a"], |kernel, mut agents| {
@@ -400,7 +400,7 @@ fn retired_notify_engine_does_not_block_module() {
 }
 
 #[test]
-fn a_nodes_label_wins_over_the_charts_engine() {
+fn nodes_label_wins_over_charts_engine() {
     let stage = Stage::new();
     stage.play(&["a"], |kernel, mut agents| {
         let (mut agent, cluster) = (agents.remove(0), &stage.cluster);

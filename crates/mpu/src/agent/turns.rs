@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn the_youngest_has_the_turn_and_the_oldest_has_it_again_when_it_goes() {
+    fn youngest_has_turn_and_oldest_has_it_again_when_it_goes() {
         let fake = FakeHost::in_order();
         let old = turn(&fake, "old");
         assert_eq!(old.other().expect("readable"), None);

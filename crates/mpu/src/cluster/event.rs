@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_fits_whatever_is_in_it() {
+    fn message_fits_whatever_is_in_it() {
         for text in ["ö".repeat(2000), "x".repeat(1025), "a\n\u{1b}[2Jb".to_string(), "short".to_string()] {
             let fitted = fitted(&text);
             assert!(fitted.len() <= LONGEST && !fitted.contains(|c: char| c.is_control()), "{fitted}");

@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_are_documented_and_lead_to_an_exit_code() {
+    fn answers_are_documented_and_lead_to_exit_code() {
         let fake = FakeHost::in_order();
         fake.write("/proc/uptime", "100.0 1.0\n");
         let asked = ask(&fake.host(), Question::Ready, "a", 60).expect("an answer");

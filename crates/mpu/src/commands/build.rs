@@ -27,7 +27,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn build_report_names_the_next_step() {
+    fn build_report_names_next_step() {
         let mut done = Elsewhere {
             kernel: "6.1.0".to_string(),
             arch: "x86_64",

@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_supervisor_is_given_the_budget_and_one_with_another_does_not_have_the_files() {
+    fn supervisor_is_given_budget_and_one_with_another_does_not_have_files() {
         let fake = FakeHost::in_order();
         let supervisor = FakeSupervisor::on(&fake, fake::state(&["a"]));
         assert_eq!(show(&fake.host()).expect("defaults").applied, Some(true));
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn every_key_of_the_file_is_shown() {
+    fn every_key_of_file_is_shown() {
         let fake = FakeHost::in_order();
         let text = || show(&fake.host()).expect("sound").text(Style::Plain);
         assert!(text().contains("nri          no"), "{}", text());
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sound_file_is_called_so_and_another_by_its_line() {
+    fn sound_file_is_called_so_and_another_by_its_line() {
         let fake = up();
         let sound = check(&fake.host(), None).expect("sound");
         crate::report::documented::check("`mpu config check --json`", &crate::report::json(&sound));

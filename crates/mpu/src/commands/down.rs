@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn down_counts_containers_with_the_filter() {
+    fn down_counts_containers_with_filter() {
         let fake = loaded(ARMED);
         let supervisor = FakeSupervisor::on(&fake, notify::fake::state(&["a", "b"]));
         let done = down_now(&fake).expect("down");

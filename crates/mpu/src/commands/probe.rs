@@ -167,7 +167,7 @@ mod tests {
     const OF_ERAS: [&str; 5] = ["470.256.02", "550.163.01", "565.57.01", "570.86.15", "580.159.04"];
 
     #[test]
-    fn without_an_engine_each_era_is_as_predicted() {
+    fn without_engine_each_era_is_as_predicted() {
         for (era, version) in OF_ERAS.iter().enumerate() {
             let probed = compare(fake::era(era as u8), &driver(version), None, None);
             assert_eq!((probed.right, probed.as_expected, probed.exit()), (false, Some(true), Exit::Ok), "{version}");
@@ -176,14 +176,14 @@ mod tests {
     }
 
     #[test]
-    fn a_driver_unlike_its_release_is_a_surprise() {
+    fn driver_unlike_its_release_is_surprise() {
         let probed = compare(fake::era(4), &driver("550.163.01"), None, Some([true, true]));
         assert_eq!((probed.as_expected, probed.exit(), probed.symbols_agree), (Some(false), Exit::Failed, Some(false)));
         assert!(probed.text(Style::Plain).contains("surprise:"));
     }
 
     #[test]
-    fn with_the_engine_up_only_right_will_do() {
+    fn with_engine_up_only_right_will_do() {
         for (era, version) in OF_ERAS.iter().enumerate() {
             let probed = compare(fake::era(era as u8), &driver(version), Some(Engine::Module), None);
             assert_eq!((probed.as_expected, probed.exit()), (Some(false), Exit::Failed), "{version}");

@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_two_checks_share_a_name() {
+    fn no_two_checks_share_name() {
         let mut names: Vec<&str> = checks().map(|check| check.0).collect();
         let all = names.len();
         names.sort_unstable();

@@ -312,7 +312,7 @@ mod tests {
     use mpu_host::host::fake::FakeHost;
 
     #[test]
-    fn how_a_plugin_stands_is_how_bad_it_is() {
+    fn how_plugin_stands_is_how_bad_it_is() {
         let fake = FakeHost::in_order();
         let host = fake.host();
         assert_eq!(nri(&host).level, Level::Skipped);

@@ -180,7 +180,7 @@ fn dry_run_lists_steps_without_changes() {
 }
 
 #[test]
-fn notify_engine_is_installed_where_the_module_cannot_be_used() {
+fn notify_engine_is_installed_where_module_cannot_be_used() {
     let node = Node::new();
     node.fake().can_notify();
     node.write("/sys/kernel/security/lockdown", "none [integrity] confidentiality");
@@ -199,7 +199,7 @@ fn notify_engine_is_installed_where_the_module_cannot_be_used() {
 }
 
 #[test]
-fn second_install_brings_the_module_once_it_can_be_built() {
+fn second_install_brings_module_once_it_can_be_built() {
     let node = Node::new();
     node.fake().can_notify();
     let [make, away] = ["/usr/bin/make", "/usr/bin/make.away"].map(|path| node.host().at(path));
@@ -252,7 +252,7 @@ fn uninstall_keeps_files_in_use() {
 }
 
 #[test]
-fn failure_at_any_command_leaves_the_host_as_it_was() {
+fn failure_at_any_command_leaves_host_as_it_was() {
     let mut failed = 0;
     for call in 1.. {
         let node = Node::new();
@@ -268,7 +268,7 @@ fn failure_at_any_command_leaves_the_host_as_it_was() {
 }
 
 #[test]
-fn failure_at_any_file_leaves_the_host_as_it_was() {
+fn failure_at_any_file_leaves_host_as_it_was() {
     let is_file = |step: &StepView| step.kind == Kind::Write && !step.what.ends_with("/modules");
     let planned = Node::new().plan().expect("planned").steps.into_iter();
     let files: Vec<String> = planned.filter(is_file).map(|step| step.what).collect();
@@ -304,7 +304,7 @@ fn change<'a>(host: &'a Host, files: &[&str]) -> Journal<'a> {
 }
 
 #[test]
-fn killed_change_is_undone_by_the_next() {
+fn killed_change_is_undone_by_next() {
     let node = Node::new();
     node.write("/etc/y", "before");
     let (before, host) = (node.state(), node.host());
@@ -339,7 +339,7 @@ fn concurrent_installation_is_refused() {
 
 /// A removal finishes what it cannot undo while no other change can begin: it would take another's files.
 #[test]
-fn removal_holds_the_lock_until_all_is_removed() {
+fn removal_holds_lock_until_all_is_removed() {
     let node = Node::installed();
     let host = node.host();
     node.write("/var/lib/mpu/built", "");
@@ -457,7 +457,7 @@ fn folders_and_links_come_back() {
 }
 
 #[test]
-fn changed_configuration_survives_everything_but_a_purge() {
+fn changed_configuration_survives_everything_but_purge() {
     let node = Node::new();
     node.write(mpu_host::config::FILE, "visibility = \"pod\"\n");
     for purge in [false, true] {
@@ -570,7 +570,7 @@ fn failed_removal_leaves_units_and_engine_as_they_were() {
 }
 
 #[test]
-fn upgrade_restarts_services_and_a_late_failure_brings_the_old_ones_back() {
+fn upgrade_restarts_services_and_late_failure_brings_old_ones_back() {
     let whole = Node::with_older();
     let done = whole.install().expect("upgraded");
     assert_eq!(whole.text("/restarts").as_deref(), Some("mpu-nri.service"), "{:?}", done.steps);

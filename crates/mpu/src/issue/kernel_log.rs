@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_modules_own_messages_are_known_by_its_sources() {
+    fn modules_own_messages_are_known_by_its_sources() {
         let kmod = concat!(env!("CARGO_MANIFEST_DIR"), "/../../kmod");
         let entries = std::fs::read_dir(kmod).expect("the module's sources").flatten();
         let text =

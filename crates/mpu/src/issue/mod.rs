@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn a_section_is_bounded_and_plain() {
+    fn section_is_bounded_and_plain() {
         assert_eq!(bounded(""), "none\n");
         assert_eq!(bounded("a\u{1b}[2J\n\n"), "a\u{fffd}[2J\n");
         let long = bounded(&"ä".repeat(LONGEST));
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_file_is_replaced_and_only_if_asked() {
+    fn only_file_is_replaced_and_only_if_asked() {
         let dir = tempfile::tempdir().expect("a directory");
         let at = |name: &str| dir.path().join(name);
         fs::write(at("target"), "theirs").expect("a file");

@@ -354,18 +354,18 @@ mod tests {
     }
 
     #[test]
-    fn an_age_has_two_units() {
+    fn age_has_two_units() {
         let told = [0, 59, 60, 3599, 3600, 90_061].map(age);
         assert_eq!(told, ["0s", "59s", "1m00s", "59m59s", "1h00m", "1d01h"]);
     }
 
     #[test]
-    fn nobodys_name_speaks_to_the_terminal() {
+    fn control_characters_in_names_are_replaced() {
         assert_eq!(harmless("a\x1b[2Jb\n\u{202e}é"), "a\u{fffd}[2Jb\u{fffd}\u{fffd}é");
     }
 
     #[test]
-    fn a_key_to_sort_by_is_a_column_and_a_direction() {
+    fn key_to_sort_by_is_column_and_direction() {
         let key = |text: &str| text.parse::<Sort>();
         assert_eq!(key("-memory"), Ok(Sort { column: Column::Memory, descending: true }));
         assert_eq!(key("mem-util").map(|k| k.to_string()), Ok("mem-util".to_string()));

@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cut_text_fits_whatever_its_letters() {
+    fn cut_text_fits_whatever_its_letters() {
         for text in ["", "abc", "abcdef", "日本語テキスト", "e\u{301}e\u{301}e\u{301}e\u{301}", "👩‍👩‍👧 family"]
         {
             for width in 0..12 {
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn the_widest_is_cut_first_and_numbers_never() {
+    fn widest_is_cut_first_and_numbers_never() {
         let columns = [Column::Pid, Column::User, Column::Command];
         let row = ["4194303".to_string(), "administrator".to_string(), "x".repeat(50)].to_vec();
         let rows = [row];

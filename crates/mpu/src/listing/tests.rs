@@ -123,7 +123,7 @@ fn columns_can_be_chosen_and_titles_left_out() {
 }
 
 #[test]
-fn unknown_gpu_filter_is_an_error() {
+fn unknown_gpu_filter_is_error() {
     let check = |line: &str| {
         let words = ["ps", "--gpu", line];
         let filter = Line::try_parse_from(words).expect("a line that makes sense").options.filter;
@@ -137,7 +137,7 @@ fn unknown_gpu_filter_is_an_error() {
 }
 
 #[test]
-fn no_line_is_wider_than_the_terminal() {
+fn no_line_is_wider_than_terminal() {
     use unicode_width::UnicodeWidthStr;
     for width in 80..140 {
         let text = list("", Some(width)).text(Style::Plain);
@@ -171,17 +171,17 @@ fn filters_are_all_to_be_met() {
         ("--runtime containerd", &[20_002]),
         ("--runtime docker,podman", &[20_001, 20_002]),
         ("--runtime docker --gpu 0", &[20_001]),
-        ("--container nobody", &[]),
+        ("--container absent", &[]),
     ] {
         assert_eq!(pids(line), expected, "{line}");
     }
 }
 
 #[test]
-fn an_empty_list_is_said_beside_the_table() {
-    let nobody = list("--user nobody", None);
-    assert_eq!((nobody.text(Style::Plain).as_str(), nobody.left_out, nobody.exit()), ("", 3, Exit::Ok));
-    assert!(nobody.beside()[0].contains("none of the 3 processes"), "{:?}", nobody.beside());
+fn empty_list_is_said_beside_table() {
+    let none = list("--user nobody", None);
+    assert_eq!((none.text(Style::Plain).as_str(), none.left_out, none.exit()), ("", 3, Exit::Ok));
+    assert!(none.beside()[0].contains("none of the 3 processes"), "{:?}", none.beside());
     let empty = Snapshot { processes: vec![], ..seen() };
     let empty = listed(&FakeHost::in_order().host(), empty, &ListOptions::default(), None);
     assert_eq!(empty.beside(), ["no process uses a GPU"]);

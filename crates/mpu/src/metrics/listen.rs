@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_left_behind_is_replaced_and_one_in_use_is_not() {
+    fn socket_left_behind_is_replaced_and_one_in_use_is_not() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("metrics.sock");
         let address = Address::Unix(path.clone());
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_never_replaced() {
+    fn file_is_never_replaced() {
         let file = tempfile::NamedTempFile::new().expect("a file");
         assert!(open(&Address::Unix(file.path().to_path_buf())).is_err());
         assert!(file.path().exists());

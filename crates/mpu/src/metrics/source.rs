@@ -188,21 +188,21 @@ mod tests {
     }
 
     #[test]
-    fn a_container_in_a_container_is_billed_to_the_outer_one() {
+    fn container_in_container_is_billed_to_outer_one() {
         let inner = containers::Container { outer: Some(Box::new(container("a", "outer"))), ..container("b", "inner") };
         let known = Known { id: "a", name: "name", pod: "outer", namespace: "team", runtime: "docker" };
         assert_eq!(row(&process(inner), &[]).container, Container::new(known));
     }
 
     #[test]
-    fn a_users_container_has_no_name_of_anybody_elses() {
+    fn users_container_has_no_name_of_anybody_elses() {
         let users = containers::Container { user: Some(1000), pod: None, ..container("a", "") };
         let known = Known { id: "a@1000", runtime: "docker@1000", ..Known::default() };
         assert_eq!(row(&process(users), &[]).container, Container::new(known));
     }
 
     #[test]
-    fn some_processes_of_a_gpu_are_not_taken_for_all() {
+    fn some_processes_of_gpu_are_not_taken_for_all() {
         let gpu = processes::Gpu { unreadable: Some("half of it".to_string()), ..processes::Gpu::default() };
         let snapshot = Snapshot { at: 1, gpus: vec![gpu], processes: vec![process(container("a", "b"))] };
         let usage = rows(&snapshot);

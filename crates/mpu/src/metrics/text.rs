@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_metric_has_its_head_once() {
+    fn metric_has_its_head_once() {
         let mut text = Text::default();
         text.family(&BUILD).put(&["a"], 1).put_labelled(&Labels::new([("version", "b"), ("more", "c")]), 2.5);
         text.family(&STARTED).put(&[], 7);
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_metric_without_rows_is_not_mentioned() {
+    fn metric_without_rows_is_not_mentioned() {
         let mut text = Text::default();
         text.family(&BUILD);
         assert_eq!(text.finish(), "");
@@ -154,14 +154,14 @@ mod tests {
     }
 
     #[test]
-    fn long_values_are_cut_at_a_character() {
+    fn long_values_are_cut_at_character() {
         assert_eq!(clean(&"ä".repeat(1000)), "ä".repeat(LONGEST_VALUE / 2));
         assert_eq!(clean(&format!("x{}", "ä".repeat(1000))).len(), LONGEST_VALUE - 1);
     }
 
     #[test]
     #[should_panic(expected = "the labels of")]
-    fn a_value_too_few_is_a_mistake() {
+    fn value_too_few_is_mistake() {
         Text::default().family(&BUILD).put(&[], 1);
     }
 }

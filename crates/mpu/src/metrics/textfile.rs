@@ -38,7 +38,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     #[test]
-    fn a_page_is_whole_and_readable_and_alone() {
+    fn page_is_whole_and_readable_and_alone() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("mpu.prom");
         for page in ["first 1\n", "second 2\n"] {
@@ -50,7 +50,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_folder_is_an_error() {
+    fn missing_folder_is_error() {
         let dir = tempfile::tempdir().expect("a directory");
         assert!(write(&dir.path().join("no/such/mpu.prom"), b"x 1\n").is_err());
         assert!(write(Path::new("/"), b"x 1\n").is_err());

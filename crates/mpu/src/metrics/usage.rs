@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn processes_of_a_container_are_one_row_per_gpu() {
+    fn processes_of_container_are_one_row_per_gpu() {
         let uses =
             vec![row(0, "a", 101, Some(5)), row(0, "a", 102, Some(7)), row(1, "a", 101, None), row(0, "", 9, None)];
         let usage = Usage { gpus: vec![], uses };
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pid_is_a_label_only_when_asked_for() {
+    fn pid_is_label_only_when_asked_for() {
         let usage = Usage { gpus: vec![], uses: vec![row(0, "a", 4711, None)] };
         let labels = |asked: &[Label]| {
             let sums = usage.sums(asked);

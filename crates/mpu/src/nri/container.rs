@@ -173,7 +173,7 @@ mod tests {
 
     /// The rules' crate and the engine's know each other by these paths alone.
     #[test]
-    fn the_engine_listens_where_the_rules_say() {
+    fn engine_listens_where_rules_say() {
         assert_eq!(mpu_seccomp::SOCKET, mpu_notify::LISTENER_SOCKET);
         let beside = std::path::Path::new(mpu_seccomp::SOCKET).with_file_name(mpu_seccomp::RETIRED);
         assert_eq!(beside.to_str(), Some(mpu_notify::RETIRED));
@@ -201,13 +201,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_profile_is_the_same_after_the_way_there_and_back(profile in seccomp()) {
+        fn profile_is_the_same_after_way_there_and_back(profile in seccomp()) {
             prop_assert_eq!(of_oci(&to_oci(&profile)), Some(profile));
         }
 
         /// And a container whose description is nonsense is left alone without a word of ours but a reason.
         #[test]
-        fn no_description_of_a_container_is_too_odd(bytes in prop::collection::vec(any::<u8>(), 0..64), tells: bool) {
+        fn no_description_of_container_is_too_odd(bytes in prop::collection::vec(any::<u8>(), 0..64), tells: bool) {
             let engine = Engine { called: "an engine".into(), sets: true, tells };
             let container = CreateContainer::decode(&*bytes).ok().and_then(|request| request.container);
             let notify = Notify { socket: "/nowhere".into(), ..Notify::default() };

@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_full_of_messages_takes_no_longer_than_its_length() {
+    fn frame_full_of_messages_takes_no_longer_than_its_length() {
         let began = Instant::now();
         let (messages, ended) = read(&frame(PLUGIN, &vec![0; LONGEST]));
         assert_eq!(messages.len(), LONGEST / HEADER);
@@ -276,7 +276,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
         #[test]
-        fn whatever_comes_ends_with_a_reason(bytes in prop::collection::vec(prop_oneof![Just(0), Just(1), any::<u8>()], 0..200)) {
+        fn whatever_comes_ends_with_reason(bytes in prop::collection::vec(prop_oneof![Just(0), Just(1), any::<u8>()], 0..200)) {
             let (_, ended) = read(&bytes);
             prop_assert!(matches!(ended, TrunkError::Closed | TrunkError::TooLong(_)), "{}", ended);
         }

@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn the_child_learns_its_number_and_is_heard() {
+    fn child_learns_its_number_and_is_heard() {
         let script = r#"read n; echo '{"Failed":"I am '$n'"}'; read rest"#;
         let mut child = Command::new("/bin/sh")
             .args(["-c", script])

@@ -66,7 +66,7 @@ mod tests {
     use mpu_host::host::fake::FakeHost;
 
     #[test]
-    fn a_host_without_the_device_says_so_and_keeps_its_dev_clean() {
+    fn host_without_device_says_so_and_keeps_its_dev_clean() {
         let fake = FakeHost::in_order();
         fake.write("/dev/null", "");
         let error = DeviceNodes::of(&fake.host()).open_control().expect_err("no driver behind it");

@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_right_answer_has_no_fault() {
+    fn right_answer_has_no_fault() {
         assert_eq!(judge(&fake::right()).faults, []);
         let mut unmeasured = fake::right();
         unmeasured.child.details = None;
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_list_is_wrong() {
+    fn empty_list_is_wrong() {
         let mut evidence = fake::right();
         evidence.child.list.clear();
         let verdict = judge(&evidence);
@@ -189,14 +189,14 @@ mod tests {
     }
 
     #[test]
-    fn the_host_must_go_on_seeing_the_process() {
+    fn host_must_go_on_seeing_process() {
         let mut evidence = fake::right();
         evidence.host_list = Some(vec![415, 1]);
         assert_eq!(judge(&evidence).faults, [Fault::HostMisses]);
     }
 
     #[test]
-    fn details_by_the_leader_of_a_thread_are_still_the_process() {
+    fn details_by_leader_of_thread_are_still_process() {
         let mut evidence = fake::right();
         evidence.child.details = Some(crate::probe::look::Details { own: true, thread: true, outer: false });
         assert_eq!(judge(&evidence).details, Some(Numbering::Own));
@@ -205,7 +205,7 @@ mod tests {
     #[test]
     fn every_fault_can_be_found() {
         let mut found: Vec<Fault> = (0..5).flat_map(|era| judge(&fake::era(era)).faults).collect();
-        found.push(Fault::HostMisses); // the_host_must_go_on_seeing_the_process
+        found.push(Fault::HostMisses); // host_must_go_on_seeing_process
         for fault in Fault::ALL {
             assert!(found.contains(&fault), "{fault:?} never fires");
         }

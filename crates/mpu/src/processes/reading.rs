@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_as_long_as_the_driver_makes_it_may_lack_some() {
+    fn list_as_long_as_driver_makes_it_may_lack_some() {
         assert!(!Lists::default().with(Kind::Compute, listed(949), None).full);
         let full = Lists::default().with(Kind::Compute, listed(950), None);
         assert!(full.full && Lists::default().and(full).full);

@@ -68,7 +68,7 @@ fn joined(fake: &FakeHost, reading: Reading) -> Snapshot {
 }
 
 #[test]
-fn a_row_has_the_facts_of_its_process() {
+fn row_has_facts_of_its_process() {
     let seen = joined(&host(), reading(vec![row(20001, Kind::Compute, Some(64 << 20))], Some(&[(20001, 30)])));
     let process = &seen.processes[0];
     assert_eq!((process.pid, process.container_pid), (pid(20001), ViewPid::new(5)));
@@ -83,7 +83,7 @@ fn a_row_has_the_facts_of_its_process() {
 }
 
 #[test]
-fn the_least_limit_of_its_cgroups_holds_for_a_process() {
+fn least_limit_of_its_cgroups_holds_for_process() {
     let fake = host();
     let look = |fake: &FakeHost| {
         let mut reading = reading(vec![row(20001, Kind::Compute, Some(64 << 20))], None);
@@ -172,8 +172,8 @@ fn process_with_dead_leader_uses_other_threads() {
     assert_eq!(look().container.map(|container| container.id).as_deref(), Some(LONG), "version 2 goes on saying it");
     // Version 1 shows an ended thread at the root.
     fake.write("/proc/20001/cgroup", "4:memory:/\n1:name=systemd:/\n0::/\n");
-    let nobodys = look();
-    assert_eq!((nobodys.container, nobodys.start_ticks), (None, None), "and not the host's");
+    let without_facts = look();
+    assert_eq!((without_facts.container, without_facts.start_ticks), (None, None), "and not the host's");
     fake.write("/proc/20001/task/20001/stat", &zombie);
     fake.write("/proc/20001/task/20009/stat", "20009 (python3) R 1");
     fake.write("/proc/20001/task/20009/cgroup", &format!("4:memory:/docker/{LONG}\n"));
@@ -207,19 +207,19 @@ fn facts_after_change_during_read(happens: impl FnOnce(&FakeHost) + 'static) -> 
 #[test]
 fn process_ending_during_read_has_no_facts() {
     assert_eq!(facts_after_change_during_read(|_| ()).container.map(|container| container.id).as_deref(), Some(LONG));
-    let nobodys = Facts::default();
+    let without_facts = Facts::default();
     // Version 1 shows one that has ended at the root.
     let ends = |fake: &FakeHost| {
         fake.write("/proc/20001/stat", &stat(12_345).replace(") S ", ") Z "));
         fake.write("/proc/20001/cgroup", "4:memory:/\n1:name=systemd:/\n0::/\n");
     };
-    assert_eq!(facts_after_change_during_read(ends), nobodys);
-    assert_eq!(facts_after_change_during_read(|fake| fake.remove("/proc/20001")), nobodys);
+    assert_eq!(facts_after_change_during_read(ends), without_facts);
+    assert_eq!(facts_after_change_during_read(|fake| fake.remove("/proc/20001")), without_facts);
     let heir = |fake: &FakeHost| {
         fake.write("/proc/20001/stat", &stat(99_999));
         fake.write("/proc/20001/cgroup", &format!("0::/system.slice/docker-{}.scope\n", LONG.replace('a', "b")));
     };
-    assert_eq!(facts_after_change_during_read(heir), nobodys);
+    assert_eq!(facts_after_change_during_read(heir), without_facts);
     let of_the_host = facts_after_change_during_read(|fake| fake.write("/proc/20001/cgroup", "0::/\n"));
     assert_eq!((of_the_host.container, of_the_host.start_ticks), (None, Some(12_345)), "one that lives counts");
 }
@@ -236,7 +236,7 @@ fn process_without_readable_cgroup_has_no_container() {
 
 /// Each cgroup on the way to a process's is read for it, and a tenant makes thousands; no metric needs it.
 #[test]
-fn the_exporter_looks_for_no_limits() {
+fn exporter_looks_for_no_limits() {
     let fake = host();
     let region = "nvidia/00000000:1B:00.0/vidmem 1073741824\n";
     fake.write("/sys/fs/cgroup/dmem.capacity", region);
@@ -264,7 +264,7 @@ fn unverified_process_facts_are_not_cached() {
 }
 
 #[test]
-fn holders_are_looked_for_once_and_not_for_the_exporter() {
+fn holders_are_looked_for_once_and_not_for_exporter() {
     let fake = host();
     for number in [20001, 20002] {
         fake.write(&format!("/proc/{number}/stat"), "");
@@ -309,7 +309,7 @@ fn ended_process_keeps_its_row() {
 }
 
 #[test]
-fn several_rows_of_a_process_on_a_gpu_are_one() {
+fn several_rows_of_process_on_gpu_are_one() {
     let rows = vec![
         row(20001, Kind::Compute, Some(10)),
         row(20001, Kind::Compute, Some(10)),
@@ -323,7 +323,7 @@ fn several_rows_of_a_process_on_a_gpu_are_one() {
 }
 
 #[test]
-fn a_process_on_two_parts_of_a_gpu_is_two_rows() {
+fn process_on_two_parts_of_gpu_is_two_rows() {
     let part = |gpu_instance| Some(Mig { gpu_instance, compute_instance: Some(0) });
     let rows = vec![
         ProcessRow { mig: part(2), ..row(20001, Kind::Compute, Some(1)) },
@@ -348,7 +348,7 @@ fn unsampled_process_on_idle_gpu_used_zero() {
 }
 
 #[test]
-fn facts_are_read_once_for_a_process_and_anew_for_another_of_its_number() {
+fn facts_are_read_once_for_process_and_anew_for_another_of_its_number() {
     let fake = host();
     let mut cache = cache(Depth::Everything);
     let rows = || reading(vec![row(20001, Kind::Compute, None)], None);
@@ -401,7 +401,7 @@ fn passwd_and_boot_time_are_read_once() {
 }
 
 #[test]
-fn a_command_line_has_an_end() {
+fn command_line_has_end() {
     let fake = host();
     fake.write("/proc/20001/cmdline", &"x\0".repeat(1 << 20));
     let command = facts(&fake, &mut cache(Depth::Everything), 20001).command.expect("a command");

@@ -148,7 +148,7 @@ mod tests {
     use mpu_engine::module::checks::Unfit;
 
     #[test]
-    fn the_json_of_a_failure_is_documented() {
+    fn json_of_failure_is_documented() {
         let error = Unfit::NoRelease { source: std::io::Error::other("gone") };
         let json = json_of_error("up", &error);
         documented::check("A failure", &json);

@@ -61,7 +61,7 @@ mod tests {
     use mpu_host::host::fake::FakeHost;
 
     #[test]
-    fn a_page_has_gpus_and_processes() {
+    fn page_has_gpus_and_processes() {
         let fake = FakeHost::in_order();
         let listed = listing::listed(&fake.host(), listing::tests::seen(), &listing::ListOptions::default(), None);
         let page = page(&listed);

@@ -68,7 +68,7 @@ fn caller() {
 const CALLER: &str = "$CALLER --exact caller --ignored --nocapture";
 
 #[test]
-fn a_command_has_its_own_numbers_and_its_code_comes_back() {
+fn command_has_its_own_numbers_and_its_code_comes_back() {
     let script = "$MPU run sh -c 'echo $$; ls -d /proc/[0-9]* | wc -l'
         $MPU run -- sh -c 'exit 7'; echo $?
         $MPU run -- sh -c 'kill -9 $$'; echo $?
@@ -100,7 +100,7 @@ fn signal_to_run_ends_its_command() {
 }
 
 #[test]
-fn a_terminals_interrupt_reaches_the_command_once() {
+fn terminals_interrupt_reaches_command_once() {
     // `script` gives it a terminal, whose interrupt character is typed into it.
     // From the first on it waits two seconds for another; a sleep that is interrupted is none.
     let count = r#"perl -e '\$SIG{INT} = sub { \$n++ }; open F, q(>), q(/run/mpu/up);
@@ -174,7 +174,7 @@ impl Drop for Stage {
 }
 
 #[test]
-fn killing_the_supervisor_again_and_again_loses_no_call() {
+fn killing_supervisor_again_and_again_loses_no_call() {
     if skipped() {
         return;
     }
@@ -210,7 +210,7 @@ fn killing_the_supervisor_again_and_again_loses_no_call() {
 }
 
 #[test]
-fn a_retired_supervisor_lets_its_containers_go_on_and_ends_with_the_last() {
+fn retired_supervisor_lets_its_containers_go_on_and_ends_with_the_last() {
     let script = format!(
         "mkfifo /run/mpu/fifo
         $MPU run -- sh -c 'echo in; read word < /run/mpu/fifo; {CALLS}=10 {CALLER}' & run=$!
@@ -290,7 +290,7 @@ const ASKER: &str = "$CALLER --exact asker --ignored --nocapture";
 const PAUSE: &str = "MPU_TEST_PAUSE";
 
 #[test]
-fn a_container_beyond_its_budget_is_slowed_and_its_neighbour_is_not() {
+fn container_beyond_its_budget_is_slowed_and_its_neighbour_is_not() {
     // A hog of four processes and a neighbour that asks now and then: first without a limit, then with a fiftieth of a processor for each.
     let hog = format!("$MPU run -- sh -c 'for i in 1 2 3 4; do {ASKER} & done; wait' > /run/mpu/hog & hog=$!");
     let neighbour = format!("{PAUSE}=20 $MPU run -- {ASKER} > /run/mpu/neighbour & beside=$!");

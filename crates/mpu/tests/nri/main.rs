@@ -100,7 +100,7 @@ fn profile(answer: &Fields) -> Option<Fields> {
 }
 
 #[test]
-fn a_containers_own_profile_is_kept_and_the_listener_added() {
+fn containers_own_profile_is_kept_and_listener_added() {
     let place = Place::new();
     let engine = Engine::at(&place.socket());
     let plugin = Plugin::start(&place, &[]);
@@ -136,7 +136,7 @@ fn a_containers_own_profile_is_kept_and_the_listener_added() {
 }
 
 #[test]
-fn only_eligible_containers_get_the_listener() {
+fn only_eligible_containers_get_listener() {
     let gpu = Made::with_gpu;
     let any = |access: &str| message(&[number(1, 1), bytes(5, access)]);
     let fuse =
@@ -241,7 +241,7 @@ fn only_eligible_containers_get_the_listener() {
 }
 
 #[test]
-fn the_policy_is_the_administrators() {
+fn policy_is_the_administrators() {
     for (policy, unasked, on, off) in
         [("on", true, true, false), ("opt-in", false, true, false), ("always", true, true, true)]
     {
@@ -257,7 +257,7 @@ fn the_policy_is_the_administrators() {
 }
 
 #[test]
-fn without_a_notify_engine_containers_start_as_without_mpu() {
+fn without_notify_engine_containers_start_as_without_mpu() {
     let mut place = Place::new();
     let engine = Engine::at(&place.socket());
     let plugin = Plugin::start(&place, &[]);
@@ -372,7 +372,7 @@ fn plugin_retries_refusing_or_silent_engine() {
 
 /// The answer is longer than containerd's reader takes in one piece.
 #[test]
-fn a_long_profile_goes_there_and_back() {
+fn long_profile_goes_there_and_back() {
     let place = Place::new();
     let engine = Engine::at(&place.socket());
     let _plugin = Plugin::start(&place, &[]);
@@ -387,7 +387,7 @@ fn a_long_profile_goes_there_and_back() {
 }
 
 #[test]
-fn a_wrong_line_and_a_forbidden_socket_have_their_codes() {
+fn wrong_line_and_forbidden_socket_have_their_codes() {
     use std::os::unix::fs::PermissionsExt;
     use std::os::unix::process::CommandExt;
     let mpu = || std::process::Command::new(env!("CARGO_BIN_EXE_mpu"));
@@ -432,7 +432,7 @@ fn status(place: &Place) -> Vec<serde_json::Value> {
 }
 
 #[test]
-fn systemd_and_status_hear_how_the_plugin_stands() {
+fn systemd_and_status_hear_how_plugin_stands() {
     let place = Place::new();
     let systemd = UnixDatagram::bind(place.systemd()).expect("a socket");
     systemd.set_read_timeout(Some(Duration::from_secs(20))).expect("set");

@@ -38,7 +38,7 @@ fn reused_pid_inherits_no_accounting_record(stage: &Stage, scene: &Scene) -> Res
         );
     }
     drop(heir);
-    // One that does: what it is told is its own, if anything.
+    // An heir that uses the GPU: the peak that it gets, if any, is its own.
     let heir = inherited(scene, || stranger(stage), "exec gpu-hold --mem 21")?;
     listed(scene, &[heir.inside])?;
     for control in look_ups(stage) {
@@ -61,7 +61,7 @@ fn accounting_peak_memory_equals_held_memory(_: &Stage, scene: &Scene) -> Result
     let peak = answer.one("maxfb").unwrap_or(0) >> 20;
     right!(peak == 80, "the peak of process {}, which holds 80 MiB, is {peak}: {}", holder.inside, answer.text);
     let host = nvctl::ask(&[], "nvctl", &["acct-info", &holder.outside.to_string()])?.one("maxfb")? >> 20;
-    right!(host == 80, "the host is told of a peak of {host} MiB");
+    right!(host == 80, "the host gets a peak of {host} MiB");
     Ok(())
 }
 

@@ -49,7 +49,7 @@ fn agent_container_keeps_the_engine_up(stage: &Stage) -> Result<(), Fault> {
     seen_right(stage, "handed over")?;
 
     stage.unload_engine()?;
-    let raised = until("nobody raised it again", || Ok(stage.engine_state("state").as_deref() == Some("armed")));
+    let raised = until("the agent loads no engine", || Ok(stage.engine_state("state").as_deref() == Some("armed")));
     right!(raised.is_ok(), "the engine went down: {raised:?}");
     new.wait("ready", 0)?;
     new.end("TERM")?;

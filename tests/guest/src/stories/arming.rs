@@ -27,8 +27,8 @@ pub const STORIES: &[Story] = &[
     .eras(&[0], "the engine comes and goes alike in every era: played in 0")
     .right("there is nothing to read"),
     story!(scene ending_caller_is_no_orphan, [7];
-        "Callers end right after their calls while somebody reads who is inside: every answer is right, and nobody \
-        counts as dead.")
+        "Callers end right after their calls while another process reads who is inside: every answer is right, and no \
+        caller counts as dead.")
     .module("its state")
     .eras(&[0], "callers come and go alike in every era: played in 0")
     .right("there is nothing to read"),
@@ -127,7 +127,7 @@ fn counters_are_readable_during_reload(stage: &Stage) -> Result<(), Fault> {
     });
     cycled?;
     for (reads, absurd) in seen {
-        right!(absurd.is_none(), "while the module came and went, a reader was told {absurd:?}");
+        right!(absurd.is_none(), "while the module came and went, a reader got {absurd:?}");
         right!(reads > 20, "a reader found something {reads} times only");
     }
     Ok(())
@@ -148,13 +148,13 @@ fn ending_caller_is_no_orphan(stage: &Stage, scene: &Scene) -> Result<(), Fault>
     let wrong = text.lines().find(|line| line.starts_with("wrong"));
     right!(wrong.is_none(), "an answer was not {own}: {}", wrong.unwrap_or_default());
     let after = orphans();
-    right!(after == before, "nobody died inside, and {after} callers count as orphans, {before} before");
-    nobody_inside(stage)?;
+    right!(after == before, "no caller died inside, and {after} callers count as orphans, {before} before");
+    no_caller_inside(stage)?;
     stage.reload_engine()?;
     own_list(scene, "the list")
 }
 
-/// So often at least somebody looks who is inside, while callers come and go.
+/// Least number of reads of who is inside, while callers come and go.
 const LOOKS: u32 = 200;
 
 fn driver_probe_becomes_a_jump(_: &Stage, scene: &Scene) -> Result<(), Fault> {
@@ -175,12 +175,12 @@ const OPTIMIZES: &str = "/proc/sys/debug/kprobes-optimization";
 /// The kernel's list of probes (Documentation/trace/kprobes.rst).
 const PROBES: &str = "/sys/kernel/debug/kprobes/list";
 
-/// Nobody has counted that far.
+/// No counter gets that far in a story.
 fn is_absurd(line: &str) -> bool {
     line.split_once('=').and_then(|(_, value)| value.parse::<u64>().ok()).is_some_and(|value| value > 1 << 40)
 }
 
-/// Whoever reads a parameter holds the module for that long.
+/// A process that reads a parameter holds the module meanwhile.
 fn unload(stage: &crate::stage::Stage) -> Result<()> {
     for _ in 0..200 {
         if run(&["rmmod", "mpu"])?.status == 0 {

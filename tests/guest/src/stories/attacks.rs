@@ -55,7 +55,7 @@ const ROWS: usize = 18;
 
 fn attacked(stage: &Stage, attacks: &[&str], tries: usize) -> Result<(), Fault> {
     let scene = stage.scene()?;
-    // Somebody has the profiler, too.
+    // Another process holds the profiler, too.
     let profiling = stage.hold(&["--hwpm"])?;
     let foreign: Vec<String> =
         scene.everybody().into_iter().chain([profiling.outside]).map(|pid| pid.to_string()).collect();
@@ -64,12 +64,7 @@ fn attacked(stage: &Stage, attacks: &[&str], tries: usize) -> Result<(), Fault> 
     let text = scene.a.script(&format!("{script}; true"))?;
     let rows: Vec<&str> = text.lines().filter(|line| line.starts_with("row ")).collect();
     let shown: Vec<&str> = rows.iter().copied().filter(|row| !row.contains(" found 0")).collect();
-    right!(
-        shown.is_empty(),
-        "somebody else's number came back in {} of {tries} tries: {}",
-        shown.len(),
-        shown.join(", ")
-    );
+    right!(shown.is_empty(), "a foreign number came back in {} of {tries} tries: {}", shown.len(), shown.join(", "));
     right!(rows.len() == tries, "only {} of {tries} tries were made: {text}", rows.len());
     let accepted = rows.iter().filter(|row| !row.contains(" accepted 0 ")).count();
     right!(accepted * 2 > tries, "the driver answered {accepted} of {tries} tries: {text}");

@@ -23,7 +23,7 @@ pub(super) use crate::wait::until;
 pub const THREADS_TO_THE_HOST: &str =
     "these drivers name a thread to the host, which an engine in user space does not change";
 
-/// Lists longer than this are told by their differences.
+/// Messages show the differences of longer lists only.
 const LEGIBLE: usize = 12;
 
 /// A wrong answer unless what is shown are exactly the own PIDs, each once.
@@ -67,7 +67,7 @@ pub fn answered(text: &str, more_than: u64) -> Result<(), Fault> {
     Ok(())
 }
 
-pub fn nobody_inside(stage: &Stage) -> Result<(), Fault> {
+pub fn no_caller_inside(stage: &Stage) -> Result<(), Fault> {
     let inside = stage.said("inside");
     right!(inside == "0", "all callers have ended, and {inside} count as inside");
     Ok(())
@@ -87,7 +87,7 @@ pub fn holds(container: &Container, pid: u32, mib: u64) -> Result<(), Fault> {
     Ok(())
 }
 
-/// What is said with the engine, after it was compared line by line with what is said while the engine translates nothing.
+/// The text with the engine, compared line by line with the text while the engine translates nothing.
 pub fn same_aside(stage: &Stage, ask: impl Fn() -> Result<String, Fault>) -> Result<String, Fault> {
     let (with, without) = (ask()?, stage.aside(&ask)??);
     for (with, without) in with.lines().zip(without.lines()) {

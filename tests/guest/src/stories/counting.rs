@@ -64,8 +64,8 @@ fn passed_call_is_counted_by_reason(stage: &Stage, scene: &Scene) -> Result<(), 
     let counted = u64::from(stage.has_module());
     right!(after == before + counted, "an unknown size was counted {} times", after - before);
 
-    // An engine in user space reads the argument once, and asks by a copy of its own. What the driver refuses whoever asks was never
-    // to be translated: a container could count it up at will.
+    // An engine in user space reads the argument once, and asks by a copy of its own. It does not count a call that the driver refuses
+    // to every caller: a container could raise the counter at will.
     if !stage.has_module() {
         for way in [&["nowhere"][..], &["--xfer", "nowhere"]] {
             let before = counter(stage, "passed.unreadable")?;
@@ -78,10 +78,10 @@ fn passed_call_is_counted_by_reason(stage: &Stage, scene: &Scene) -> Result<(), 
         let answer = scene.a.ask(&["--client", FOREIGN_CLIENT, "pids"])?;
         right!(answer.status == 0x23, "the driver refuses this client with 0x23, the caller got 0x{:x}", answer.status);
         let after = counter(stage, "passed.out_of_reach")?;
-        right!(after == before, "a client of somebody else's was counted {} times", after - before);
+        right!(after == before, "a client of another process was counted {} times", after - before);
         return Ok(());
     }
-    // Somebody who may switches the kernel's probes off: one call is lost, and then the callers' own word has to do.
+    // An administrator switches the kernel's probes off: one call is lost. For later calls the module reads the caller's argument.
     let right_list = || own_list(scene, "the list");
     right_list()?;
     // The first call asks for the probe and does not wait for it.

@@ -50,7 +50,7 @@ fn reused_pid_inherits_no_row(_: &Stage, scene: &Scene) -> Result<(), Fault> {
         heir.args(&entered[1..]).arg("cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().context("no cat")?;
     let taken = wait_for(|| processes::outside(scene.a.pid_outside(), dead.inside).is_some());
     let verdict = (|| {
-        taken.with_context(|| format!("nobody got the number {}", dead.inside))?;
+        taken.with_context(|| format!("no process got the number {}", dead.inside))?;
         listed(scene, None)?;
         holds(&scene.a, dead.inside, 0)
     })();
@@ -145,7 +145,7 @@ fn inherit(scene: &Scene, outside: u32, script: &str) -> Result<Holder> {
             return Ok(heir);
         }
     }
-    bail!("nobody gets the number {outside}")
+    bail!("no process gets the number {outside}")
 }
 
 /// The list is the scene's, and one more.

@@ -45,7 +45,7 @@ fn memory_limit_event_names_own_processes(stage: &Stage, scene: &Scene) -> Resul
     by_policy(stage, scene)
 }
 
-/// A container's events name its own processes by their numbers there, and nobody else.
+/// A container's events name its own processes by their numbers there, and no other process.
 pub fn by_own_numbers(scene: &Scene) -> Result<(), Fault> {
     let word = scene.foreign.outside;
     for how in ["nvctl", "nvctl --xfer", "nvctl32"] {
@@ -58,7 +58,7 @@ pub fn by_own_numbers(scene: &Scene) -> Result<(), Fault> {
     Ok(())
 }
 
-/// A caller on the host is told the driver's own.
+/// A caller on the host gets the driver's own numbers.
 fn on_the_host(stage: &Stage, word: &str) -> Result<(), Fault> {
     let everybody = stage.scene()?.everybody();
     let done = run(&["nvctl", "limits", word])?;

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use crate::stories::common::*;
 
-/// Where the module is told to let go of the driver.
+/// The parameter that makes the module let go of the driver.
 const RETIRE: &str = "/sys/module/mpu/parameters/retire";
 /// How long a caller stays, so that a rig that waits for it comes to an end.
 const STAY: u32 = 40;
@@ -201,7 +201,7 @@ fn hung_driver_delays_no_other_caller(stage: &Stage, scene: &Scene) -> Result<()
     let (retired, took) = retire(40_000);
     right!(retired, "once the driver goes on, the module is not retired after {took:?}");
     let after = orphans();
-    right!(after == before, "nobody died in the driver, and {after} count as orphans, {before} before");
+    right!(after == before, "no caller died in the driver, and {after} count as orphans, {before} before");
     stage.reload_engine()?;
     still_right(scene)
 }
@@ -219,7 +219,7 @@ fn release(scene: &Scene) -> Result<()> {
     scene.a.script("kill -9 $(cat /tmp/held); rm /tmp/held; usleep 300000").map(drop)
 }
 
-/// The module is not unloaded, which is said at once.
+/// `rmmod` fails at once.
 fn is_busy(scene: &Scene) -> Result<(), Fault> {
     let (done, took) = timed(|| run(&["rmmod", "mpu"]));
     let status = done?.status;

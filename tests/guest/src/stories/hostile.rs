@@ -16,7 +16,7 @@ pub const STORIES: &[Story] = &[
         and nothing is written past a protection.")
     .right("these are the driver's own answers"),
     story!(scene killed_callers_leave_nothing_behind, [7];
-        "Thirty callers are killed while they ask: nobody counts as inside, and the next caller is answered right.")
+        "Thirty callers are killed while they ask: none counts as inside, and the next caller is answered right.")
     .of_the_kernel(),
     story!(scene caller_blocking_its_memory_delays_no_other, [7];
         "The argument, parameters or table of four callers lie in memory that is never supplied (userfaultfd): \
@@ -28,7 +28,7 @@ pub const STORIES: &[Story] = &[
     .notify(ASKED_FOR_THE_CALLER)
     .of_the_kernel()
     .by(|stage| {
-        // A real driver shows what is wrong with its list here, and by itself nobody else's numbers.
+        // A real driver shows what is wrong with its list here, and by itself no foreign number.
         let is_newer = stage.release().is_some() && stage.era >= 4;
         once(stage, Without::Wrong(if is_newer { "the list shows" } else { "saw" }))
     }),
@@ -55,12 +55,12 @@ pub const STORIES: &[Story] = &[
         "A process with room for 4,194,304 descriptors and hardly one open is asked about 200 times in one call: \
         that takes no longer than with another process.")
     .eras(&[0], "descriptors are looked at alike in every era: played in 0")
-    .right("the driver looks at nobody's descriptors"),
+    .right("the driver looks at no descriptors"),
     story!(ended_threads_slow_no_lookup, [7];
         "A process of which only 4,000 ended threads are left, because they are traced, is asked about 200 times in \
         one call: that takes no longer than with another process.")
     .eras(&[0], "threads are looked at alike in every era: played in 0")
-    .right("the driver looks at nobody's threads"),
+    .right("the driver looks at no threads"),
 ];
 
 fn foreign_descriptor_gets_its_own_answer(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
@@ -85,9 +85,9 @@ fn killed_callers_leave_nothing_behind(stage: &Stage, scene: &Scene) -> Result<(
     own_list(scene, "the list")?;
     let each = format!("nvctl spin 60 {own} & p=$!; usleep 60000; kill -9 $p");
     let text = scene.a.script(&format!("for i in $(seq 30); do {each}; done 2>&1; wait"))?;
-    right!(!text.contains("wrong"), "before it was killed, a caller was told: {text}");
-    let nobody = || Ok(!stage.has_engine() || stage.engine_state("inside").as_deref() == Some("0"));
-    let left = until("the callers are dead, and some count as inside", nobody);
+    right!(!text.contains("wrong"), "before it was killed, a caller got: {text}");
+    let none_inside = || Ok(!stage.has_engine() || stage.engine_state("inside").as_deref() == Some("0"));
+    let left = until("the callers are dead, and some count as inside", none_inside);
     right!(left.is_ok(), "{left:?}: {:?}", stage.engine_state("inside"));
     own_list(scene, "the list")
 }
@@ -160,7 +160,7 @@ fn thread_with_own_descriptors_sees_own_only(_: &Stage, scene: &Scene) -> Result
     let answer = scene.a.ask(&["--own-files", "fbc"])?;
     own_only("a thread with a table of its own: fbc shows", answer.pids(), &[scene.first.inside])?;
     let refused = answer.text.starts_with("ret=-5 ");
-    right!(refused || answer.pids() == [scene.first.inside], "it is told {}", answer.text);
+    right!(refused || answer.pids() == [scene.first.inside], "it gets {}", answer.text);
     Ok(())
 }
 

@@ -11,7 +11,7 @@ use crate::stories::common::*;
 pub const STORIES: &[Story] = &[
     story!(scene containers_do_not_see_each_other, [3];
         "NVML in two containers on one GPU, by crun and runc, shows processes, utilisation, accounting and sessions \
-        of nobody else, and all of their own.")
+        of no other container, and all of their own.")
     .real(Real::Client)
     .every_client()
     .wrong("is shown"),

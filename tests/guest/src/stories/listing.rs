@@ -40,7 +40,7 @@ fn ps_names_every_process_and_its_container(stage: &Stage, scene: &Scene) -> Res
     };
     right!(names(&["--container", "b"])? == [u64::from(scene.other.outside)], "--container b is not b's");
     right!(names(&["--runtime", "crun", "--sort", "pid"])?.len() == 2, "--runtime crun is not a's two");
-    right!(names(&["--user", "nobody"])?.is_empty(), "--user nobody is somebody");
+    right!(names(&["--user", "nobody"])?.is_empty(), "--user nobody lists a process");
     let table = mpu(stage, &["ps", "--no-headers", "-o", "pid,cpid,container"])?;
     let line = format!("{}  {}  b", scene.other.outside, scene.other.inside);
     let told: Vec<String> = table.out.lines().map(|l| l.split_whitespace().collect::<Vec<_>>().join("  ")).collect();

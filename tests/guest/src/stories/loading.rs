@@ -119,10 +119,10 @@ fn engine_reload_under_load_mixes_no_answer(stage: &Stage, scene: &Scene) -> Res
     println!("guest: {} reloads under eight callers took {:?}", stage.reloads, began.elapsed());
     let text = callers.stop()?;
     reloaded?;
-    right!(text.contains("killed"), "nobody was killed meanwhile");
+    right!(text.contains("killed"), "no caller was killed meanwhile");
     answered_by_both(&text)?;
     state_is(stage, "armed")?;
-    nobody_inside(stage)?;
+    no_caller_inside(stage)?;
     own_list(scene, "the list")
 }
 
@@ -142,11 +142,11 @@ fn engine_swap_under_load_loses_no_answer(stage: &Stage, scene: &Scene) -> Resul
     println!("guest: {} hand-overs under eight callers took {:?}", 2 * stage.reloads, began.elapsed());
     let text = callers.stop()?;
     swapped?;
-    right!(text.contains("killed"), "nobody was killed meanwhile");
+    right!(text.contains("killed"), "no caller was killed meanwhile");
     right!(!text.contains("wrong"), "an answer was not {own}: {text}");
     answered(&text, 100)?;
     state_is(stage, "armed")?;
-    nobody_inside(stage)?;
+    no_caller_inside(stage)?;
     own_list(scene, "the list")
 }
 

@@ -1,4 +1,4 @@
-//! A kernel that is locked down: it takes no module that nobody signed, and the engine in user space is what is left.
+//! A kernel in lockdown takes no unsigned module; the engine in user space still works.
 
 use crate::client::pids;
 use crate::stories::common::*;
@@ -17,13 +17,13 @@ fn notify_serves_containers_under_lockdown(stage: &Stage, scene: &Scene) -> Resu
     own_list(scene, "the list")?;
     lock_down()?;
     let refused = run(&["insmod", "/mpu/mpu.ko"])?;
-    right!(refused.status != 0, "a kernel in lockdown has taken a module that nobody signed");
+    right!(refused.status != 0, "a kernel in lockdown has taken an unsigned module");
     own_list(scene, "locked down, the list")?;
     served(stage)?;
     // The supervisor that comes now has never seen another kernel.
     let before = supervisor::pid()?.context("no supervisor")?;
     must(&["kill", "-9", &before.to_string()])?;
-    supervisor::until("nobody takes the killed supervisor's place", || {
+    supervisor::until("no process takes the killed supervisor's place", || {
         Ok(supervisor::pid()?.is_some_and(|now| now != before))
     })?;
     own_list(scene, "by the next supervisor, the list")?;
@@ -46,6 +46,6 @@ fn served(stage: &Stage) -> Result<(), Fault> {
     let own = sorted([held.inside, other.inside]);
     lists(&container, "in a new container, the list", &own)?;
     let told = container.ask(&["pidinfo", &held.inside.to_string()])?.one("mem")? >> 20;
-    right!(told == 140, "the process holds 140 MiB, its container is told of {told}");
+    right!(told == 140, "the process holds 140 MiB, its container gets {told}");
     exactly("nvidia-smi's query", &pids(&container.client().compute_apps()?), &own)
 }

@@ -24,7 +24,7 @@ fn metrics_show_usage_and_release_the_driver(stage: &Stage) -> Result<(), Fault>
             let told = page.sum(MEMORY, &[("container", container)]);
             right!(told == Some(mib * MIB), "container {container:?} uses {mib} MiB, told is {told:?}: {}", page.0);
         }
-        right!(!page.0.contains("pid=\""), "a PID is on a page that nobody asked PIDs of: {}", page.0);
+        right!(!page.0.contains("pid=\""), "a PID is on a page that was asked for without PIDs: {}", page.0);
         right!(!page.0.contains("gpu-hold"), "a command is on the page: {}", page.0);
         let one = ("control", "GPU_GET_PIDS");
         let before = page.sum("mpu_translated_total", &[one]);

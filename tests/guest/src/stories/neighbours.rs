@@ -12,13 +12,13 @@ pub const STORIES: &[Story] = &[
         "While the kernel's own tracers watch the redirected functions, lists stay right.")
     .module("what is traced are the module's redirects"),
     story!(scene module_reloads_beside_a_restarting_tracer, [7];
-        "Somebody starts and stops tracing the driver, over and over, while the module is unloaded and loaded: it is \
+        "A tracer starts and stops tracing the driver, over and over, while the module is unloaded and loaded: it is \
         placed each time, and lists are right.")
     .module("what is traced are the module's redirects")
     .eras(&[0, 3], "redirects are placed alike in every era: played in 0, and in 3, which has every one")
     .right("there is no module to keep away"),
     story!(scene module_reloads_beside_a_kprobe, [7];
-        "Somebody's kprobe stands on the first instruction of a redirected function while the module is taken out \
+        "A user's kprobe stands on the first instruction of a redirected function while the module is taken out \
         and placed again: it is placed, the list is right, the probe is hit, and the list stays right when the probe \
         goes. Era 0.")
     .module("the probe is where the module's redirects are")
@@ -93,11 +93,11 @@ fn module_reloads_beside_a_restarting_tracer(stage: &Stage, scene: &Scene) -> Re
     }
     reloaded?;
     let Ok(turns) = turns else { return Err(anyhow::anyhow!("the tracing thread died").into()) };
-    right!(turns? > 2, "nobody traced meanwhile");
+    right!(turns? > 2, "no process traced meanwhile");
     own_list(scene, "the list")
 }
 
-/// Where the kernel is told of probes (Documentation/trace/kprobetrace.rst).
+/// The file that adds and removes probes (Documentation/trace/kprobetrace.rst).
 const PROBES: &str = "/sys/kernel/tracing/kprobe_events";
 
 fn module_reloads_beside_a_kprobe(stage: &Stage, scene: &Scene) -> Result<(), Fault> {

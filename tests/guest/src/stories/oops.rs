@@ -6,7 +6,7 @@ use crate::stories::common::*;
 const ANSWERS: usize = 200;
 
 pub const STORIES: &[Story] = &[story!(scene module_survives_driver_oops, [7];
-        "The driver dies inside a container's call: the state can be read, counts an orphan and nobody inside, later \
+        "The driver dies inside a container's call: the state can be read, counts an orphan and no caller inside, later \
         callers are answered right, the module can be unloaded.")
 .module("the supervisor is not in the kernel")
 .of_the_kernel()

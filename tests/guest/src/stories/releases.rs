@@ -2,7 +2,7 @@
 
 use crate::stories::common::*;
 
-/// Calls of one run: on a driver that nobody can play more on, and on others.
+/// Calls of one run: on a driver without a GPU, and on one with a GPU.
 const CALLS: [u32; 2] = [4000, 250];
 /// What they follow from.
 const SEED: u32 = 77;
@@ -19,7 +19,7 @@ pub const STORIES: &[Story] = &[
     .real(Real::WithoutGpu)
     .by(|stage| match stage.other_driver() {
         Ok(Some(_)) if stage.has_gpu() => once(stage, Without::Wrong("shows")),
-        Ok(Some(_)) => once(stage, Without::Right("without a GPU nobody is in the list")),
+        Ok(Some(_)) => once(stage, Without::Right("without a GPU the list is empty")),
         Ok(None) => Without::Moot("there is no other driver in this guest: a simulated one is exchanged in era 4"),
         Err(_) => Without::Wrong("drivers that can be listed"),
     }),

@@ -6,12 +6,12 @@ pub const STORIES: &[Story] = &[
     story!(scene foreign_pid_has_no_answer, [3];
         "Hand-made look-ups by host PIDs get no memory and no accounting record, not even for own processes by their \
         host PIDs.")
-    .wrong("is told of"),
+    .wrong("the container gets"),
     story!(scene own_pid_lookup_returns_own_figures, [1, 3];
         "Look-ups by own numbers come back under those numbers, with own memory and accounting records.")
     .by(|stage| match stage.era {
         4 => once(stage, Without::Wrong("accounting")),
-        _ => once(stage, Without::Wrong("is told of")),
+        _ => once(stage, Without::Wrong("the container gets")),
     }),
     story!(scene every_way_to_ask_is_translated, [1];
         "XFER wrapping, other ioctl type and direction bits, ignored flags."),
@@ -23,7 +23,7 @@ pub const STORIES: &[Story] = &[
     story!(scene a_32_bit_caller_is_answered_right, [1];
         "A 32-bit program asks, plainly and wrapped, and a 32-bit program is listed."),
     story!(scene profiler_reservation_names_own_process_only, [1, 3];
-        "The hardware profiler's reservation names nobody for a foreign reservation, and the own PID for an own one.")
+        "The hardware profiler's reservation names no process for a foreign reservation, and the own PID for an own one.")
     .real(Real::Engines)
     .wrong("the reservation names"),
     story!(error_report_shows_callers_inner_pid, [1];
@@ -38,7 +38,7 @@ pub const STORIES: &[Story] = &[
         "Threads rewrite command, pointer, size or wrapping, or read the result buffer, while calls run: the buffer \
         never holds a foreign PID.")
     .by(|stage| match (stage.release(), stage.era) {
-        (Some(_), 4) => Without::Right("this driver lists nobody else, and a made-up GPU has no sessions"),
+        (Some(_), 4) => Without::Right("this driver lists no other process, and a made-up GPU has no sessions"),
         _ => once(stage, Without::Wrong("saw")),
     }),
     story!(scene racing_supervisor_shows_bare_drivers_rows_only, [3];
@@ -63,11 +63,11 @@ pub const STORIES: &[Story] = &[
 fn foreign_pid_has_no_answer(_: &Stage, scene: &Scene) -> Result<(), Fault> {
     for pid in scene.everybody() {
         let told = scene.a.ask(&["pidinfo", &pid.to_string()])?.one("mem")?;
-        right!(told == 0, "the container is told of {told} bytes of process {pid} outside");
+        right!(told == 0, "the container gets {told} bytes of process {pid} outside");
     }
     for pid in [scene.foreign.outside, scene.other.outside] {
         let answer = scene.a.ask(&["acct-info", &pid.to_string()])?;
-        right!(answer.status != 0, "the container is told of the record of process {pid} outside: {}", answer.text);
+        right!(answer.status != 0, "the container gets the record of process {pid} outside: {}", answer.text);
     }
     Ok(())
 }
@@ -79,7 +79,7 @@ fn own_pid_lookup_returns_own_figures(_: &Stage, scene: &Scene) -> Result<(), Fa
         let (back, told) = (answer.one("pid")?, answer.one("mem")? >> 20);
         right!(
             back == u64::from(pid) && told == mib,
-            "of process {pid} with {mib} MiB the container is told of {told} MiB of {back}"
+            "of process {pid} with {mib} MiB the container gets {told} MiB of {back}"
         );
     }
     exactly("accounting", &scene.a.ask(&["acct-pids"])?.pids(), &scene.own())?;
@@ -230,7 +230,7 @@ fn encoder_session_count_is_own_only(stage: &Stage, scene: &Scene) -> Result<(),
     Ok(())
 }
 
-/// What cannot be meant: addresses nobody has, counts and sizes beyond every table, flags and objects that do not exist.
+/// Requests without sense: unmapped and kernel addresses, counts and sizes beyond every table, flags and objects that do not exist.
 /// Each of the values stands for `{}`.
 const NONSENSE_REQUESTS: [(&str, &[&str]); 19] = [
     (

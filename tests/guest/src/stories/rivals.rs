@@ -12,7 +12,7 @@ pub const STORIES: &[Story] = &[
     .eras(&[3, 4], "only later drivers have the function that is looked at last")
     .right("there is nothing that redirects"),
     story!(scene function_patched_past_ftrace_is_refused, [5, 7];
-        "Somebody has put a jump over the instruction of a function that ftrace patches: the module names the \
+        "Another tool has put a jump over the instruction of a function that ftrace patches: the module names the \
         function and redirects nothing, and ftrace goes on working. (x86-64, kernels whose ftrace makes no jumps \
         itself.)")
     .module("its redirects")
@@ -35,7 +35,7 @@ fn refused_instance_translates_nothing(stage: &Stage, scene: &Scene) -> Result<(
         let text = callers.stop()?;
         tried?;
         right!(!text.contains("wrong"), "nothing is redirected, and an answer was not the driver's ({bare}): {text}");
-        right!(text.contains("matched"), "nobody was answered: {text}");
+        right!(text.contains("matched"), "no caller was answered: {text}");
         Ok(())
     })();
     back(stage)?;
@@ -57,7 +57,7 @@ fn function_patched_past_ftrace_is_refused(stage: &Stage, scene: &Scene) -> Resu
     own_list(scene, "once the other has gone, the list")
 }
 
-/// Whether such a jump can be told from what ftrace itself writes: newer kernels have it jump into BPF.
+/// Whether such a jump differs from what ftrace itself writes: in newer kernels ftrace jumps into BPF.
 fn can_be_told(_: &Stage) -> bool {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let mut numbers = release.split(['.', '-']).map_while(|number| number.parse::<u32>().ok());

@@ -106,7 +106,7 @@ fn out_of_memory_hand_over_is_atomic(_: &Stage, scene: &Scene) -> Result<(), Fau
         let state = fs::read_to_string("/sys/module/mpu_next/parameters/state").unwrap_or_default();
         lists(&scene.b, "in a hand-over without memory, the list", &[scene.other.inside])?;
         match begun {
-            // Somebody was inside when it failed: it waits there, refused, to be unloaded.
+            // A caller was inside when it failed: the instance stays loaded, refused, until it is unloaded.
             true if state.contains("state=retired") => {
                 failed += 1;
                 unload_module("mpu_next")?;
@@ -151,7 +151,7 @@ fn insert_with(module: &str, chance: u64) -> Result<(u64, bool)> {
     Ok((chance - left, begun))
 }
 
-/// Refused, or nothing but what the caller is told when nothing fails: by the engine, or by the driver alone.
+/// Refused, or exactly what the caller gets when nothing fails: from the engine, or from the driver alone.
 fn honest(question: &str, answer: &Answer, known: &[&Answer]) -> Result<(), Fault> {
     if answer.status != 0 || !answer.text.starts_with("ret=0 ") {
         return Ok(());
@@ -165,7 +165,7 @@ fn honest(question: &str, answer: &Answer, known: &[&Answer]) -> Result<(), Faul
     Ok(())
 }
 
-/// Where the driver is told to count one entry more than its table holds.
+/// The parameter that makes the driver count one entry more than its table holds.
 const MISCOUNTS: &str = "/sys/module/nvidia/parameters/overcounts";
 
 fn miscounting_driver_shows_no_foreign_pid(stage: &Stage, scene: &Scene) -> Result<(), Fault> {

@@ -41,12 +41,12 @@ pub const STORIES: &[Story] = &[
 
 fn killed_supervisor_loses_no_call(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
     under_load(stage, &|pid| {
-        // A caller that comes while it hangs, and before it dies, has handed over to nobody: whoever comes next takes it.
+        // No supervisor takes a caller that comes between the stop and the kill; the next supervisor takes it.
         must(&["kill", "-STOP", &pid.to_string()])?;
         let newcomer = spawn(&scene.b.entered(), &["nvctl", "pids"])?;
         std::thread::sleep(Duration::from_millis(100));
         must(&["kill", "-9", &pid.to_string()])?;
-        supervisor::until("nobody takes the killed supervisor's place", || {
+        supervisor::until("no process takes the killed supervisor's place", || {
             Ok(supervisor::pid()?.is_some_and(|new| new != pid))
         })?;
         exactly("to a newcomer, the list", &told(newcomer)?.pids(), &[scene.other.inside])
@@ -56,7 +56,7 @@ fn killed_supervisor_loses_no_call(stage: &Stage, scene: &Scene) -> Result<(), F
 fn restarted_supervisor_loses_no_call(stage: &Stage) -> Result<(), Fault> {
     under_load(stage, &|pid| {
         supervisor::tell("again\n")?;
-        Ok(supervisor::until("nobody takes the place of the supervisor that was told to make room", || {
+        Ok(supervisor::until("no process takes the place of the supervisor that makes room", || {
             Ok(supervisor::pid()?.is_some_and(|new| new != pid))
         })?)
     })
@@ -84,7 +84,7 @@ fn under_load(stage: &Stage, strike: &dyn Fn(u32) -> Result<(), Fault>) -> Resul
         right!(!text.contains("wrong"), "a call was lost or answered wrong: {text}");
         answered(&text, 30)?;
     }
-    nobody_inside(stage)?;
+    no_caller_inside(stage)?;
     own_list(&scene, "the list")
 }
 
@@ -171,7 +171,7 @@ fn one_keeper(stage: &Stage) -> Result<(), Fault> {
         format!("{} / {}", read("/run/up.1"), read("/run/up.2"))
     };
     right!(run(&["sh", "-c", both])?.status == 0, "of two starts at once one fails: {}", said());
-    // One that finds another tries for half a second: whoever looks has the lock as well.
+    // A start that finds another tries for half a second: a process that only looks holds the lock as well.
     std::thread::sleep(Duration::from_secs(2));
     right!(keepers() == 1, "two starts at once leave {} keepers: {}", keepers(), said());
     let container = stage.container("box")?;

@@ -161,7 +161,7 @@ fn residual(scene: &Scene, what: &str, how: &str) -> Result<(), Fault> {
 /// What the module says of itself in files that a container may have: while another container's caller is held in the driver.
 fn published(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
     scene.b.script("nvctl stall params 60 >/dev/null 2>&1 & echo $! >/tmp/held")?;
-    until("nobody is held in the driver", || Ok(stage.engine_state("holder").is_some()))?;
+    until("no caller is held in the driver", || Ok(stage.engine_state("holder").is_some()))?;
     scene.a.script("mkdir -p /tmp/sys; mount -t sysfs sysfs /tmp/sys")?;
     let state = scene.a.script("cat /tmp/sys/module/mpu/parameters/state")?;
     let told = Told::by(scene, 1, "--read /tmp/sys/module/mpu/parameters --read /tmp/sys/module/nvidia/parameters");

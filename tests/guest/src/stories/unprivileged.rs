@@ -10,7 +10,7 @@ pub const STORIES: &[Story] = &[
     story!(scene unprivileged_user_gets_same_answers, [1];
         "A user who is not root, in a container of root's, gets list, memory and sessions right."),
     story!(scene caller_privileges_stay_unchanged, [5];
-        "A list that needs a capability, a client of somebody else, a caller that has since changed users: each gets \
+        "A list that needs a capability, a client of another process, a caller that has since changed users: each gets \
         the driver's own yes or no.")
     .real(Real::Knob)
     .right("these are the driver's own answers"),
@@ -24,7 +24,7 @@ fn unprivileged_user_gets_same_answers(stage: &Stage, scene: &Scene) -> Result<(
     exactly("as a user, the list", &as_user(scene, &["pids"])?.pids(), &scene.own())?;
     let own = scene.first.inside.to_string();
     let told = as_user(scene, &["pidinfo", &own])?.one("mem")? >> 20;
-    right!(told == 80, "process {own} holds 80 MiB, a user is told of {told}");
+    right!(told == 80, "process {own} holds 80 MiB, a user gets {told}");
     if stage.release().is_some() {
         // A made-up GPU has no capture sessions.
         return Ok(());
@@ -42,7 +42,7 @@ fn caller_privileges_stay_unchanged(stage: &Stage, scene: &Scene) -> Result<(), 
         })();
         guarded(false)?;
         let [as_root, as_user] = answers?;
-        // A client of somebody else's; and one who was root when it made its own.
+        // A client of another process; and a caller that was root when it made its own client.
         let foreign = scene.a.ask(&["--client", FOREIGN_CLIENT, "pids"])?.status;
         let was_root = scene.a.ask(&["--as", "1000", "pids"])?.status;
         Ok::<_, Fault>([as_root, as_user, foreign, was_root])

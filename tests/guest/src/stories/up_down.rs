@@ -39,7 +39,7 @@ fn up_status_down_control_the_module(stage: &Stage, scene: &Scene) -> Result<(),
     right!(answer(&status)?["up"] == false, "nothing is loaded, status says {}", status.out);
     let up = run(&["mpu", "up", "--module", "/mpu/mpu.ko", "--json"])?;
     right!(up.status == 0, "up ends with {}: {} {}", up.status, up.out, up.err);
-    // Nobody in a container has asked since it was loaded: what was seen to be translated is what `up` itself asked for.
+    // No container has asked since the module was loaded: the translation that was seen is the one that `up` asked for.
     right!(answer(&up)?["module_state"]["state"] == "armed", "up says {}", up.out);
     right!(answer(&up)?["proof"]["result"] == "seen", "up says {}", up.out);
     right!(stage.engine_state("state").as_deref() == Some("armed"), "after up the module is not armed");
@@ -66,7 +66,7 @@ fn refused_command_changes_nothing(stage: &Stage) -> Result<(), Fault> {
     stage.clear_scene();
     stage.unload_engine()?;
     let up = ["mpu", "up", "--module", "/mpu/mpu.ko"];
-    refused(stage, "not root", &as_nobody(&up)?, 4)?;
+    refused(stage, "not root", &as_unprivileged(&up)?, 4)?;
     refused(stage, "no such command", &run(&["mpu", "sideways"])?, 2)?;
     refused(stage, "no module at that path", &run(&["mpu", "up", "--module", "/nothing.ko"])?, 3)?;
     refused(stage, "no kernel headers", &run(&["mpu", "up", "--engine", "module"])?, 3)?;
@@ -75,7 +75,7 @@ fn refused_command_changes_nothing(stage: &Stage) -> Result<(), Fault> {
     refused(stage, "no driver to probe", &run(&["mpu", "probe"])?, 3)?;
     stage.load_driver(&[])?;
     stage.load_engine()?;
-    let down = as_nobody(&["mpu", "down"])?;
+    let down = as_unprivileged(&["mpu", "down"])?;
     right!(down.status == 4, "not root: down ends with {}: {} {}", down.status, down.out, down.err);
     right!(stage.engine_state("state").as_deref() == Some("placed"), "not root, and down unloaded the module");
     Ok(())
@@ -88,7 +88,7 @@ fn refused(stage: &Stage, why: &str, done: &Output, code: i32) -> Result<(), Fau
     Ok(())
 }
 
-fn as_nobody(words: &[&str]) -> Result<Output> {
+fn as_unprivileged(words: &[&str]) -> Result<Output> {
     let mut command = Command::new(words[0]);
     let done = command.args(&words[1..]).uid(65534).gid(65534).output().context("cannot start mpu")?;
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();

@@ -21,7 +21,7 @@ fn ways(stage: &Stage) -> Result<[Vec<&'static str>; 2], Fault> {
 pub const STORIES: &[Story] = &[
     story!(scene redirect_parameter_selects_the_method, [5, 7];
         "Direct calls and a handler, each that the kernel has, by the module's parameter `redirect`: the state names \
-        it, lists are right, another instance takes over and keeps it, and one that was told the other way is \
+        it, lists are right, another instance takes over and keeps it, and one loaded with the other way is \
         refused and changes nothing.")
     .module("its redirects")
     .of_the_kernel()
@@ -54,7 +54,10 @@ fn redirect_parameter_selects_the_method(stage: &Stage, scene: &Scene) -> Result
         unload_module("mpu")?;
     }
     stage.load_engine()?;
-    right!(taken.iter().all(|loaded| loaded.status != 0), "a way was taken that nobody knows or this kernel lacks");
+    right!(
+        taken.iter().all(|loaded| loaded.status != 0),
+        "the module took a way that it does not know or this kernel lacks"
+    );
     verdict
 }
 
@@ -66,13 +69,10 @@ fn by(stage: &Stage, scene: &Scene, way: &str, other: &str) -> Result<(), Fault>
         said_by("mpu", way)?;
         right_list("loaded")?;
         let refused = told("mpu_next", other)?;
-        right!(refused.status != 0, "an instance that was told {other} took over from one by {way}");
+        right!(refused.status != 0, "an instance loaded with {other} took over from one by {way}");
         said_by("mpu", way)?;
         right_list("after a refused hand-over")?;
-        right!(
-            told("mpu_next", "auto")?.status == 0,
-            "an instance that was told nothing does not take over from {way}"
-        );
+        right!(told("mpu_next", "auto")?.status == 0, "an instance loaded with auto does not take over from {way}");
         let taken = said_by("mpu_next", way).and_then(|()| right_list("taken over"));
         unload_module("mpu")?;
         let back = told("mpu", way)?.status == 0;
@@ -133,7 +133,7 @@ fn heir_goes(scene: &Scene, spins: &[String; 2], way: &str) -> Result<(), Fault>
     let said = String::from_utf8_lossy(&said.stdout);
     right!(ended?.is_none(), "{way}: while an instance went, the host's caller ended: {said}");
     right!(!text.contains("wrong"), "{way}: while an instance went, an answer was neither's: {text}");
-    right!(text.contains("matched"), "{way}: nobody in the container was answered: {text}");
+    right!(text.contains("matched"), "{way}: no caller in the container was answered: {text}");
     Ok(())
 }
 

@@ -70,7 +70,7 @@ fn circles_are_found() {
 }
 
 #[test]
-fn every_spelling_of_an_import_is_read() {
+fn every_spelling_of_import_is_read() {
     let files: Files = &[
         ("lib.rs", "mod a; mod b; mod c; mod d; mod e; mod f; mod g; mod inline { mod h; use super::a::*; }"),
         ("a.rs", "use crate::{b::{self, B as Other}, c}; fn f() { c::f(); }"),
@@ -106,7 +106,7 @@ fn imports_in_macros_are_read() {
 }
 
 #[test]
-fn reexports_lead_to_the_definition() {
+fn reexports_lead_to_definition() {
     let files: Files = &[
         ("lib.rs", "mod room; mod a; mod b;"),
         ("room/mod.rs", "mod deep; mod wide; pub use deep::{Thing, Other as Named}; pub use wide::*; pub struct Own;"),

@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn a_real_cgroup_is_opened_and_closed_again() {
+    fn real_cgroup_is_opened_and_closed_again() {
         let root = Path::new("/sys/fs/cgroup/devices");
         let cgroup = root.join(format!("mpu-v1-{}", std::process::id()));
         if fs::create_dir(&cgroup).is_err() {

@@ -114,7 +114,7 @@ mod tests {
     use std::process::Command;
 
     #[test]
-    fn cruns_scope_is_the_containers_own() {
+    fn cruns_scope_is_containers_own() {
         let own = |path| own(Path::new(path)).map(|path| path.to_str().unwrap().to_owned()).collect::<Vec<_>>();
         assert_eq!(own("/c/libpod-1.scope/container"), ["/c/libpod-1.scope/container", "/c/libpod-1.scope"]);
         assert_eq!(own("/c/pod.slice/container"), ["/c/pod.slice/container"]);
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_real_cgroup_is_opened_for_the_devices_and_closed_again() {
+    fn real_cgroup_is_opened_for_devices_and_closed_again() {
         const ALLOW_OVERRIDE: u32 = 1;
         let old = program::always(0);
         for (programs, flags) in [(1, sys::ALLOW_MULTI), (2, sys::ALLOW_MULTI), (1, 0), (1, ALLOW_OVERRIDE)] {
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_runtimes_own_rules_stay_in_force() {
+    fn runtimes_own_rules_stay_in_force() {
         // As runtimes write it: half a word of the question for the kind, and rules one after the other. It allows
         // /dev/zero alone.
         let zero = numbers("/dev/zero");

@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn the_distribution_decides_the_folders() {
+    fn distribution_decides_folders() {
         let (debian, _) = folders(&["etc/debian_version", "usr/lib64/x"]);
         assert_eq!(debian, format!("/usr/lib/{}-linux-gnu", std::env::consts::ARCH));
         assert_eq!(folders(&["usr/lib64/x", "usr/lib/x"]), ("/usr/lib64".into(), "/usr/lib".into()));
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn the_images_libraries_are_chosen_by_release() {
+    fn images_libraries_are_chosen_by_release() {
         let old = "usr/local/cuda-12/compat/libcuda.so.470.1";
         let same = "usr/local/cuda-12/compat/libcuda.so.550.54.15";
         let new = "usr/local/cuda-12/compat/libnvidia-ptxjitcompiler.so.580.1.2";
@@ -138,7 +138,7 @@ mod tests {
 
     /// Each would be an open file and a mount, outside the container's cgroup.
     #[test]
-    fn an_image_with_thousands_of_libraries_is_refused() {
+    fn image_with_thousands_of_libraries_is_refused() {
         let names: Vec<String> = (0..100).map(|number| format!("usr/local/cuda/compat/lib{number}.so.999.1")).collect();
         let files: Vec<&str> = names.iter().map(String::as_str).collect();
         assert_eq!(compat(&root(&files[..64]).1, CompatMode::Mount, "550.1").unwrap().len(), 64);
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn links_out_of_the_image_lead_nowhere() {
+    fn links_out_of_image_lead_nowhere() {
         let outside = tempfile::tempdir().unwrap();
         fs::write(outside.path().join("libcuda.so.999.1"), "").unwrap();
         let (folder, root) = root(&["usr/local/cuda/x"]);

@@ -216,7 +216,7 @@ impl<'a> Placed<'a> {
         Ok(kind && parent.identity()?.0 != target.identity()?.0)
     }
 
-    /// Takes everything out again. What cannot be is said and left.
+    /// Takes everything out again. Reports each part that cannot be taken out, and leaves it.
     pub fn undo(self) {
         for step in self.steps.into_iter().rev() {
             let (what, undone) = match step {

@@ -111,7 +111,7 @@ fn each_capability_brings_its_files() {
 }
 
 #[test]
-fn a_new_library_comes_with_all_capabilities_only() {
+fn new_library_comes_with_all_capabilities_only() {
     let has_new = |capabilities| {
         let found = files(&host(), capabilities).expect("files");
         found.libraries.iter().any(|library| library.soname == "libnvidia-new.so.1")
@@ -142,7 +142,7 @@ fn linker_cache_leads_to_unusual_folders() {
 }
 
 #[test]
-fn a_link_never_leads_out_of_the_root() {
+fn link_never_leads_out_of_root() {
     let host = host();
     let outside = tempfile::tempdir().expect("a folder");
     let name = format!("libnvidia-cfg.so.{VERSION}");

@@ -27,7 +27,7 @@ const SECTION: &str = ".note.cuda.fwd_compatibility";
 const TEXT: &[u8] = br#"{"CUDA version": "12.9", "driver": [535, 550, 570, 575], "device": [7, 8]}"#;
 
 #[test]
-fn a_note_is_read() {
+fn note_is_read() {
     let expected = Note { cuda: "12.9".into(), branches: vec![535, 550, 570, 575] };
     assert_eq!(note(library(SECTION, b"NVIDIA Corporation", TEXT).as_slice()), Some(expected));
     assert_eq!(note(library(SECTION, b"Another vendor", TEXT).as_slice()), None);
@@ -48,7 +48,7 @@ fn a_note_is_read() {
 
 /// A table of sections costs the image nothing, and each name in it up to 4 KiB of our memory.
 #[test]
-fn a_library_of_thousands_of_sections_has_no_note() {
+fn library_of_thousands_of_sections_has_no_note() {
     let with = |more: usize| {
         let mut file = Object::new(BinaryFormat::Elf, Architecture::X86_64, Endianness::Little);
         for number in 0..more {
@@ -83,7 +83,7 @@ fn spoiled_libraries_have_no_note_and_do_no_harm() {
 
 /// Host driver, host CUDA, whether the image's 575.57.08 is used: with its note, and without one.
 #[test]
-fn the_newer_one_is_used_where_it_can_work() {
+fn newer_one_is_used_where_it_can_work() {
     let cases = [
         // The branch is in the note, and older.
         ("570.211.01", "", true, true),

@@ -37,7 +37,7 @@ fn rootless(host: &Host) -> bool {
 }
 
 #[test]
-fn apptainer_gives_the_gpu_asked_for() {
+fn apptainer_gives_gpu_asked_for() {
     let Some(host) = start() else { return };
     let before = host.changes();
     has_nothing(&exec(&host, "", "/tmp/img").1, "plain");
@@ -67,7 +67,7 @@ fn apptainer_gives_the_gpu_asked_for() {
 }
 
 #[test]
-fn apptainer_and_the_ldconfigs_of_hosts() {
+fn apptainer_and_ldconfigs_of_hosts() {
     let Some(host) = start() else { return };
     // Ubuntu's: a script, and the program beside it.
     let script = |program: &str| {

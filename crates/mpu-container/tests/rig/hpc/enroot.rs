@@ -60,7 +60,7 @@ pub fn script(environment: &[&str]) -> String {
 }
 
 #[test]
-fn enroot_s_hook_gives_a_user_s_container_its_gpu() {
+fn enroot_s_hook_gives_user_s_container_its_gpu() {
     let Some(host) = Host::start(Driver::Tools("hpc", 2)) else { return };
     set_up(&host, 1000);
     let user = |environment: &[&str], before: &str| {

@@ -73,7 +73,7 @@ fn changed_sources_or_headers_build_anew() {
 }
 
 #[test]
-fn failed_build_keeps_its_log_and_the_old_module() {
+fn failed_build_keeps_its_log_and_old_module() {
     let mut rig = Rig::new(BUILDS);
     let kept = rig.build().expect("built").path;
     rig.sources.files[0].1.push(b'#');
@@ -93,7 +93,7 @@ fn failed_build_keeps_its_log_and_the_old_module() {
 }
 
 #[test]
-fn make_is_called_for_this_kernel_and_compiler_in_a_clean_environment() {
+fn make_is_called_for_this_kernel_and_compiler_in_clean_environment() {
     let rig = Rig::new(&format!("env >\"$0.env\"; echo \"$@\" >\"$0.args\"; {BUILDS}"));
     rig.build().expect("built");
     let text = |name| rig.fake.host().text(name).expect("written");
@@ -118,7 +118,7 @@ fn first_error_tells_most() {
 }
 
 #[test]
-fn large_machine_builds_within_the_agents_memory() {
+fn large_machine_builds_within_agents_memory() {
     assert_eq!([1, 2, 4, 224].map(jobs), [1, 2, 4, 4]);
 }
 

@@ -5,7 +5,7 @@ use mpu_host::explain::Explain;
 use mpu_host::host::fake::{CONFIG, FakeHost, RELEASE};
 
 #[test]
-fn tools_of_a_host_in_order_are_found() {
+fn tools_of_host_in_order_are_found() {
     let fake = FakeHost::in_order();
     let host = fake.host();
     let found = toolchain(&host, &kernel(&host).expect("fit")).expect("everything is there");
@@ -21,7 +21,7 @@ fn tools_of_a_host_in_order_are_found() {
 }
 
 #[test]
-fn a_signed_module_passes_lockdown() {
+fn signed_module_passes_lockdown() {
     let fake = FakeHost::in_order();
     fake.write("/sys/kernel/security/lockdown", "none [integrity] confidentiality");
     fake.write("/sys/module/module/parameters/sig_enforce", "Y");
@@ -29,7 +29,7 @@ fn a_signed_module_passes_lockdown() {
 }
 
 #[test]
-fn the_kernels_own_compiler_comes_first() {
+fn kernels_own_compiler_comes_first() {
     let fake = FakeHost::in_order();
     fake.tool("gcc", "exit 0");
     let host = fake.host();
@@ -53,7 +53,7 @@ fn the_kernels_own_compiler_comes_first() {
 }
 
 #[test]
-fn fixes_name_the_package() {
+fn fixes_name_package() {
     let fake = FakeHost::in_order();
     fake.remove(&format!("/lib/modules/{RELEASE}/build"));
     let unfit = toolchain(&fake.host(), RELEASE).expect_err("no headers");
@@ -61,7 +61,7 @@ fn fixes_name_the_package() {
 }
 
 #[test]
-fn pahole_is_wanted_where_the_kernel_would_run_it() {
+fn pahole_is_wanted_where_kernel_would_run_it() {
     let fake = FakeHost::in_order();
     let build = format!("/lib/modules/{RELEASE}/build");
     fake.write(&format!("{build}/.config"), &format!("{CONFIG}CONFIG_DEBUG_INFO_BTF_MODULES=y\n"));
@@ -80,7 +80,7 @@ fn pahole_is_wanted_where_the_kernel_would_run_it() {
 }
 
 #[test]
-fn a_kernels_number_is_no_reason() {
+fn kernels_number_is_no_reason() {
     for release in ["5.4.0-216-generic", "4.18.0-147.el8.x86_64"] {
         let fake = FakeHost::in_order();
         fake.write("/proc/sys/kernel/osrelease", release);

@@ -229,7 +229,7 @@ fn module_for_another_kernel_is_not_kept() {
 }
 
 #[test]
-fn a_failed_build_names_its_log_and_the_next_one_works() {
+fn failed_build_names_its_log_and_next_one_works() {
     let rig = Rig::new();
     rig.fake.tool("make", "echo 'mpu_main.c:1:1: error: no such thing' >&2; exit 2");
     assert_eq!(rig.fails(&rig.options(), "no such thing"), "build_failed");

@@ -20,7 +20,7 @@ fn check(files: &[(&str, &str)], expected: Presence) {
 }
 
 #[test]
-fn presence_follows_the_state_file() {
+fn presence_follows_state_file() {
     let live = ("initstate", "live\n");
     check(&[], Presence::Absent);
     check(&[live, ("parameters/state", ARMED)], Presence::Ours);

@@ -113,7 +113,7 @@ fn caller_inside_is_named_and_blocks_unload() {
 }
 
 #[test]
-fn long_wait_is_several_of_a_minute() {
+fn long_wait_is_several_of_minute() {
     let fake = FakeHost::in_order();
     let kernel = held(&fake);
     kernel.retires.borrow_mut().extend([libc::EBUSY, libc::EBUSY]);

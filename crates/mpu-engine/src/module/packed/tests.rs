@@ -77,7 +77,7 @@ fn failed_unpack_keeps_previous_module() {
 
 /// A process that reads the store while others unpack finds both files, whole, at every moment.
 #[test]
-fn unpackers_do_not_disturb_each_other_or_a_reader() {
+fn unpackers_do_not_disturb_each_other_or_reader() {
     let fake = in_order();
     let text = "m".repeat(300_000);
     fake.write(PACKED, &text);

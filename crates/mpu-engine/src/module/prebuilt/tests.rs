@@ -19,7 +19,7 @@ fn in_order() -> (FakeHost, PathBuf) {
 }
 
 #[test]
-fn one_of_this_version_and_kernel_is_taken_and_the_hosts_own_folder_comes_first() {
+fn one_of_this_version_and_kernel_is_taken_and_hosts_own_folder_comes_first() {
     let fake = FakeHost::in_order();
     assert_eq!(find(&fake.host(), RELEASE, all), Found::default());
     for folder in FOLDERS.iter().rev() {
@@ -33,7 +33,7 @@ fn one_of_this_version_and_kernel_is_taken_and_the_hosts_own_folder_comes_first(
 
 /// Each change to the file, and the reason it is passed over for.
 #[test]
-fn each_reason_passes_one_over_and_the_next_is_taken() {
+fn each_reason_passes_one_over_and_next_is_taken() {
     let mode = |bits| move |_: &FakeHost, path: &Path| chmod(path, bits);
     type Harm = Box<dyn Fn(&FakeHost, &Path)>;
     let cases: Vec<(&str, Harm)> = vec![
@@ -102,7 +102,7 @@ fn chmod(path: &Path, mode: u32) {
 }
 
 #[test]
-fn links_within_the_folder_are_followed() {
+fn links_within_folder_are_followed() {
     let (fake, path) = in_order();
     let folder = path.parent().expect("a folder");
     fs::rename(folder, folder.with_file_name("kept")).expect("moved");
@@ -111,7 +111,7 @@ fn links_within_the_folder_are_followed() {
 }
 
 #[test]
-fn packed_ones_are_unpacked_and_a_lack_of_the_tool_is_said() {
+fn packed_ones_are_unpacked_and_lack_of_tool_is_said() {
     let (fake, path) = in_order();
     for name in ["mpu.ko", NEXT] {
         let plain = path.with_file_name(name);
@@ -183,7 +183,7 @@ fn put_installed(fake: &FakeHost, path: &str, version: &str) {
 }
 
 #[test]
-fn a_module_of_this_version_is_found_where_dkms_puts_it() {
+fn module_of_this_version_is_found_where_dkms_puts_it() {
     for folder in INSTALLED {
         let fake = FakeHost::in_order();
         assert_eq!(find_installed(&fake.host(), RELEASE), Found::default());
@@ -201,7 +201,7 @@ fn a_module_of_this_version_is_found_where_dkms_puts_it() {
 }
 
 #[test]
-fn packed_installed_modules_are_found_without_a_trace() {
+fn packed_installed_modules_are_found_without_trace() {
     let fake = FakeHost::in_order();
     fake.tool("zstd", "exec /bin/cat");
     let path = format!("/lib/modules/{RELEASE}/updates/dkms/mpu.ko.zst");

@@ -66,7 +66,7 @@ fn running_module_state_decides_action() {
 }
 
 #[test]
-fn foreign_twin_stops_only_the_swap() {
+fn foreign_twin_stops_only_swap() {
     let s = Setup::new();
     foreign::fake::load(&s.fake, "mpu_next");
     s.fake.write(STATE, "version=0.0.9\nstate=armed\n");
@@ -128,7 +128,7 @@ fn kept_module_needs_no_tools_and_is_built_anew_once() {
 }
 
 #[test]
-fn locked_kernel_gets_modules_signed_with_the_owners_key() {
+fn locked_kernel_gets_modules_signed_with_owners_key() {
     const BUILDS_BOTH: &str =
         r#"for a; do case $a in M=*) for m in mpu mpu_next; do echo $m >"${a#M=}/$m.ko"; done;; esac; done"#;
     const SIGNS: &str = "printf '~Module signature appended~\\n' >>\"$4\"";

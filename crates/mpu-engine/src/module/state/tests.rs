@@ -5,7 +5,7 @@ use mpu_host::explain::Explain;
 use mpu_host::host::fake::FakeHost;
 
 #[test]
-fn an_armed_module_is_read() {
+fn armed_module_is_read() {
     let state = parse(Instance::Mpu, ARMED).expect("a state");
     assert_eq!(state.phase, Phase::Armed);
     assert_eq!(
@@ -42,14 +42,14 @@ fn format_2_state_has_argument_and_holders() {
 }
 
 #[test]
-fn a_waiting_module_has_no_driver_and_no_hooks() {
+fn waiting_module_has_no_driver_and_no_hooks() {
     let state =
         parse(Instance::Mpu, "version=0.1.0\nabi=1\nstate=waiting\ndriver=-\nhooks=\ninside=0\n").expect("a state");
     assert_eq!((state.phase, state.driver, state.hooks.len()), (Phase::Waiting, None, 0));
 }
 
 #[test]
-fn a_refusal_names_symbol_and_errno() {
+fn refusal_names_symbol_and_errno() {
     for (text, symbol, errno) in [("os_find_ns_pid:-16", "os_find_ns_pid", 16), ("os_is_init_ns:2", "os_is_init_ns", 2)]
     {
         let state = parse(Instance::Mpu, &format!("version=0.1.0\nstate=refused\nrefused={text}\n")).expect("a state");
@@ -65,13 +65,13 @@ fn missing_lines_are_named() {
 }
 
 #[test]
-fn a_newer_modules_words_are_kept() {
+fn newer_modules_words_are_kept() {
     let state = parse(Instance::Mpu, "version=9\nstate=resting\nmood=good\n").expect("a state");
     assert_eq!(state.phase, Phase::Other("resting".to_string()));
 }
 
 #[test]
-fn counters_keep_the_modules_order() {
+fn counters_keep_modules_order() {
     let text = "translated.GPU_GET_PIDS=7\ntranslated.GPU_GET_PID_INFO=0\npassed.unknown_size=2\nnew.kind=1\nbroken\n";
     let expect = Counters {
         translated: vec![("GPU_GET_PIDS".to_string(), 7), ("GPU_GET_PID_INFO".to_string(), 0)],
@@ -81,7 +81,7 @@ fn counters_keep_the_modules_order() {
 }
 
 #[test]
-fn every_reason_has_a_sentence() {
+fn every_reason_has_sentence() {
     for reason in mpu_core::Reason::ALL {
         assert!(explain_reason(reason.name()).is_some_and(|s| s.len() > 20), "{}", reason.name());
     }

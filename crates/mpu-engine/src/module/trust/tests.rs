@@ -35,7 +35,7 @@ fn root(fake: &FakeHost) -> PathBuf {
 }
 
 #[test]
-fn links_are_followed_to_a_path_without_any() {
+fn links_are_followed_to_path_without_any() {
     let fake = in_order();
     link(&fake, "../a/b", "/opt/lib");
     link(&fake, fake.host().at("/opt/lib"), "/opt/absolute");
@@ -55,7 +55,7 @@ fn links_are_followed_to_a_path_without_any() {
 }
 
 #[test]
-fn every_folder_on_the_way_is_looked_at() {
+fn every_folder_on_way_is_looked_at() {
     for (folder, holder) in [("/opt/lib", "/opt"), ("/opt/lib", "/a"), ("/opt/lib", "/a/b"), ("/opt/via", "/mid")] {
         let fake = in_order();
         fake.write("/mid/x", "");

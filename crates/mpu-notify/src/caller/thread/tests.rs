@@ -4,7 +4,7 @@ use super::*;
 use rustix::thread::Gid;
 
 #[test]
-fn caller_rights_match_the_kernels_status() {
+fn caller_rights_match_kernels_status() {
     let mut caller = Caller::of(Tid::of_this_thread(), None).expect("our own folder");
     let (rights, process) = caller.rights(own_user_namespace().expect("ours").0).expect("our own status");
     assert_eq!((rights.uid, rights.gid), (rustix::process::geteuid(), rustix::process::getegid()));

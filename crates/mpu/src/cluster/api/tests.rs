@@ -85,7 +85,7 @@ fn event() -> Event {
 }
 
 #[test]
-fn labels_are_read_with_the_token_of_now() {
+fn labels_are_read_with_token_of_now() {
     let server = server("127.0.0.1", 200, r#"{"kind":"PartialObjectMetadata","metadata":{"labels":{"a/b":"c"}}}"#);
     let pod = server.pod("127.0.0.1");
     assert_eq!(pod.labels().unwrap(), BTreeMap::from([("a/b".to_string(), "c".to_string())]));
@@ -98,7 +98,7 @@ fn labels_are_read_with_the_token_of_now() {
 }
 
 #[test]
-fn an_event_is_applied_to_one_object() {
+fn event_is_applied_to_one_object() {
     let server = server("localhost", 201, "{}");
     server.pod("localhost").event(&event()).unwrap();
     let came = server.came.lock().unwrap();
@@ -110,7 +110,7 @@ fn an_event_is_applied_to_one_object() {
 }
 
 #[test]
-fn a_refusal_has_the_servers_words_and_no_escapes_of_them() {
+fn refusal_has_servers_words_and_no_escapes_of_them() {
     let answer = "{\"kind\":\"Status\",\"message\":\"nodes is \\u001b[2Jforbidden\"}";
     let server = server("127.0.0.1", 403, answer);
     let error = server.pod("127.0.0.1").labels().unwrap_err().to_string();
@@ -120,7 +120,7 @@ fn a_refusal_has_the_servers_words_and_no_escapes_of_them() {
 }
 
 #[test]
-fn a_server_of_another_authority_or_name_never_sees_the_token() {
+fn server_of_another_authority_or_name_never_sees_token() {
     let (ours, other) = (server("127.0.0.1", 200, "{}"), server("127.0.0.1", 200, "{}"));
     let impostor = Server { port: other.port, came: other.came.clone(), credentials: ours.credentials };
     let error = impostor.pod("127.0.0.1").labels().unwrap_err();
@@ -136,7 +136,7 @@ fn a_server_of_another_authority_or_name_never_sees_the_token() {
 }
 
 #[test]
-fn malformed_api_answer_is_an_error() {
+fn malformed_api_answer_is_error() {
     for answer in ["", "{", "[]", "{\"metadata\":{\"labels\":{\"a\":1}}}", "<html>"] {
         let error = server("127.0.0.1", 200, answer).pod("127.0.0.1").labels().unwrap_err();
         assert!(matches!(error, ClusterError::Answer(_)), "{answer:?}: {error}");
@@ -184,7 +184,7 @@ fn unusable_credential_files_are_named() {
 }
 
 #[test]
-fn a_pod_without_an_api_server_or_with_a_hostile_node_name_has_none() {
+fn pod_without_api_server_or_with_hostile_node_name_has_none() {
     let in_cluster = |_: &str| Some("443".to_string());
     let of = |node: &str| ApiServer::of_pod(Path::new("/x"), node, in_cluster);
     assert!(matches!(ApiServer::of_pod(Path::new("/x"), "a", |_| None), Err(ClusterError::NoAddress)));

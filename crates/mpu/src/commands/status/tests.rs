@@ -117,7 +117,7 @@ fn plugin(standing: Standing) -> Plugin {
 }
 
 #[test]
-fn how_plugins_stand_is_a_line_for_each() {
+fn how_plugins_stand_is_line_for_each() {
     let fake = FakeHost::in_order();
     let _supervisor = FakeSupervisor::on(&fake, fake::state(&["a"]));
     let mut status = status(&fake.host(), cannot).expect("a status");
@@ -170,7 +170,7 @@ fn status_shows_holders_argument_and_orphans() {
 }
 
 #[test]
-fn state_decides_about_the_exit_code() {
+fn state_decides_about_exit_code() {
     let tracing = "kernel.ftrace_enabled";
     for (state, breakage, exit, said) in [
         ("stuck", "", Exit::Failed, "only a reboot helps"),

@@ -116,7 +116,7 @@ fn missing_rights_are_said_before_anything_else() {
 }
 
 #[test]
-fn without_a_driver_it_waits() {
+fn without_driver_it_waits() {
     let s = Setup::new();
     s.fake.remove("/sys/module/nvidia");
     let done = up(&s, &FakeKernel::taking(&s.fake, "version=0.1.0\nstate=waiting\nhooks=\ninside=0\n")).expect("up");
@@ -134,7 +134,7 @@ fn refused_redirect_leaves_no_module_or_record() {
 }
 
 #[test]
-fn building_alone_needs_no_rights_and_a_given_module_no_tools() {
+fn building_alone_needs_no_rights_and_given_module_no_tools() {
     let s = Setup::new();
     s.fake.write("/proc/self/status", "CapEff:\t0000000000000000\n");
     s.fake.write("/sys/kernel/security/lockdown", "none [integrity] confidentiality");
@@ -184,7 +184,7 @@ fn other_version_is_replaced_when_asked() {
 }
 
 #[test]
-fn locked_kernel_gets_the_other_engine_and_the_reason() {
+fn locked_kernel_gets_the_other_engine_and_reason() {
     let s = Setup::new();
     let _supervisor = supervised(&s, &["a"]);
     s.fake.write("/sys/kernel/security/lockdown", "none [integrity] confidentiality");
@@ -196,7 +196,7 @@ fn locked_kernel_gets_the_other_engine_and_the_reason() {
 }
 
 #[test]
-fn untrusted_signature_is_a_reason_for_the_other_engine_unless_the_module_was_asked_for() {
+fn untrusted_signature_is_reason_for_the_other_engine_unless_module_was_asked_for() {
     let s = Setup::new();
     let _supervisor = supervised(&s, &[]);
     let refusing = s.kernel();
@@ -236,7 +236,7 @@ fn switching_leaves_one_engine() {
 }
 
 #[test]
-fn unknown_driver_is_refused_only_where_the_configuration_says_so() {
+fn unknown_driver_is_refused_only_where_configuration_says_so() {
     let s = Setup::new();
     s.fake.write("/sys/module/nvidia/version", "700.10\n");
     let done = up(&s, &s.kernel()).expect("up");
@@ -256,7 +256,7 @@ fn unknown_driver_is_refused_only_where_the_configuration_says_so() {
 }
 
 #[test]
-fn plugin_is_started_with_the_notify_engine_where_the_configuration_wants_it() {
+fn plugin_is_started_with_notify_engine_where_configuration_wants_it() {
     let s = Setup::new();
     let _supervisor = FakeSupervisor::on(&s.fake, fake::state(&[]));
     let note = |config: &str| {

@@ -59,7 +59,7 @@ fn typing_filters_at_once_and_escape_drops_it() {
 }
 
 #[test]
-fn keys_end_and_pause_and_change_the_pace() {
+fn keys_end_and_pause_and_change_pace() {
     let mut app = app();
     let key = |app: &mut App, c, modifiers| app.key(KeyEvent::new(KeyCode::Char(c), modifiers));
     assert_eq!(key(&mut app, 'p', KeyModifiers::NONE), Step::Pace);
@@ -76,7 +76,7 @@ fn keys_end_and_pause_and_change_the_pace() {
 }
 
 #[test]
-fn the_selected_process_stays_so_while_rows_move() {
+fn selected_process_stays_so_while_rows_move() {
     let mut app = app();
     press(&mut app, "jj");
     assert_eq!(app.selected, Some(1));
@@ -93,7 +93,7 @@ fn the_selected_process_stays_so_while_rows_move() {
 }
 
 #[test]
-fn a_failed_look_keeps_the_picture_and_says_so() {
+fn failed_look_keeps_picture_and_says_so() {
     let mut app = app();
     app.look(Err("the driver is gone".to_string()));
     assert_eq!((pids(&app).len(), app.trouble.as_deref()), (3, Some("the driver is gone")));
@@ -102,7 +102,7 @@ fn a_failed_look_keeps_the_picture_and_says_so() {
 }
 
 #[test]
-fn history_has_an_end() {
+fn history_has_end() {
     let mut app = app();
     for _ in 0..2000 {
         app.look(Ok(seen()));
@@ -111,7 +111,7 @@ fn history_has_an_end() {
 }
 
 #[test]
-fn the_window_follows_the_selection() {
+fn window_follows_selection() {
     let mut app = app();
     app.scroll(2);
     assert_eq!(app.first, 0);

@@ -46,7 +46,7 @@ q end  / filter  s sort  r reverse  p pause  w wide  ? help";
 }
 
 #[test]
-fn eighty_columns_are_enough_for_a_gpu() {
+fn eighty_columns_are_enough_for_gpu() {
     let picture = picture(&mut app(), 80, 24);
     for line in picture.lines().filter(|line| line.contains("NVIDIA H200")) {
         assert!(line.contains("41°C  212/700 W"), "{picture}");
@@ -109,7 +109,7 @@ fn unreadable_gpu_shows_its_error() {
 }
 
 #[test]
-fn the_selected_row_is_in_the_picture() {
+fn selected_row_is_in_picture() {
     let mut app = app();
     for _ in 0..3 {
         press(&mut app, 'j');
