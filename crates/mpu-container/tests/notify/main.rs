@@ -89,10 +89,7 @@ fn other_ioctls_are_unchanged() {
             spec = host.spec(&["sweep"]);
             spec["linux"]["seccomp"] = profile;
             let swept = host.live(&spec, "");
-            swept.said(
-                &[format!("{}: {}", libc::EBADF, (1 << 22) - 1), format!("{ANSWER}: 1")],
-                "the calls reach the engine",
-            );
+            swept.said(&[format!("{}: {}", libc::EBADF, (1 << 22) - 1), format!("{ANSWER}: 1")], "is told");
             let calls: Vec<u64> = engine.calls().iter().map(|(_, request)| request & 0x3fff_00ff).collect();
             assert_eq!(calls, [0x0010_0052, 0x0010_00d3, 0x0020_002a], "{} {name}", host.runtime);
         }
@@ -121,7 +118,7 @@ fn user_namespace_calls_reach_engine() {
             let mapping = json!([{"containerID": 0, "hostID": 100_000, "size": 65536}]);
             spec["linux"]["uidMappings"] = mapping.clone();
             spec["linux"]["gidMappings"] = mapping;
-            host.live(&spec, "").said(&told(), "the calls reach the engine");
+            host.live(&spec, "").said(&told(), "is told");
             assert_eq!(engine.calls().len(), TOLD.len(), "{} {name}", host.runtime);
         }
     });
@@ -139,7 +136,7 @@ fn a_32_bit_program_is_no_way_round() {
             if ran.said.is_empty() {
                 return println!("skipped: this kernel runs no 32-bit programs");
             }
-            ran.said(&[format!("c020462a {ANSWER}"), format!("5413 {}", libc::EBADF)], "the calls reach the engine");
+            ran.said(&[format!("c020462a {ANSWER}"), format!("5413 {}", libc::EBADF)], "is told");
             assert_eq!(engine.calls(), [(host.name(), 0xc020_462a)], "{} {name}", host.runtime);
         }
     });

@@ -89,8 +89,9 @@ impl Presence {
     fn write(&mut self) {
         let Some(file) = &mut self.file else { return };
         let text = serde_json::to_string(&self.plugin).unwrap_or_default();
-        // Who reads in between finds no object, and looks again.
-        let written = file.set_len(0).and_then(|()| file.rewind()).and_then(|()| file.write_all(text.as_bytes()));
+        // Never shorter, by spaces behind it: a file that is cut first is empty for long on some file systems.
+        let room = file.metadata().map_or(0, |facts| facts.len() as usize);
+        let written = file.rewind().and_then(|()| file.write_all(format!("{text:room$}").as_bytes()));
         if written.is_err() {
             self.file = None;
         }
