@@ -405,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn tables_that_ask_for_room_or_repeat_are_marked() {
+    fn tables_asking_room_or_repeating_are_marked() {
         let table = |cmd, size| match find(ControlCmd(cmd), size).and_then(row).map(|row| row.layout) {
             Some(Layout::List(rows) | Layout::Embedded { inner: Inner::Rows(rows), .. }) => {
                 (rows.asks_room, rows.repeats)

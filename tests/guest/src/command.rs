@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn late_program_ends_with_all_that_it_has_started() {
+    fn late_program_ends_with_its_children() {
         let file = std::env::temp_dir().join(format!("mpu-late-{}", std::process::id()));
         // As busybox does it: a signal to the program alone.
         let script = format!("sleep 300 & echo $! > {}; kill -TERM $$", file.display());

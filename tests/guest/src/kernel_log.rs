@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn what_rig_says_is_no_complaint() {
+    fn rig_lines_are_no_complaint() {
         let text = "mpu: loading out-of-tree module taints kernel.
             mpu: module verification failed: signature and/or required key missing - tainting kernel
             FAULT_INJECTION: forcing a failure.
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn kernel_that_gave_up_on_its_locks_is_known() {
+    fn disabled_lockdep_is_found() {
         assert_eq!(
             watches_locks(" lock-classes:      1401 [max: 8192]\n debug_locks:                              1\n"),
             Some(true)

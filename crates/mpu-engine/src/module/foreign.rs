@@ -130,7 +130,8 @@ impl Foreign {
             self.files.iter().partition(|path| path.as_path() == Path::new(MODULES));
         let files: Vec<String> = files.iter().map(|path| path.display().to_string()).collect();
         let remove_files = (!files.is_empty()).then(|| format!("sudo rm {} && sudo depmod", files.join(" ")));
-        let remove_line = (!lines.is_empty()).then(|| format!("sudo sed -i '/^ *mpu *$/d' {MODULES}"));
+        let remove_line =
+            (!lines.is_empty()).then(|| format!("sudo sed -i '/^[[:space:]]*mpu[[:space:]]*$/d' {MODULES}"));
         let remove_dkms = self.dkms.iter().map(|entry| format!("sudo dkms remove {entry} --all"));
         let unload = self.loaded.iter().map(|name| format!("sudo rmmod {name}"));
         let up = (!self.loaded.is_empty()).then(|| "sudo mpu up".to_string());

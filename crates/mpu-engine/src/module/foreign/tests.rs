@@ -72,7 +72,8 @@ fn older_mpu_is_found_for_any_kernel_and_in_etc_modules() {
     let left = find(&fake.host());
     assert!(left.in_words().contains(others) && left.in_words().contains("/etc/modules"), "{}", left.in_words());
     // The file has lines of others: it is not removed.
-    let remove = format!("sudo rm {others} && sudo depmod && sudo sed -i '/^ *mpu *$/d' /etc/modules");
+    let remove =
+        format!("sudo rm {others} && sudo depmod && sudo sed -i '/^[[:space:]]*mpu[[:space:]]*$/d' /etc/modules");
     assert_eq!(left.fix(), format!("{remove}   # docs/moving.md"));
 }
 
