@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail};
 use crate::arch::Arch;
 use crate::outcome::Outcome;
 use crate::run::{output, run, say};
-use crate::{paths, setup};
+use crate::{lint, paths, setup};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -149,6 +149,7 @@ pub fn build(arch: Arch) -> Result<PathBuf> {
         .env_remove("RUSTC_WRAPPER")
         .env_remove("RUSTUP_TOOLCHAIN")
         .current_dir(paths::repo());
+    lint::keep_profiles(&mut command);
     run(&mut command).context("cannot build crates/mpu-kmod for the kernel")?;
     Ok(object)
 }

@@ -95,5 +95,15 @@ fn dependencies() -> Result<Option<Outcome>> {
 pub fn cargo() -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(paths::repo());
+    keep_profiles(&mut command);
     command
+}
+
+/// A person's environment must not change the profiles of Cargo.toml: with more code units, the module's object is none.
+pub fn keep_profiles(cargo: &mut Command) {
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("CARGO_PROFILE_") {
+            cargo.env_remove(name);
+        }
+    }
 }

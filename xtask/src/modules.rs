@@ -45,15 +45,15 @@ pub fn build(kernel: &Kernel, source: &Path, out: &Path, make_args: &[String]) -
     let sources = sources(source)?;
     let key = key(kernel, &sources, make_args);
     let kept = paths::cache(&format!("modules/{}", kernel.name))?.join(&key[..24]);
-    if !kept.join("done").exists() {
+    let kept = files::made(kept, |kept| kept.join("log").exists(), |partial| {
         say(format!(
             "building {} for {} {}",
             source.file_name().unwrap_or_default().to_string_lossy(),
             kernel.release,
             make_args.join(" ")
         ));
-        make(kernel, source, &sources, &kept, make_args)?;
-    }
+        make(kernel, source, &sources, partial, make_args)
+    })?;
     std::fs::create_dir_all(out)?;
     let mut files = Vec::new();
     for module in with_extension(&kept, "ko")? {
@@ -109,7 +109,6 @@ fn make(
     for (path, text) in sources {
         files::put(&work.join(path), text, 0o644)?;
     }
-    files::emptied(kept)?;
     let mut command = match kernel.build {
         Build::Here => {
             let mut command = run::command("make", ["-C"]);
@@ -136,8 +135,7 @@ fn make(
             std::fs::copy(&module, kept.join(module.file_name().unwrap_or_default()))?;
         }
     }
-    std::fs::remove_dir_all(&work)?;
-    Ok(std::fs::write(kept.join("done"), "")?)
+    Ok(std::fs::remove_dir_all(&work)?)
 }
 
 /// A command that runs its arguments inside the kernel's folder. A compiler needs /dev/null there; making the node takes root, and

@@ -4,6 +4,7 @@
 use anyhow::Result;
 
 use crate::client::{self, pids};
+use crate::command::must;
 use crate::container::Container;
 use crate::holder::Holder;
 use crate::stage::Stage;
@@ -42,18 +43,24 @@ fn show(stage: &Stage) -> Result<(), Fault> {
     tell("Before.  $ crun exec box nvidia-smi");
     let before = processes(&container)?;
     tell("");
-    tell("         $ insmod mpu.ko");
-    stage.load_engine()?;
-    tell(&format!("         mpu is {}", stage.engine_state("state").unwrap_or_else(|| "not loaded".to_owned())));
+    tell("         $ mpu up");
+    // A guest has no kernel headers: the module is one that was built elsewhere (docs/prebuilt.md).
+    let kept = format!("/usr/lib/mpu/modules/{}", kernel.trim());
+    std::fs::create_dir_all(&kept)?;
+    std::fs::copy("/mpu/mpu.ko", format!("{kept}/mpu.ko"))?;
+    command_output(&["mpu", "up"])?;
     tell("");
     tell("After.   $ crun exec box nvidia-smi");
     let after = processes(&container)?;
     tell("");
-    tell("On the host, nvidia-smi still shows everybody by the host's PIDs:");
+    tell("On the host, nvidia-smi still shows all processes by the host's PIDs:");
     let host = stage.host().table()?;
     for row in &host {
         tell(&format!("  PID {:<6} {:<24} {:>5} MiB", row.pid, row.name, row.mib.unwrap_or(0)));
     }
+    tell("");
+    tell("         $ mpu ps");
+    command_output(&["mpu", "ps"])?;
     right!(pids(&before) != own, "the table was right without MPU");
     right!(pids(&after) == own, "with MPU the table shows {:?}, the container's own are {own:?}", pids(&after));
     right!(host.iter().any(|row| row.pid == foreign.outside), "the host no longer sees its own processes");
@@ -66,6 +73,12 @@ fn processes(container: &Container) -> Result<Vec<client::Row>> {
     let part = shown.out.lines().skip_while(|line| !line.contains("Processes:"));
     part.for_each(|line| tell(&format!("  {line}")));
     client::table_rows(&shown.out)
+}
+
+/// Runs a command and shows what it prints. It must succeed.
+fn command_output(command: &[&str]) -> Result<()> {
+    must(command)?.lines().for_each(|line| tell(&format!("  {line}")));
+    Ok(())
 }
 
 fn place(name: &str, holder: &Holder, mib: u32) {
