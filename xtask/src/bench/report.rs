@@ -29,7 +29,9 @@ pub fn print(run: &Run) {
         }
     }
     for (caller, more) in CALLERS.iter().filter_map(|caller| Some((caller, per_question(run, caller)?))) {
-        println!("each `os_find_ns_pid` question of the driver in GET_PID_INFO (950 rows x 951 clients), {caller}: {more:+.0}");
+        println!(
+            "each `os_find_ns_pid` question of the driver in GET_PID_INFO (950 rows x 951 clients), {caller}: {more:+.0}"
+        );
     }
     if let Some(crowd) = run.crowd {
         println!("crowd: {crowd} processes, {} of them in {} other PID namespaces", CROWD.1, CROWD.0);
