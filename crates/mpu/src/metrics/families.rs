@@ -68,7 +68,7 @@ pub static INSIDE: Family = gauge("mpu_engine_callers", &["engine"], "Callers in
 pub static ORPHANS: Family = gauge(
     "mpu_engine_orphans",
     &["engine"],
-    "Callers, since the engine was loaded, whose task died inside the driver: each is a crash of the driver; absent \
+    "Callers whose task died inside the driver since the engine was loaded: each is a crash of the driver; absent \
         for the notify engine",
 );
 /// What the module goes by.
