@@ -105,7 +105,7 @@ pub static RESTARTS: Family = counter(
 pub static CPU: Family = counter(
     "mpu_engine_cpu_seconds_total",
     &["engine", "container"],
-    "Processor time of the notify engine for a container's calls; absent for the module, whose time is the caller's own",
+    "Processor time of the notify engine for a container's calls; absent for the module, because its work counts as the caller's time",
 );
 pub static HELD_BACK: Family = counter(
     "mpu_engine_held_back_seconds_total",
