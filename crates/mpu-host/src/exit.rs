@@ -50,11 +50,11 @@ impl Exit {
     /// What it means, for `--help` and the documentation.
     pub fn meaning(self) -> &'static str {
         match self {
-            Exit::Ok => "the command did what was asked for, or it was done already",
-            Exit::Failed => "something failed that this host should be able to do, or a check found a wrong answer",
+            Exit::Ok => "the command did what was asked for, or it was already done",
+            Exit::Failed => "an operation that should work on this host failed, or a check found a wrong answer",
             Exit::Usage => "the command line is wrong",
             Exit::NotReady => {
-                "something that the command needs is missing: a driver, kernel headers, a compiler, a known driver version, MPU itself"
+                "the command needs something that is missing: a driver, kernel headers, a compiler, a known driver version, MPU itself"
             }
             Exit::Refused => "not allowed: not root, lockdown, module signatures, another owner of a hook",
             Exit::Broken => "mpu doctor only: something is broken",

@@ -68,22 +68,22 @@ pub static INSIDE: Family = gauge("mpu_engine_callers", &["engine"], "Callers in
 pub static ORPHANS: Family = gauge(
     "mpu_engine_orphans",
     &["engine"],
-    "Callers, since the engine was loaded, whose task died inside the driver: each is a crash of the driver; absent \
+    "Callers whose task died inside the driver since the engine was loaded: each is a crash of the driver; absent \
         for the notify engine",
 );
 /// What the module goes by.
 pub static CLAIMED: Family = gauge(
     "mpu_engine_argument_claimed",
     &["engine"],
-    "1 if the module must believe the caller's copy of a call's argument, 0 if the driver's own decides; absent \
-        while no redirect is placed, and for the notify engine",
+    "1 if the module uses the caller's copy of a call's argument, 0 if it uses the driver's; absent while no redirect \
+        is placed, and for the notify engine",
 );
 /// What the redirects are made by.
 pub static TRACING: Family = gauge(
     "mpu_engine_function_tracing",
     &["engine"],
-    "1 if function tracing is on, which the module's redirects need, 0 if kernel.ftrace_enabled is 0; absent for \
-        the notify engine",
+    "1 if function tracing is on, 0 if kernel.ftrace_enabled is 0; the module's redirects need it; absent for the \
+        notify engine",
 );
 /// Containers of an engine that takes them one by one.
 pub static CONTAINERS: Family = gauge(
@@ -105,7 +105,7 @@ pub static RESTARTS: Family = counter(
 pub static CPU: Family = counter(
     "mpu_engine_cpu_seconds_total",
     &["engine", "container"],
-    "Processor time of the notify engine for a container's calls; absent for the module, whose time is the caller's own",
+    "Processor time of the notify engine for a container's calls; absent for the module, because its work counts as the caller's time",
 );
 pub static HELD_BACK: Family = counter(
     "mpu_engine_held_back_seconds_total",
@@ -126,7 +126,7 @@ pub static PASSED: Family = counter(
 pub static MISSED: Family = counter(
     "mpu_missed_total",
     &["engine", "reason"],
-    "Those of mpu_passed_total that left a caller in a container with an untranslated answer",
+    "Passed calls (mpu_passed_total) that left a caller in a container with an untranslated answer",
 );
 pub static DRIVER: Family = gauge(
     "mpu_driver_info",
@@ -148,28 +148,28 @@ pub static DEVICE_MEMORY: Family = gauge(
 pub static RESIDUE: Family = gauge(
     "mpu_gpu_memory_residue_bytes",
     &["gpu", "uuid"],
-    "mpu_gpu_device_memory_used_bytes less the GPU's rows of mpu_gpu_memory_used_bytes: memory of no known process",
+    "GPU memory of no known process: mpu_gpu_device_memory_used_bytes minus the GPU's rows of mpu_gpu_memory_used_bytes",
 );
 pub static BYTE_SECONDS: Family = counter(
     "mpu_gpu_memory_used_byte_seconds_total",
     WHOSE,
-    "GPU memory of these processes times the time they had it, since the exporter began",
+    "GPU memory of these processes multiplied by time, since the exporter began",
 );
 pub static ENDED: Family = counter(
     "mpu_gpu_processes_ended_total",
     WHOSE,
-    "Processes of theirs that used the GPU at one reading and not at the next, since the exporter began",
+    "Processes that used the GPU at one reading and not at the next, since the exporter began",
 );
 pub static DEVICE_BYTE_SECONDS: Family = counter(
     "mpu_gpu_device_memory_used_byte_seconds_total",
     &["gpu", "uuid"],
-    "The GPU's memory in use, whoever uses it, times the time it was, since the exporter began",
+    "The GPU's memory in use multiplied by time, whoever uses it, since the exporter began",
 );
 /// How much time that is.
 pub static OBSERVED: Family = counter(
     "mpu_gpu_observed_seconds_total",
     &["gpu", "uuid"],
-    "Time that the byte-seconds cover: of readings more than 300 s apart, only 300 s",
+    "Time that the byte-seconds cover; a gap of more than 300 s between readings counts as 300 s",
 );
 pub static SM: Family = gauge(
     "mpu_gpu_sm_utilization_ratio",
