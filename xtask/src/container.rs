@@ -19,7 +19,16 @@ pub fn quick(arch: Arch) -> Result<PathBuf> {
     ONCE.made(target, || {
         let dir = paths::target("container/quick")?;
         let mut cargo = lint::cargo();
-        cargo.args(["build", "--quiet", "--locked", "--profile=quick", "--package", "mpu-container", "--target", target]);
+        cargo.args([
+            "build",
+            "--quiet",
+            "--locked",
+            "--profile=quick",
+            "--package",
+            "mpu-container",
+            "--target",
+            target,
+        ]);
         cargo.arg("--target-dir").arg(&dir).env_remove("CARGO_ENCODED_RUSTFLAGS");
         cargo.env("RUSTFLAGS", "-C target-feature=+crt-static").envs(arch.linker());
         run(&mut cargo).context("cannot build mpu-container")?;
