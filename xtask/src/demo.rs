@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 
 use crate::arch::Arch;
+use crate::guest::verdict::Ending;
 use crate::guest::{self, Job, Row};
 use crate::outcome::Outcome;
 use crate::run::say;
@@ -51,7 +52,8 @@ pub fn demo(args: &Args) -> Result<Outcome> {
     for line in text.lines().filter_map(told) {
         println!("{line}");
     }
-    for trouble in &report.troubles {
+    let failed = report.verdicts.iter().filter(|verdict| verdict.result == Ending::Fail).map(|verdict| &verdict.reason);
+    for trouble in report.troubles.iter().chain(failed) {
         println!("{trouble} (log: {})", report.log.display());
     }
     say(format!("done in {} s", began.elapsed().as_secs()));
