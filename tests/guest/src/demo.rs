@@ -1,5 +1,5 @@
-//! What `x demo` shows: one container on a shared GPU, and the same nvidia-smi in it before and after MPU. Every line of it is prefixed with
-//! `demo: `, and the verdict is that of a story: the demonstration fails if the tables are not what it says they are.
+//! The demonstration: one container on a shared GPU, with the same nvidia-smi before and after MPU. Its lines have the prefix `demo: `. It
+//! ends with a story's verdict: it fails if the tables are not as described.
 
 use anyhow::Result;
 
@@ -26,33 +26,33 @@ fn show(stage: &Stage) -> Result<(), Fault> {
     own.sort_unstable();
 
     let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease")?;
-    tell("");
-    tell(&format!(
+    print_line("");
+    print_line(&format!(
         "Linux {}, NVIDIA driver {} (simulated), nvidia-smi {} (the real one).",
         kernel.trim(),
         driver()?,
         stage.client
     ));
-    tell("Three processes use the GPU:");
-    tell(&format!("  neighbour   outside         PID {:<18} 300 MiB", foreign.outside));
+    print_line("Three processes use the GPU:");
+    print_line(&format!("  neighbour   outside         PID {:<18} 300 MiB", foreign.outside));
     place("train", &train, 80);
     place("serve", &serve, 43);
 
-    tell("");
-    tell("Before.  $ crun exec box nvidia-smi");
+    print_line("");
+    print_line("Before.  $ crun exec box nvidia-smi");
     let before = processes(&container)?;
-    tell("");
-    tell("         $ insmod mpu.ko");
+    print_line("");
+    print_line("         $ insmod mpu.ko");
     stage.load_engine()?;
-    tell(&format!("         mpu is {}", stage.engine_state("state").unwrap_or_else(|| "not loaded".to_owned())));
-    tell("");
-    tell("After.   $ crun exec box nvidia-smi");
+    print_line(&format!("         mpu is {}", stage.engine_state("state").unwrap_or_else(|| "not loaded".to_owned())));
+    print_line("");
+    print_line("After.   $ crun exec box nvidia-smi");
     let after = processes(&container)?;
-    tell("");
-    tell("On the host, nvidia-smi still shows everybody by the host's PIDs:");
+    print_line("");
+    print_line("On the host, nvidia-smi still shows everybody by the host's PIDs:");
     let host = stage.host().table()?;
     for row in &host {
-        tell(&format!("  PID {:<6} {:<24} {:>5} MiB", row.pid, row.name, row.mib.unwrap_or(0)));
+        print_line(&format!("  PID {:<6} {:<24} {:>5} MiB", row.pid, row.name, row.mib.unwrap_or(0)));
     }
     right!(pids(&before) != own, "the table was right without MPU");
     right!(pids(&after) == own, "with MPU the table shows {:?}, the container's own are {own:?}", pids(&after));
@@ -64,19 +64,19 @@ fn show(stage: &Stage) -> Result<(), Fault> {
 fn processes(container: &Container) -> Result<Vec<client::Row>> {
     let shown = container.client().smi(&[])?;
     let part = shown.out.lines().skip_while(|line| !line.contains("Processes:"));
-    part.for_each(|line| tell(&format!("  {line}")));
+    part.for_each(|line| print_line(&format!("  {line}")));
     client::table_rows(&shown.out)
 }
 
 fn place(name: &str, holder: &Holder, mib: u32) {
     let both = format!("{} ({} outside)", holder.inside, holder.outside);
-    tell(&format!("  {name:<11} in a container  PID {both:<18} {mib:>3} MiB"));
+    print_line(&format!("  {name:<11} in a container  PID {both:<18} {mib:>3} MiB"));
 }
 
 fn driver() -> Result<String> {
     Ok(std::fs::read_to_string("/sys/module/nvidia/version")?.trim().to_owned())
 }
 
-fn tell(line: &str) {
+fn print_line(line: &str) {
     println!("demo: {line}");
 }

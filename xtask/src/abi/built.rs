@@ -1,8 +1,8 @@
-//! A built driver in place of its sources: an object (`nvidia.ko`, `nv-kernel.o`, `nv-interface.o`), or the types that a
-//! running kernel has of it. Fills the same tree as the sources do, and says what such a source cannot tell.
+//! Reads a built driver: an object (`nvidia.ko`, `nv-kernel.o`, `nv-interface.o`), or the BTF of a running kernel. Fills the same tree
+//! as sources do, and lists the facts that are missing.
 //!
-//! What an object has, and what of it can be trusted: method tables are data and always there, unless symbols were stripped;
-//! structures and prototypes are in its debug information; the names of controls and the meaning of flags are macros, and gone.
+//! Method tables are data, so an object always has them, unless symbols were stripped. Structures and prototypes are in its debug
+//! information. Names of controls and meanings of flags are macros, and gone.
 
 mod btf;
 mod dwarf;
@@ -241,7 +241,7 @@ fn controls(methods: &[Method], flags: Option<Flags>, dwarf: &mut Dwarf, headers
         let reach = match flags {
             Some(flags) => flags.reach(method.flags, method.access_right),
             None if is_called_internal(method) => Reach::Kernel,
-            None => Reach::Anybody,
+            None => Reach::AnyUser,
         };
         let member = format!("__{}__", method.name.as_deref().unwrap_or_default());
         let structures = [format!("NVOC_VTABLE__{}", method.class), method.class.clone()];

@@ -1,8 +1,6 @@
-//! A tree of the driver's open modules, read: exported controls, allocation parameters, escapes, shared memory, events,
-//! functions.
+//! Reads a tree of the driver's open modules: exported controls, allocation parameters, escapes, shared memory, events, functions.
 //!
-//! Knows nothing of MPU's rows, and judges nothing. Where facts stand in the tree: methods in
-//! `src/nvidia/generated/g_*_nvoc.c`, parameters in `src/common/sdk/nvidia/inc`, the meaning of a method's flags in
+//! Methods are in `src/nvidia/generated/g_*_nvoc.c`, parameters in `src/common/sdk/nvidia/inc`, the meaning of a method's flags in
 //! `rmapi/control.h`, the classes' allocation parameters in `resource_list.h`, escapes in `escape.c`, `osapi.c` and
 //! `kernel-open/nvidia/nv.c`.
 
@@ -23,7 +21,7 @@ use methods::methods;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Reach {
-    Anybody,
+    AnyUser,
     Root,
     /// The driver itself only.
     Kernel,
@@ -54,7 +52,7 @@ impl Flags {
     pub fn reach(self, flags: u64, access_right: u64) -> Reach {
         match flags {
             flags if flags & self.internal != 0 => Reach::Kernel,
-            flags if flags & self.any != 0 => Reach::Anybody,
+            flags if flags & self.any != 0 => Reach::AnyUser,
             flags if flags & self.root != 0 || access_right != 0 => Reach::Root,
             _ => Reach::Kernel,
         }

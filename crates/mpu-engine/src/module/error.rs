@@ -1,4 +1,4 @@
-//! What can go wrong with the module engine: the sum of its parts' errors, and those that several parts share.
+//! Errors of the module engine: the sum of its parts' errors, and those that several parts share.
 
 use super::checks::Unfit;
 use super::load_error::LoadError;
@@ -16,10 +16,10 @@ use std::path::PathBuf;
 /// Why the module is not up, not down, or not configured.
 #[derive(Debug, thiserror::Error)]
 pub enum ModuleError {
-    /// This host cannot, or must not, run the engine.
+    /// This host cannot run the engine, or must not.
     #[error(transparent)]
     Unfit(#[from] Unfit),
-    /// The driver's release is one that the administrator does not want.
+    /// The configuration forbids the driver's release.
     #[error(transparent)]
     UnknownDriver(#[from] UnknownDriver),
     #[error(transparent)]
@@ -39,10 +39,10 @@ pub enum ModuleError {
     Elsewhere(#[from] ElsewhereError),
     #[error(transparent)]
     State(#[from] StateError),
-    /// Any of these, after modules that were there could not be used.
+    /// Any of these, after module files could not be used.
     #[error("{}; passed over: {}", chain(error), sources::in_words(passed_over))]
     After { error: Box<ModuleError>, passed_over: Vec<PassedOver> },
-    /// Any of these, when it was to take the place of another version.
+    /// Any of these, while another version was to be replaced.
     #[error("{}; {}", chain(error), running_version_note(now.as_deref()))]
     Replacing { error: Box<ModuleError>, now: Option<String> },
 }
@@ -59,7 +59,7 @@ impl ModuleError {
         }
     }
 
-    /// The same, of one that was to take the place of another version.
+    /// The same error, while another version was to be replaced.
     pub fn replacing(self, now: Option<String>) -> ModuleError {
         ModuleError::Replacing { error: Box::new(self), now }
     }
