@@ -76,7 +76,7 @@ fn run(cli: &Cli) -> anyhow::Result<Exit> {
     let host = cli.host_root.as_deref().map_or_else(Host::this, Host::below);
     match &cli.command {
         Command::Up(options) => {
-            let options = engine::up::UpOptions { probe: Some(mpu::probe::probe), ..options.clone() };
+            let options = engine::up::UpOptions { probe: Some(mpu::probe::call_driver), ..options.clone() };
             let done = up::up(&host, &Running, &options).context("MPU is not up")?;
             print_report(cli, &done)
         }
@@ -85,7 +85,7 @@ fn run(cli: &Cli) -> anyhow::Result<Exit> {
             print_report(cli, &done.context("MPU is not down")?)
         }
         Command::Status => {
-            print_report(cli, &status::status(&host, mpu::probe::probe).context("the state is not known")?)
+            print_report(cli, &status::status(&host, mpu::probe::call_driver).context("the state is not known")?)
         }
         Command::Probe => print_report(cli, &probe::probe(&host).context("nothing was measured")?),
         Command::Install(options) => {
@@ -153,8 +153,8 @@ fn run(cli: &Cli) -> anyhow::Result<Exit> {
             }
         },
         Command::MetricsChild => print(&source::run_child(&host)),
-        Command::ProbeChild { run_supervised, driver } => {
-            if *run_supervised {
+        Command::ProbeChild { supervised, driver } => {
+            if *supervised {
                 notify::guest::come_under_parent().context("the notify engine does not accept this child")?;
             }
             mpu::probe::run_child(&host, driver).context("this command is for `mpu probe` to start")?;

@@ -99,7 +99,7 @@ pub fn build(host: &Host, options: &BuildOptions) -> Result<Elsewhere, ModuleErr
     // Beside the result, for a rename within one file system. The name is random and the folder this user's alone.
     let work = tempfile::Builder::new().prefix(".building-").tempdir_in(&dir).map_err(at(&dir))?;
     let inside = fs::canonicalize(work.path()).map_err(at(work.path()))?;
-    headers::speakable(&inside)?;
+    headers::check_path_for_make(&inside)?;
     for (name, bytes) in &sources.files {
         fs::write(inside.join(name), bytes).map_err(at(&inside.join(name)))?;
     }

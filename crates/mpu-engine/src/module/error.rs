@@ -136,14 +136,14 @@ pub enum HeadersError {
     Unreadable { path: PathBuf, source: io::Error },
     #[error("{} has no kernel headers: no Makefile and no usr/src", path.display())]
     NotHeaders { path: PathBuf, release: String },
-    #[error("{} has the headers of kernel {found}, and a module for {release} was asked for", path.display())]
+    #[error("{} has the headers of kernel {found}, and a module for {release} was requested", path.display())]
     OtherRelease { path: PathBuf, found: String, release: String },
     #[error("the headers in {} are not prepared: no {missing}", path.display())]
     Unprepared { path: PathBuf, missing: &'static str },
     #[error("the headers in {} have a second part that is not there: {missing}", path.display())]
     Half { path: PathBuf, missing: String },
-    #[error("the headers in {} are for {found}, and {asked} was asked for", path.display())]
-    OtherArch { path: PathBuf, found: String, asked: String },
+    #[error("the headers in {} are for {found}, and {requested} was requested", path.display())]
+    OtherArch { path: PathBuf, found: String, requested: String },
     #[error("the build tools of the headers do not run on this machine ({})", tool.display())]
     Tools { tool: PathBuf },
     #[error("make cannot work with {}: a path with a space or a colon", path.display())]
@@ -206,7 +206,7 @@ pub enum ElsewhereError {
     Out { path: PathBuf, source: io::Error },
     #[error("the module's core that is at hand is for {found}, and the headers are for {wanted}")]
     Core { found: &'static str, wanted: &'static str },
-    #[error("what was built is not what was asked for: {error}")]
+    #[error("the built module is not the requested one: {error}")]
     Wrong { error: SourceError, log: PathBuf },
 }
 

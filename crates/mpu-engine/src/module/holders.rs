@@ -24,7 +24,7 @@ pub struct HolderInfo {
 pub fn look(host: &Host, state: &State) -> Vec<HolderInfo> {
     let mut holders = state.holders.clone();
     holders.sort_by_key(|holder| std::cmp::Reverse(holder.millis));
-    let holders = |holder: Holder| {
+    let describe = |holder: Holder| {
         let comm = host.beginning(format!("/proc/{}/comm", holder.pid.get()), COMMAND);
         let command = comm.map(|bytes| String::from_utf8_lossy(&bytes).trim_end().to_string());
         let name = |container: containers::Container| {
@@ -36,7 +36,7 @@ pub fn look(host: &Host, state: &State) -> Vec<HolderInfo> {
         let container = containers::of(host, holder.pid).map(name);
         HolderInfo { holder, command: command.map(clean), container: container.map(clean) }
     };
-    holders.into_iter().map(holders).collect()
+    holders.into_iter().map(describe).collect()
 }
 
 /// The control's name, if MPU translates it.

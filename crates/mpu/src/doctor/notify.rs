@@ -330,7 +330,7 @@ mod tests {
             (Standing::Partly, Level::Attention, "configure"),
             (Standing::Serves, Level::Ok, ""),
         ] {
-            presence.say(standing, "registered with containerd v1 as 90-mpu");
+            presence.publish(standing, "registered with containerd v1 as 90-mpu");
             let result = nri(&host);
             assert_eq!(result.level, level, "{standing:?}");
             assert!(result.text.contains("90-mpu") && result.fix.unwrap_or_default().contains(fix), "{standing:?}");

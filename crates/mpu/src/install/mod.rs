@@ -247,7 +247,11 @@ fn act(
         Action::Raise => {
             let source = source.map(Path::to_path_buf);
             let module = raise::ModuleOptions { replace: true, source, ..raise::ModuleOptions::default() };
-            up::up(host, kernel, &up::UpOptions { module, probe: Some(probe::probe), ..up::UpOptions::default() })?;
+            up::up(
+                host,
+                kernel,
+                &up::UpOptions { module, probe: Some(probe::call_driver), ..up::UpOptions::default() },
+            )?;
         }
         Action::Lower => drop(down::down(host, kernel, Duration::from_secs(30))?),
         Action::Verify => match state::read(host)? {

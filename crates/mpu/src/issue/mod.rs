@@ -81,7 +81,7 @@ pub fn report(host: &Host, with_names: bool) -> String {
         ("configuration", configuration(host, with_names)),
         ("units", units(host)),
         ("counters", engines.iter().map(counters).collect()),
-        ("the kernel's messages about MPU", kernel_log::ours(host, with_names)),
+        ("the kernel's messages about MPU", kernel_log::messages(host, with_names)),
         ("the last build of the module", build_log(host, with_names)),
     ] {
         let _ = write!(text, "\n## {title}\n{}", bounded(&section));

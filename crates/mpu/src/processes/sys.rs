@@ -48,7 +48,7 @@ pub fn processes_v1(nvml: &Nvml, device: &Device, list: List) -> Result<Vec<Proc
         pid: row.pid,
         used_gpu_memory: UsedGpuMemory::from(row.usedGpuMemory),
         gpu_instance_id: None,
-        result: None,
+        compute_instance_id: None,
     };
     Ok(rows.into_iter().map(info).collect())
 }

@@ -180,7 +180,7 @@ fn unusable_headers_are_refused_with_reason() {
         ("no Module.symvers", "headers_unprepared", |r, _| {
             fs::remove_file(r.at("headers/Module.symvers")).expect("removed")
         }),
-        ("are for x86_64, and arm64 was asked for", "headers_of_another_processor", |_, o| {
+        ("are for x86_64, and arm64 was requested", "headers_of_another_processor", |_, o| {
             o.arch = Some("arm64".into())
         }),
         ("do not run on this machine", "headers_tools", |r, _| {

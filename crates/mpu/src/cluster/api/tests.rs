@@ -30,10 +30,10 @@ fn server(name: &str, status: u16, answer: &'static str) -> Server {
     listener.set_nonblocking(true).unwrap();
     let port = listener.local_addr().unwrap().port();
     let requests = Arc::new(Mutex::new(Vec::new()));
-    let requests = requests.clone();
+    let server_requests = requests.clone();
     std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(serve(listener, TlsAcceptor::from(Arc::new(config)), requests, status, answer));
+        runtime.block_on(serve(listener, TlsAcceptor::from(Arc::new(config)), server_requests, status, answer));
     });
     let credentials = tempfile::tempdir().unwrap();
     fs::write(credentials.path().join("ca.crt"), own.cert.pem()).unwrap();
@@ -164,7 +164,7 @@ fn endless_name_resolution_times_out() {
     let began = std::time::Instant::now();
     // As tokio asks getaddrinfo: on a thread of its own, which nothing can interrupt.
     let hangs = async { tokio::task::spawn_blocking(|| std::thread::sleep(Duration::from_secs(20))).await };
-    assert!(within(Duration::from_millis(50), hangs).unwrap().is_none());
+    assert!(with_timeout(Duration::from_millis(50), hangs).unwrap().is_none());
     assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
 }
 
