@@ -94,8 +94,8 @@ impl Verdict {
         let story = words.next()?.to_owned();
         let mut value = |key: &str| words.next()?.strip_prefix(key)?.strip_prefix('=').map(str::to_owned);
         let (engine, era, client) = (value("engine")?, value("era")?, value("client")?);
-        let word = value("verdict")?;
-        let result = ENDINGS.iter().find(|(word, _)| *word == word).map_or(Ending::Fail, |(_, ending)| *ending);
+        let reported = value("verdict")?;
+        let result = ENDINGS.iter().find(|(word, _)| *word == reported).map_or(Ending::Fail, |(_, ending)| *ending);
         Some(Self { story, engine, era, client, result, reason: words.collect::<Vec<_>>().join(" ") })
     }
 }

@@ -241,7 +241,7 @@ fn controls(methods: &[Method], flags: Option<Flags>, dwarf: &mut Dwarf, headers
         let reach = match flags {
             Some(flags) => flags.reach(method.flags, method.access_right),
             None if is_called_internal(method) => Reach::Kernel,
-            None => Reach::AnyUser,
+            None => Reach::Anybody,
         };
         let member = format!("__{}__", method.name.as_deref().unwrap_or_default());
         let structures = [format!("NVOC_VTABLE__{}", method.class), method.class.clone()];

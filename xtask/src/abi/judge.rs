@@ -18,7 +18,7 @@ pub enum Verdict {
     /// A row has it, with its size and its offsets.
     Fits,
     /// `abi.toml` says why there is no row.
-    KnownEntry,
+    Known,
     /// Nothing is known of it.
     New,
     /// A row or a redirect has it, and is no longer right.
@@ -65,7 +65,7 @@ impl Finding {
             fields.into_iter().map(|field| list.known(self.way, subject, field)).collect();
         let first = entries.and_then(|entries| entries.first().copied().or(list.known(self.way, subject, "")));
         match first {
-            Some(known) => Finding { sort: Some(known.sort), ..self.but(Verdict::KnownEntry, &known.reason) },
+            Some(known) => Finding { sort: Some(known.sort), ..self.but(Verdict::Known, &known.reason) },
             None => self,
         }
     }

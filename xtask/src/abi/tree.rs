@@ -21,7 +21,7 @@ use methods::methods;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Reach {
-    AnyUser,
+    Anybody,
     Root,
     /// The driver itself only.
     Kernel,
@@ -52,7 +52,7 @@ impl Flags {
     pub fn reach(self, flags: u64, access_right: u64) -> Reach {
         match flags {
             flags if flags & self.internal != 0 => Reach::Kernel,
-            flags if flags & self.any != 0 => Reach::AnyUser,
+            flags if flags & self.any != 0 => Reach::Anybody,
             flags if flags & self.root != 0 || access_right != 0 => Reach::Root,
             _ => Reach::Kernel,
         }

@@ -254,7 +254,7 @@ fn flags_decide_control_reach() {
         let tree = built.tree().unwrap();
         let reach = [0x7e57_0101, 0x7e57_0107, 0x7e57_0108]
             .map(|cmd| tree.controls.iter().find(|control| control.cmd == cmd).unwrap().reach);
-        assert_eq!(reach, [Reach::AnyUser, Reach::Kernel, Reach::Root]);
+        assert_eq!(reach, [Reach::Anybody, Reach::Kernel, Reach::Root]);
     }
 }
 
