@@ -1,4 +1,4 @@
-//! The executable mpu-container, as releases have it: static, so that it runs in any root and loads nothing from one.
+//! Builds mpu-container as releases do: static, so that it runs in any root and loads nothing from one.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

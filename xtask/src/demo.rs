@@ -1,4 +1,4 @@
-//! The demonstration: one guest, one container, the same real nvidia-smi before and after MPU is loaded.
+//! The demonstration: one guest, one container, and the same real nvidia-smi before and after MPU is loaded.
 
 use std::time::{Duration, Instant};
 
@@ -49,7 +49,7 @@ pub fn demo(args: &Args) -> Result<Outcome> {
     ));
     let report = guest::boot_image(&job, &image, false)?;
     let text = std::fs::read_to_string(&report.log)?;
-    for line in text.lines().filter_map(told) {
+    for line in text.lines().filter_map(demo_line) {
         println!("{line}");
     }
     let failed = report.verdicts.iter().filter(|verdict| verdict.result == Ending::Fail).map(|verdict| &verdict.reason);
@@ -61,7 +61,7 @@ pub fn demo(args: &Args) -> Result<Outcome> {
 }
 
 /// What a line of the console's log shows a person, behind its two times.
-fn told(line: &str) -> Option<&str> {
+fn demo_line(line: &str) -> Option<&str> {
     line.split_once(" demo: ").map(|(_, shown)| shown)
 }
 
@@ -69,7 +69,7 @@ fn told(line: &str) -> Option<&str> {
 mod tests {
     use std::time::Duration;
 
-    use super::told;
+    use super::demo_line;
     use crate::guest::qemu::Line;
 
     #[test]
@@ -78,8 +78,8 @@ mod tests {
             let (at, used) = (Duration::from_secs(1234), Duration::from_secs(99));
             Line { at, used, text: text.to_owned() }.to_string()
         };
-        assert_eq!(told(&line("demo: | GPU |")), Some("| GPU |"));
-        assert_eq!(told(&line("demo: ")), Some(""));
-        assert_eq!(told(&line("booted")), None);
+        assert_eq!(demo_line(&line("demo: | GPU |")), Some("| GPU |"));
+        assert_eq!(demo_line(&line("demo: ")), Some(""));
+        assert_eq!(demo_line(&line("booted")), None);
     }
 }

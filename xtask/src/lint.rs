@@ -1,5 +1,5 @@
-//! Formatting, lints and dependencies, as `./x test` runs them. Distribution compilers may come without rustfmt or clippy, or be too old
-//! to build cargo-deny: then the check is skipped with that reason, which the caller counts.
+//! Formatting, lints and dependencies. A distribution's compiler may lack rustfmt or clippy, or be too old to build cargo-deny: then the
+//! check is skipped with that reason.
 
 use std::process::Command;
 

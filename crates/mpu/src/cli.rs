@@ -1,7 +1,4 @@
-//! The command line: what can be typed, and what `--help`, the man page, the completions and `docs/cli.md` say about
-//! it.
-//!
-//! Owns the grammar and its words, no behaviour.
+//! The command line: the grammar, and the texts of `--help`, the man page, the completions and `docs/cli.md`.
 
 use crate::agent;
 use crate::commands;
@@ -38,7 +35,7 @@ pub struct Cli {
 
 const MAX_WIDTH: usize = 110;
 
-/// The commands that `--help` lists apart, because few people type them.
+/// The commands in the second list of `--help`: few people type them.
 const FOR_CLUSTERS: [&str; 7] = ["agent", "nri", "build", "schema", "man", "completions", "metrics"];
 
 /// Lists the commands under two headings. Clap has one heading for all (<https://github.com/clap-rs/clap/issues/1553>), so
@@ -571,7 +568,7 @@ mod tests {
     }
 
     #[test]
-    fn help_teaches_with_examples_and_lists_every_exit_code() {
+    fn help_has_examples_and_every_exit_code() {
         // Lines are wrapped to the terminal's width.
         let help = Cli::command().render_long_help().to_string();
         let help = help.split_whitespace().collect::<Vec<_>>().join(" ");

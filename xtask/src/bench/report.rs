@@ -1,4 +1,4 @@
-//! A run on paper: one table for a person, or one JSON document.
+//! Prints a run: a table for a person, or a JSON document.
 
 use serde_json::{Value, json};
 

@@ -1,5 +1,5 @@
-//! What a guest boots from: one archive that the kernel unpacks as its root, made of this machine's tools, the simulated drivers, the
-//! module, NVIDIA's user space and mpu-guest, which is process 1 there. Everything in it is built or fetched here first.
+//! Makes a guest's root: one archive that the kernel unpacks, with this machine's tools, the simulated drivers, the module, NVIDIA's user
+//! space and mpu-guest as process 1.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

@@ -1,14 +1,12 @@
-//! The metrics, once: names, types, units, labels and meaning. The page, its HELP lines and `docs/metrics.md` come from
-//! this list.
+//! The list of metrics: names, types, units, labels and help. The page and `docs/metrics.md` are made from it.
 //!
-//! Owns the names. Each name and each label is a promise: what is here stays, as fields of the JSON do. Knows nothing of
-//! where the values come from.
+//! Names and labels are stable: none is renamed or removed.
 
 /// What kind of number a metric is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     Gauge,
-    /// Only rises, but for starting again at zero.
+    /// Rises only, or restarts at zero.
     Counter,
 }
 
@@ -24,12 +22,12 @@ impl Kind {
 
 #[derive(Debug, PartialEq, Eq)]
 pub struct Family {
-    /// Its name, with the unit at its end.
+    /// The name, with the unit at its end.
     pub name: &'static str,
     pub kind: Kind,
-    /// Its labels, in the order in which values are given.
+    /// The labels, in the order of the values.
     pub labels: &'static [&'static str],
-    /// What it means, as one sentence without its full stop.
+    /// The meaning, as one sentence without its full stop.
     pub help: &'static str,
 }
 
@@ -41,8 +39,8 @@ const fn counter(name: &'static str, labels: &'static [&'static str], help: &'st
     Family { name, kind: Kind::Counter, labels, help }
 }
 
-/// Whose GPU use a row tells of. Labels asked for with `--label` come after these.
-pub const WHOSE: &[&str] = &["gpu", "uuid", "mig", "container", "container_name", "pod", "namespace", "runtime"];
+/// The labels of a user of a GPU. Labels of `--label` follow these.
+pub const USER_LABELS: &[&str] = &["gpu", "uuid", "mig", "container", "container_name", "pod", "namespace", "runtime"];
 
 /// Seconds since the exporter began, and what it is.
 pub static BUILD: Family = gauge("mpu_build_info", &["version"], "The exporter's version; always 1");
@@ -137,9 +135,12 @@ pub static GPU: Family = gauge("mpu_gpu_info", &["gpu", "uuid", "name"], "A GPU 
 /// Whether it tells of its processes.
 pub static GPU_UP: Family = gauge("mpu_gpu_up", &["gpu", "uuid"], "1 if the GPU's processes could be read, 0 if not");
 pub static SIZE: Family = gauge("mpu_gpu_memory_size_bytes", &["gpu", "uuid"], "The GPU's whole memory");
-pub static PROCESSES: Family = gauge("mpu_gpu_processes", WHOSE, "Processes that use the GPU or MIG instance");
-pub static MEMORY: Family =
-    gauge("mpu_gpu_memory_used_bytes", WHOSE, "GPU memory of these processes; absent if the driver does not report it");
+pub static PROCESSES: Family = gauge("mpu_gpu_processes", USER_LABELS, "Processes that use the GPU or MIG instance");
+pub static MEMORY: Family = gauge(
+    "mpu_gpu_memory_used_bytes",
+    USER_LABELS,
+    "GPU memory of these processes; absent if the driver does not report it",
+);
 pub static DEVICE_MEMORY: Family = gauge(
     "mpu_gpu_device_memory_used_bytes",
     &["gpu", "uuid"],
@@ -152,12 +153,12 @@ pub static RESIDUE: Family = gauge(
 );
 pub static BYTE_SECONDS: Family = counter(
     "mpu_gpu_memory_used_byte_seconds_total",
-    WHOSE,
+    USER_LABELS,
     "GPU memory of these processes multiplied by time, since the exporter began",
 );
 pub static ENDED: Family = counter(
     "mpu_gpu_processes_ended_total",
-    WHOSE,
+    USER_LABELS,
     "Processes that used the GPU at one reading and not at the next, since the exporter began",
 );
 pub static DEVICE_BYTE_SECONDS: Family = counter(
@@ -173,22 +174,22 @@ pub static OBSERVED: Family = counter(
 );
 pub static SM: Family = gauge(
     "mpu_gpu_sm_utilization_ratio",
-    WHOSE,
+    USER_LABELS,
     "Part of the last second in which these processes kept the multiprocessors busy, 0 to 1; absent if the driver does not report it",
 );
 pub static TRANSFER: Family = gauge(
     "mpu_gpu_memory_utilization_ratio",
-    WHOSE,
+    USER_LABELS,
     "Part of the last second in which these processes kept the GPU's memory busy, 0 to 1; absent if the driver does not report it",
 );
 pub static ENCODER: Family = gauge(
     "mpu_gpu_encoder_utilization_ratio",
-    WHOSE,
+    USER_LABELS,
     "Part of the last second in which these processes kept the video encoders busy, 0 to 1; absent if the driver does not report it",
 );
 pub static DECODER: Family = gauge(
     "mpu_gpu_decoder_utilization_ratio",
-    WHOSE,
+    USER_LABELS,
     "Part of the last second in which these processes kept the video decoders busy, 0 to 1; absent if the driver does not report it",
 );
 pub static SUCCESS: Family =
