@@ -6,7 +6,7 @@ use anyhow::Result;
 
 use crate::arch::Arch;
 use crate::guest::verdict::Ending;
-use crate::guest::{self, Job, Row};
+use crate::guest::{self, DEMO, Job, Row};
 use crate::outcome::Outcome;
 use crate::run::say;
 
@@ -26,9 +26,6 @@ pub struct Args {
     client: String,
 }
 
-/// The story that a guest plays for it.
-pub const STORY: &str = "demo";
-
 pub fn demo(args: &Args) -> Result<Outcome> {
     guest::prepare(args.arch)?;
     let kernel = args.arch.named(args.kernel.as_deref().unwrap_or(args.arch.facts().kernel));
@@ -38,7 +35,7 @@ pub fn demo(args: &Args) -> Result<Outcome> {
         era: args.era.clone(),
         client: args.client.clone(),
         engines: vec!["later".to_owned()],
-        stories: vec![STORY.to_owned()],
+        stories: vec![DEMO.to_owned()],
         reloads: 0,
     };
     let job = Job { kernel, rows: vec![row], cpus: 2, limit: Duration::from_secs(300), redirect: None };

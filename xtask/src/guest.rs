@@ -17,7 +17,7 @@ use anyhow::{Context, Result};
 use crate::arch::Arch;
 use crate::outcome::Outcome;
 use crate::{kernels, paths, setup};
-pub use job::{Job, Row};
+pub use job::{DEMO, Job, Row};
 use verdict::{Report, Tally};
 
 #[derive(clap::Args)]

@@ -1,6 +1,5 @@
 //! Runs the stories of a plan's row on its stage with one engine after the other, and prints their verdicts.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
@@ -55,7 +54,7 @@ pub fn run_row(row: &Row, first_of_era: bool) -> Result<usize> {
             println!("guest: cannot clear the stage of era {} with {}: {error:#}", row.era, engine.name());
             return Ok(failed + 1);
         }
-        for complaint in stage.complaints(&mut log)? {
+        for complaint in stage.complaints(&log.lines()?)? {
             println!("guest: the kernel complained while the stage was cleared: {complaint}");
             failed += 1;
         }
@@ -75,13 +74,19 @@ fn run_story(story: &Story, stage: &Stage, log: &mut KernelLog) -> Result<Verdic
         }
         _ => {}
     }
-    let ending = catch_unwind(AssertUnwindSafe(|| (story.run)(stage)));
-    let ending = ending.unwrap_or_else(|_| Err(Fault::Rig(anyhow::anyhow!("the story panicked"))));
+    let ending = (story.run)(stage);
     stage.restore().context("cannot restore the stage")?;
-    let complaints = stage.complaints(log)?;
+    let lines = log.lines()?;
+    let complaints = stage.complaints(&lines)?;
     if let Some(first) = complaints.first() {
         return Ok(Verdict::Fail(format!("the kernel complained: {first}")));
     }
+    // "ended with 139" does not show where a program crashed. The kernel's line does.
+    let crash = lines.into_iter().find(|line| line.contains(" segfault at "));
+    let ending = match (ending, crash) {
+        (Err(Fault::Rig(error)), Some(crash)) => Err(Fault::Rig(error.context(crash))),
+        (ending, _) => ending,
+    };
     Ok(judge(ending, stage.engine, &without))
 }
 

@@ -11,7 +11,7 @@ use crate::command::{must, run};
 use crate::container::Container;
 use crate::engine::Engine;
 use crate::holder::Holder;
-use crate::kernel_log::{self, KernelLog};
+use crate::kernel_log;
 use crate::real::{self, Loaded, Real};
 use crate::scene::Scene;
 use crate::supervisor::{self, Supervisor};
@@ -119,8 +119,8 @@ impl Stage {
     }
 
     /// What the kernel has against the story that ended.
-    pub fn complaints(&self, log: &mut KernelLog) -> Result<Vec<String>> {
-        let mut lines = log.lines()?;
+    pub fn complaints(&self, lines: &[String]) -> Result<Vec<String>> {
+        let mut lines = lines.to_vec();
         if !self.has_gpu() {
             // What the kernel says once of every module that is not free.
             lines.retain(|line| !line.contains("Disabling lock debugging due to kernel taint"));

@@ -7,14 +7,14 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-use super::job::Job;
+use super::job::{DEMO, Job};
 use super::real;
 use crate::apt::is_unreachable;
 use crate::arch::Arch;
 use crate::cpio::Archive;
 use crate::run::{Once, output, run, say};
 use crate::sysroot::{add, program};
-use crate::{chart, container, demo, files, kernels, kmod, lint, modules, nvidia, paths, python};
+use crate::{chart, container, files, kernels, kmod, lint, modules, nvidia, paths, python};
 
 /// Programs of this machine that guests use: containers are the real ones.
 const PROGRAMS: [&str; 2] = ["crun", "runc"];
@@ -28,7 +28,7 @@ pub fn build(job: &Job) -> Result<PathBuf> {
     let mut archive = Archive::default();
     let arch = kernels::arch_of(&job.kernel)?;
     base(&mut archive, arch)?;
-    if job.rows.iter().any(|row| row.stories != [demo::STORY]) {
+    if job.rows.iter().any(|row| row.stories != [DEMO]) {
         for_stories(&mut archive, arch)?;
     }
     drivers(&mut archive, job)?;

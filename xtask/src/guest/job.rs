@@ -8,6 +8,9 @@ pub use mpu_plan::Row;
 use super::real;
 use crate::{kernels, nvidia};
 
+/// The story of `./x demo`.
+pub const DEMO: &str = "demo";
+
 #[derive(Clone, Debug)]
 pub struct Job {
     pub kernel: String,
