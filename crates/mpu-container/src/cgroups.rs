@@ -1,4 +1,4 @@
-//! Where a process's cgroup is.
+//! Finds a process's cgroup.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -117,7 +117,7 @@ bad line";
     }
 
     #[test]
-    fn no_mounted_hierarchy_is_said() {
+    fn missing_cgroup_hierarchy_is_reported() {
         let error = of("0::/x\n", "1 1 0:1 / / rw - ext4 none rw").unwrap_err();
         assert!(error.to_string().contains("is not mounted here"));
     }

@@ -1,4 +1,4 @@
-//! The limits of GPU memory that a container asks for, applied to its cgroup before it starts.
+//! Applies a container's requested limits of GPU memory to its cgroup before it starts.
 //!
 //! Source: NVIDIA Container Toolkit 1.20.1, `apply-cuda-memory-limits`; Linux, cgroups(7), `/proc/PID/cgroup`.
 

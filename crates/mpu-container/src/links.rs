@@ -76,7 +76,7 @@ mod tests {
     const NAMES: [&str; 2] = ["nvidia-ctk", "nvidia-cdi-hook"];
 
     #[test]
-    fn links_are_made_once_and_only_ours_are_removed() {
+    fn foreign_file_survives_making_and_removing_links() {
         let dir = tempfile::tempdir().expect("a directory");
         let executable = dir.path().canonicalize().expect("there").join("mpu-container");
         fs::write(&executable, "").expect("written");

@@ -137,10 +137,10 @@ impl World<'_> {
         let after = fs::read_to_string(bundle.join("config.json")).unwrap();
         assert!(way.name == "edited" || after == text, "{name}: {} touched the specification", way.name);
         fs::remove_dir_all(&bundle).unwrap();
-        let said = format!("{}\n{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        let text = format!("{}\n{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
         let left = fs::read_dir(self.dir.join("state")).map(Iterator::count).unwrap_or(0);
-        assert_eq!(left, 0, "{name}: {} left a container behind: {said}", way.name);
-        format!("{}\nstatus {}", without_time(&said).replace(way.asks, "ASKS"), output.status)
+        assert_eq!(left, 0, "{name}: {} left a container behind: {text}", way.name);
+        format!("{}\nstatus {}", without_time(&text).replace(way.asks, "ASKS"), output.status)
     }
 }
 

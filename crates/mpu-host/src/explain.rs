@@ -3,7 +3,7 @@
 //! Knows no error by name.
 
 use crate::exit::Exit;
-use mpu_os::lock::Held;
+use mpu_os::lock::HeldLock;
 use std::error::Error;
 
 /// What an error owes the person who meets it.
@@ -55,7 +55,7 @@ impl<E: Sum> Explain for E {
     }
 }
 
-impl Explain for Held {
+impl Explain for HeldLock {
     fn code(&self) -> &'static str {
         "lock_held"
     }

@@ -249,7 +249,7 @@ pub struct Configure {
 impl Configure {
     /// The capabilities asked for. Video needs CUDA's libraries, display those of graphics.
     pub fn capabilities(&self) -> Capabilities {
-        let asked = [
+        let flags = [
             (self.compat32, &[Capability::Compat32][..]),
             (self.compute, &[Capability::Compute]),
             (self.display, &[Capability::Display, Capability::Graphics]),
@@ -258,8 +258,8 @@ impl Configure {
             (self.utility, &[Capability::Utility]),
             (self.video, &[Capability::Video, Capability::Compute]),
         ];
-        let wanted = asked.into_iter().filter(|(on, _)| *on).flat_map(|(_, brings)| brings);
-        wanted.fold(Capabilities::NONE, |set, capability| set.with(*capability))
+        let capabilities = flags.into_iter().filter(|(on, _)| *on).flat_map(|(_, brings)| brings);
+        capabilities.fold(Capabilities::NONE, |set, capability| set.with(*capability))
     }
 }
 

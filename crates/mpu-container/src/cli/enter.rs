@@ -1,7 +1,5 @@
-//! The container's process, and the way into its mount namespace.
-//!
-//! Owns the process's directory in proc, opened once: whatever is read through it is that process's or an error, even
-//! if its number is given to another process meanwhile. Refuses to know what is done inside.
+//! The container's process, by its open directory in proc, and entry into its mount namespace. If the PID is reused, reads through
+//! that directory fail.
 //!
 //! Source: proc(5), setns(2); `PROC_USER_INIT_INO` in Linux, `include/linux/proc_ns.h`.
 

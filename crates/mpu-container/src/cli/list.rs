@@ -13,8 +13,8 @@ pub fn page(driver: &Driver, list: &List, global: &Global) -> Result<String, Cli
     let mut page = Page::default();
     let words = list.device.clone().unwrap_or_default();
     let selection = driver.select(&words).map_err(CliError::Device)?;
-    let mig = |option, asked: &[String]| {
-        mig::gpus(option, asked, driver, &selection, &words).map_err(|source| CliError::Mig { option, source })
+    let mig = |option, values: &[String]| {
+        mig::gpus(option, values, driver, &selection, &words).map_err(|source| CliError::Mig { option, source })
     };
     let config = mig("mig-config", &list.mig_config)?;
     let monitor = mig("mig-monitor", &list.mig_monitor)?;

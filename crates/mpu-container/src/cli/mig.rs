@@ -19,8 +19,8 @@ pub enum NotAll {
     Parts(&'static str),
 }
 
-/// The GPUs that `--mig-config` or `--mig-monitor` means: none unless asked for, else all of the selected ones that can
-/// be divided. `devices` are the words of `--device`.
+/// The GPUs of `--mig-config` or `--mig-monitor`: none without the option, else all selected GPUs in MIG mode. `devices` are the
+/// values of `--device`.
 pub fn gpus<'a>(
     option: &'static str,
     words: &[String],

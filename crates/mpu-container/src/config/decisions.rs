@@ -1,4 +1,4 @@
-//! What can be decided, and what holds where no decision was made.
+//! The settings of config.toml and their defaults.
 
 use mpu_seccomp::Notify;
 
@@ -6,7 +6,7 @@ use super::words::{CompatMode, LogLevel, Mode};
 use crate::capability::Capabilities;
 use std::path::PathBuf;
 
-/// The administrator's decisions, with the defaults filled in. A path or text that is empty in the file is none.
+/// All settings, with defaults filled in. An empty path or text in the file means none.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
     pub disable_require: bool,
@@ -24,7 +24,7 @@ pub struct Config {
     pub ctk_path: String,
     /// `[mpu]`: what NVIDIA's toolkit has not, MPU's notify engine.
     pub notify: Notify,
-    /// Whether what an image says of itself is held against it in the CDI modes, too.
+    /// Whether an image's own declarations can refuse it in the CDI modes, too.
     pub strict_requests: bool,
     /// Whether the program may set GPU memory requests in cgroups above a container's.
     pub raise_memory_requests: bool,

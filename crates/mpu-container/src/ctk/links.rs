@@ -1,4 +1,4 @@
-//! The `/dev/char` links that `nvidia-ctk system create-dev-char-symlinks` makes: of nodes that are there, or that could be.
+//! The `/dev/char` links of `nvidia-ctk system create-dev-char-symlinks`: of existing or of all possible nodes.
 
 use super::nodes;
 use crate::capability::Capabilities;
@@ -10,7 +10,7 @@ use std::path::Path;
 
 pub(super) use crate::char_links::{Link, make, of_existing};
 
-/// The links to every node that could come to be: those of MIG devices that do not exist yet among them.
+/// Links to all possible nodes, including those of future MIG devices.
 pub(super) fn of_all(root: &DriverRoot, folder: &Path) -> Result<Vec<Link>, DriverError> {
     let driver = Driver::find(root)?;
     let mut all = nodes::control(root);

@@ -60,8 +60,8 @@ pub struct Link {
 const CACHE: &str = "etc/ld.so.cache";
 
 impl Driver {
-    /// What these capabilities bring. Firmware comes with any; an empty set brings nothing. That not one library of the
-    /// driver's release is there is an error.
+    /// The files of these capabilities. Every capability brings firmware; an empty set brings nothing. It is an error if no library of
+    /// the driver's release exists.
     pub fn files(&self, capabilities: Capabilities) -> Result<Files, DriverError> {
         self.files_by_cache(capabilities, Path::new(CACHE))
     }
@@ -141,7 +141,7 @@ impl Search<'_> {
                 add(&mut folders, folder.to_path_buf());
             }
         }
-        // A list without the driver's main library is one that ldconfig has not renewed since the driver came.
+        // A cache without the driver's main library is older than the driver.
         if !folders.iter().any(|folder| self.has_main_library(folder)) {
             let usual = tables::LIBRARY_FOLDERS.iter().filter_map(|folder| self.below.resolve(Path::new(folder)));
             usual.for_each(|folder| add(&mut folders, folder));

@@ -1,6 +1,6 @@
-//! A host with a driver, made up in a folder: its `/proc`, `/sys` and `/dev` as text files, for the tests of this crate.
+//! A fake host with a driver in a folder, for the tests of this crate: its `/proc`, `/sys` and `/dev` are text files.
 //!
-//! The nodes are plain files: who needs real ones must be root and belongs into `tests/`.
+//! The nodes are plain files. Tests that need real ones run as root and are in `tests/`.
 
 use super::DriverRoot;
 pub(crate) use super::made_up_library::library;

@@ -1,4 +1,4 @@
-//! A shared library made up for tests, of this crate and of `tests/parity`, so that no compiler is needed for it.
+//! Builds a minimal shared library for tests, without a compiler.
 
 /// A shared library that holds nothing but its name: header, one loaded segment, one dynamic segment.
 pub fn library(soname: &str, wide: bool) -> Vec<u8> {

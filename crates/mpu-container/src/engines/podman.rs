@@ -3,20 +3,20 @@
 //! Source: `containers.conf(5)`, `[engine.runtimes]`.
 
 use super::tables::{self, edit, find, forget, set, table, text};
-use super::wish::{Malformed, Runtime, Says, Wish};
+use super::wish::{Malformed, Runtime, Settings, Wish};
 use toml_edit::{Array, DocumentMut};
 
 const ENGINE: [&str; 1] = ["engine"];
 const RUNTIMES: [&str; 2] = ["engine", "runtimes"];
 
-pub(super) fn says(of: &str) -> Result<Says, Malformed> {
+pub(super) fn settings(of: &str) -> Result<Settings, Malformed> {
     let root: DocumentMut = of.parse()?;
     let named = find(&root, &RUNTIMES).into_iter().flat_map(|runtimes| runtimes.iter());
     let runtimes = named.map(|(name, paths)| {
         let first = paths.as_array().and_then(|paths| paths.get(0)?.as_str()).map(str::to_string);
         (name.to_string(), Runtime { program: first, ..Runtime::default() })
     });
-    Ok(Says { section: false, default: text(&root, &ENGINE, "runtime"), runtimes: runtimes.collect(), cdi: None })
+    Ok(Settings { section: false, default: text(&root, &ENGINE, "runtime"), runtimes: runtimes.collect(), cdi: None })
 }
 
 pub(super) fn with(of: &str, wish: &Wish) -> Result<String, Malformed> {

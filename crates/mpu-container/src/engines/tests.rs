@@ -1,4 +1,4 @@
-//! Each engine's files: what is added, taken over and removed; what is in force; what else is in the files stays.
+//! Adding, reusing and removing runtimes in each engine's files. Other contents stay.
 
 use super::files::{Files, Paths, Pending};
 use super::force::Force;
@@ -232,7 +232,7 @@ fn malformed_files_are_left_alone() {
 }
 
 #[test]
-fn file_is_replaced_with_its_mode_and_behind_its_link() {
+fn replaced_config_keeps_mode_and_link() {
     let mut place = Place::new(Engine::Docker);
     let real = place.write("kept.json", "{}");
     fs::set_permissions(&real, fs::Permissions::from_mode(0o600)).expect("mode");
@@ -256,7 +256,7 @@ fn empty_file_of_dockers_stays() {
 }
 
 #[test]
-fn docker_gets_its_features_back_and_no_others_choice() {
+fn docker_features_are_restored_unless_changed_since() {
     let back = |before: &str, cdi: bool, now: &str| {
         let kept = docker::before(before, &["nvidia"], cdi).expect("JSON");
         let text = docker::restored(now, &["nvidia"], &kept).expect("JSON").unwrap_or_default();
@@ -309,7 +309,7 @@ fn nvidia_containerd_drop_in_is_taken_over() {
             "{merges}: the file that counts was changed"
         );
         let force = place.remove();
-        assert!(force.program("nvidia").is_none() && force.default.is_none(), "{merges}: {}", force.tell("nvidia"));
+        assert!(force.program("nvidia").is_none() && force.default.is_none(), "{merges}: {}", force.describe("nvidia"));
         assert!(!place.at("/etc/containerd/conf.d/99-nvidia.toml").exists(), "it only repeats config.toml");
         assert_eq!(fs::read_to_string(&place.files.top).expect("read"), top);
         // And at once, without having been taken over.
@@ -384,7 +384,7 @@ fn crio_drop_in_elsewhere_counts_with_directory() {
 }
 
 #[test]
-fn crios_runtime_has_default_ones_keys_but_not_its_program() {
+fn crio_runtime_copies_default_keys_except_program() {
     let place = Place::new(Engine::Crio);
     place.write(
         "/etc/crio/crio.conf.d/10-crio.conf",
@@ -457,7 +457,7 @@ fn drop_in_copy_follows_original() {
 }
 
 #[test]
-fn containerds_own_runc_is_named_where_it_would_be_forgotten() {
+fn implicit_containerd_runc_becomes_explicit() {
     let place = Place::new(Engine::Containerd).top("version = 2\n");
     let force = place.add(&wish());
     assert!(force.runtimes.contains_key("runc"), "containerd 1.7 refuses to load its CRI plug-in without");
@@ -665,7 +665,7 @@ fn import_is_removed_with_its_file() {
 }
 
 #[test]
-fn import_stays_as_long_as_it_has_another_file() {
+fn import_with_other_files_stays() {
     let mut place = Place::new(Engine::Containerd).top("version = 2\n");
     place.files.drop_in = Some(place.at("/etc/containerd/conf.d/99-nvidia.toml"));
     place.add(&wish());

@@ -1,4 +1,4 @@
-//! What is asked of an engine's configuration, and what can be wrong with its text.
+//! The requested runtime of an engine, and errors of its configuration's text.
 
 use toml_edit::Table;
 
@@ -9,7 +9,7 @@ pub struct Wish {
     /// Whether containers that name no runtime get this one; none leaves that as it is.
     pub default: Option<bool>,
     pub cdi: bool,
-    /// The version that a containerd configuration gets which is not there yet.
+    /// The version of a new containerd configuration.
     pub containerd_version: i64,
     /// The kind of runtime that containerd takes it for.
     pub runtime_type: String,
@@ -32,7 +32,7 @@ impl Wish {
 
 #[derive(Debug, Default)]
 pub struct Says {
-    /// Whether it may do away with all that files before it say.
+    /// Whether it may replace the whole section of earlier files.
     pub section: bool,
     pub default: Option<String>,
     pub runtimes: Vec<(String, Runtime)>,

@@ -53,7 +53,7 @@ pub fn of(
     global.into_iter().flatten().chain(capabilities).chain(conditions).chain(last).collect()
 }
 
-/// How the CLI is to find CUDA's compatibility libraries: mode `hook` is not its business.
+/// The CLI's mode for CUDA's compatibility libraries. It does not handle mode `hook`.
 fn compat_mode(config: &Config) -> &'static str {
     match config.runtime.cuda_compat_mode {
         Some(CompatMode::Ldconfig) => "ldconfig",

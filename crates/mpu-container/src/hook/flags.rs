@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_come_before_command_with_one_dash_or_two() {
+    fn flags_before_command_take_one_or_two_dashes() {
         let both =
             Flags { config: Some("/c".into()), debug: true, command: Some("prestart".into()), ..Flags::default() };
         for line in

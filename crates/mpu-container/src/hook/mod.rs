@@ -1,8 +1,7 @@
 //! `nvidia-container-runtime-hook`: the prestart hook of mode `legacy`, and of `docker run --gpus`.
 //!
-//! Owns how a container's state becomes a call of the container CLI. Does nothing to a container itself: the hook ends by
-//! becoming the CLI, whose exit code and words are then the hook's. A container that asks for nothing is left alone,
-//! whatever else its specification says.
+//! Makes a call of the container CLI from a container's state, and executes the CLI in its own process. A container without a
+//! request for GPUs is left alone, whatever else its specification has.
 //!
 //! Source: OCI runtime specification, `runtime.md` (state, hooks); NVIDIA Container Toolkit 1.20,
 //! `cmd/nvidia-container-runtime-hook`.
@@ -82,7 +81,7 @@ pub enum HookError {
          Please use the NVIDIA Container Runtime (e.g. specify the --runtime=nvidia flag) instead: {0}"
     )]
     Mode(&'static str),
-    /// The container asks for a limit of GPU memory that cannot be had.
+    /// The container requests a limit of GPU memory that cannot be enforced.
     #[error("the container asks for a limit of GPU memory, which would not hold")]
     Limits(#[from] LimitsError),
     #[error("exec failed: {}", program.display())]
@@ -140,7 +139,7 @@ fn run(arguments: Vec<OsString>) -> ExitCode {
     }
 }
 
-/// Becomes the container CLI if the container asks for something; returns if there is nothing to do.
+/// Executes the container CLI if the container requests something; returns if there is nothing to do.
 fn prestart(flags: &Flags) -> Result<(), HookError> {
     let debug = |text: &dyn std::fmt::Display| {
         if flags.debug {

@@ -1,4 +1,4 @@
-//! A container's state, as a hook is given it.
+//! A container's state, as a hook receives it.
 //!
 //! Source: OCI runtime specification, `runtime.md`, "State"; before it, Docker's runc of 17.03 wrote
 //! `bundlePath`.
@@ -55,8 +55,8 @@ impl State {
         Ok(State { pid: raw.pid.filter(|pid| *pid > 0).and_then(Pid::from_raw), bundle })
     }
 
-    /// A path of the specification: a relative one begins at the bundle, whatever our working directory is. `.` and
-    /// double slashes go; `..` stays, since only who follows links knows where it leads.
+    /// A path of the specification; a relative one begins at the bundle. Removes `.` and double slashes, but not `..`, whose meaning
+    /// depends on links.
     pub fn within_bundle(&self, path: &str) -> PathBuf {
         let whole = self.bundle.join(Path::new(path));
         whole.components().filter(|part| *part != Component::CurDir).collect()

@@ -1,7 +1,7 @@
-//! `enable-cuda-compat`: CUDA's forward compatibility libraries, where an image brings newer ones than the host's driver.
+//! `enable-cuda-compat`: uses an image's CUDA forward compatibility libraries if they are newer than the host's driver.
 //!
-//! Owns the choice, and one file that puts their folder before all others in the loader's list; `update-ldcache` makes
-//! it known. The libraries are looked at, never loaded.
+//! Writes one file that puts their folder before all others in the loader's list; `update-ldcache` applies it. The libraries are
+//! parsed, never loaded.
 //!
 //! Source: CUDA Compatibility, "Forward Compatibility"; the note `.note.cuda.fwd_compatibility`, a JSON text that
 //! newer libraries carry: the CUDA version, and the driver branches they work with.
@@ -25,7 +25,7 @@ const LONGEST: u64 = 64 << 10;
 /// The most sections that are looked through for the note. Libraries have some forty, and the name of each is kept.
 const SECTIONS: u16 = 1000;
 
-/// What the host has, and where the image's libraries are.
+/// The host's versions, and the folder of the image's libraries.
 #[derive(Debug, Args)]
 pub struct Wanted {
     /// The version of the host's driver
@@ -54,8 +54,7 @@ pub struct Note {
     branches: Vec<u32>,
 }
 
-/// Libraries write their keys as `"CUDA version"` and `"driver"`. Nothing promises the case, so it does not count:
-/// `"cuda version"` and `"Driver"` are the same keys.
+/// Libraries have the keys `"CUDA version"` and `"driver"`. Upper and lower case are not specified, so they are ignored.
 impl TryFrom<Map<String, Value>> for Note {
     type Error = serde_json::Error;
 

@@ -1,8 +1,8 @@
-//! `hide-other-gpus`: of the GPUs that procfs tells of, the container sees its own.
+//! `hide-other-gpus`: shows only the container's own GPUs in its procfs.
 //!
-//! The kernel shows every GPU of the host in every container's procfs. Who counts GPUs there (Slurm's `AutoDetect=nvidia`
-//! does) counts too many. A GPU is the container's if the container has its node, however it got it. What is hidden
-//! is no secret: a container with the right to unmount sees it again.
+//! The kernel shows every GPU of the host in every container's procfs, so programs that count GPUs there (Slurm's
+//! `AutoDetect=nvidia`) count too many. A GPU is the container's if the container has its node. This is no protection: a
+//! container that may unmount sees all GPUs again.
 //!
 //! Source: NVIDIA's open kernel modules, `nv-procfs.c` (`gpus/ADDRESS/information`); libnvidia-container,
 //! `src/nvc_mount.c`, which shows the chosen GPUs' folders only. NVIDIA's CDI files (Container Toolkit 1.20) hide nothing.
@@ -22,8 +22,7 @@ const GPUS: &str = "/proc/driver/nvidia/gpus";
 /// More GPUs than any host has: without a proc file system, the folder is the image's.
 const MOST: usize = 1000;
 
-/// Mounts a folder with the container's own GPUs over the one with all. Nothing relies on this: a container where it fails
-/// starts all the same.
+/// Mounts a folder with the container's own GPUs over the full one. An error does not stop the container.
 pub fn hide(root: &Root, notes: Notes) {
     if let Err(error) = cover(root, notes) {
         notes.warn(format!("{GPUS} may show GPUs that the container does not have: {}", chain(&error)));
@@ -56,7 +55,7 @@ fn cover(root: &Root, notes: Notes) -> Result<(), HookError> {
     Ok(())
 }
 
-/// The number of the node of the GPU that a folder tells of.
+/// The minor number of a folder's GPU.
 fn minor(root: &Root, folder: &Path) -> Option<u32> {
     let text = root.read_file(&folder.join("information"), 1 << 16).ok()?;
     field(&String::from_utf8_lossy(&text), "Device Minor")?.parse().ok()

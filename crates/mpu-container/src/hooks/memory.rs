@@ -1,6 +1,6 @@
-//! `apply-cuda-memory-limits`: limits the memory that a container may use of GPUs, if its environment asks for that.
+//! `apply-cuda-memory-limits`: limits a container's GPU memory, if its environment requests that.
 //!
-//! It starts at `createRuntime`, on the host, when the container's process is in its cgroup and waits there.
+//! It runs at `createRuntime`, on the host, when the container's process is in its cgroup and has not started its program.
 
 use super::outcome::{HookError, Notes};
 use super::state;
@@ -25,13 +25,12 @@ pub struct Wanted {
     gpus: Vec<String>,
 }
 
-/// Applies the limits that the container whose state is in `spec` asks for. A container that asks for none is not
-/// looked at any further: the driver need not be there.
+/// Applies the limits that a container requests; `spec` is the file with its state. Without a request, the driver need not be loaded.
 pub fn apply(spec: &Path, wanted: &Wanted, notes: Notes) -> Result<(), HookError> {
     let (bundle, process) = state::process(spec)?;
     let spec = match Spec::load(&bundle) {
         Err(SpecError::Read(path, source)) if source.kind() == io::ErrorKind::NotFound => {
-            // Tools that call hooks without being an OCI runtime write no such file, and set no limits in it.
+            // Tools that call hooks without being an OCI runtime write no such file.
             notes.warn(format!("no limit of GPU memory is looked for: there is no {}", path.display()));
             return Ok(());
         }

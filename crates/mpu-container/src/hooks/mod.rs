@@ -1,11 +1,11 @@
 //! The program that CDI files name as a hook: `nvidia-cdi-hook`.
 //!
-//! Owns the hooks' arguments, which are NVIDIA's, so that files of either's making work with either's program, and what
-//! each hook does to a container's root. A runtime starts it with the container's state on standard input, mostly as a
-//! `createContainer` hook: in the container's mounts, with the host's root still as `/`. The container's root is a
-//! stranger's: it is only touched through `beneath`, and the environment, which can be the image's, is thrown away first.
+//! The hooks' arguments are NVIDIA's, so that CDI files of either program work with the other. A runtime starts a hook with the
+//! container's state on standard input, mostly as a `createContainer` hook: in the container's mount namespace, with the host's
+//! root still as `/`. The container's root is untrusted and is only accessed through `beneath`. The environment, which can be the
+//! image's, is cleared first.
 //!
-//! Each hook can be run again, and then changes nothing.
+//! A second run of a hook changes nothing.
 //!
 //! Source: NVIDIA Container Toolkit, `cmd/nvidia-cdi-hook`; OCI runtime specification, "POSIX-platform Hooks".
 
@@ -142,7 +142,7 @@ pub fn main(arguments: Vec<OsString>) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// The arguments of all hooks; or what this program ends with, before any of them has run.
+/// The arguments of all hooks, or the exit code before any of them has run.
 fn parse_all(arguments: Vec<OsString>) -> Result<Vec<Args>, ExitCode> {
     let is_alone = arguments.get(1).is_none_or(|word| word != IN_TURN);
     turns::split(arguments).into_iter().map(|hook| parse(hook, is_alone)).collect()
@@ -155,7 +155,7 @@ fn parse(arguments: Vec<OsString>, is_alone: bool) -> Result<Args, ExitCode> {
             let words = unknown_hook(&arguments).into_iter().collect();
             Ok(Args { debug: false, quiet: false, container_spec: OsString::new(), hook: Hook::Unknown(words) })
         }
-        // Help that ends well would leave a container's other hooks undone, and the container would start.
+        // If help ended with success, the container would start without its other hooks.
         Err(error) if !error.use_stderr() && !is_alone => {
             output::say(format!("{NAME}: help and version are not for one hook of several (see {NAME} --help)"));
             Err(ExitCode::from(2))
@@ -175,8 +175,7 @@ fn parse(arguments: Vec<OsString>, is_alone: bool) -> Result<Args, ExitCode> {
     }
 }
 
-/// The hook that is named behind options that are not known, if it is not known either: all of it was written for a newer
-/// program.
+/// An unknown hook behind unknown options: a call for a newer program.
 fn unknown_hook(arguments: &[OsString]) -> Option<OsString> {
     let is_option = |word: &OsString| word.as_encoded_bytes().starts_with(b"-");
     let word = arguments.iter().skip(1).find(|word| !is_option(word))?;
@@ -184,7 +183,7 @@ fn unknown_hook(arguments: &[OsString]) -> Option<OsString> {
     (!known).then(|| word.clone())
 }
 
-/// What clap says, in one line: its first, and what that one announces below it.
+/// clap's message in one line: its first line, with the list below it.
 fn mistake(text: &str) -> String {
     let mut lines = text.lines();
     let first = lines.next().unwrap_or_default().trim_start_matches("error: ");
@@ -253,8 +252,7 @@ fn parse_mode(text: &str) -> Result<u32, HookError> {
     mode.ok_or(HookError::Argument { what: "the mode", value: text.into(), wanted: "an octal number up to 7777" })
 }
 
-/// Sets the mode of what is there. A file system that does not allow it, as a whole `/dev` of the host's, is left as
-/// it is.
+/// Sets the mode of existing paths. A file system that does not allow it, such as the host's `/dev`, is skipped.
 fn set_modes(root: &Root, paths: &[String], mode: u32, notes: Notes) -> Result<(), HookError> {
     if let Some(path) = paths.iter().find(|path| path.trim().is_empty()) {
         return Err(HookError::Argument { what: "the path", value: path.clone(), wanted: "a path" });
@@ -287,8 +285,7 @@ impl Links {
     }
 }
 
-/// Makes the links. A link's place is found below the container's root; its target is text, and is followed by the
-/// container alone.
+/// Makes the links. A link's place is resolved below the container's root; its target is only text here.
 fn create_links(root: &Root, links: &Links, notes: Notes) -> Result<(), HookError> {
     for (target, link) in &links.0 {
         let new = root.symlink(target, link)?;

@@ -1,4 +1,4 @@
-//! How a hook ends, and what it reports on the way.
+//! A hook's result and its notes.
 
 use super::state;
 use crate::beneath::BeneathError;

@@ -1,8 +1,6 @@
-//! `disable-device-node-modification`: the driver's parameters as the container sees them say that device nodes are not
-//! to be made.
+//! `disable-device-node-modification`: shows `ModifyDeviceFiles: 0` in the container's copy of the driver's parameters.
 //!
-//! NVML and nvidia-smi make and remove `/dev/nvidia…` as they see fit, unless `ModifyDeviceFiles` is 0. In a container
-//! that would undo what the runtime has given it.
+//! Otherwise NVML and nvidia-smi make and remove device nodes, and so change what the runtime has set up.
 //!
 //! Source: NVIDIA's README, "Notes on device files"; `/proc/driver/nvidia/params`.
 
@@ -18,8 +16,8 @@ use std::rc::Rc;
 /// The parameters, on the host as in the container.
 pub const PARAMS: &str = "/proc/driver/nvidia/params";
 
-/// Mounts a changed copy of the host's parameters over the container's. A host without them, or one where they say 0
-/// already, needs nothing, and then the container is not even looked for; neither does a container that has none.
+/// Mounts a changed copy of the host's parameters over the container's. Nothing to do if host or container has no such file, or the
+/// value is 0 already.
 pub fn disable(host: &Path, root: impl FnOnce() -> Result<Rc<Root>, HookError>, notes: Notes) -> Result<(), HookError> {
     let text = match std::fs::read_to_string(host) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -67,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_one_line_changes_and_only_when_it_must() {
+    fn params_differ_in_one_line() {
         let text = "ResmanDebugLevel: 4294967295\nModifyDeviceFiles: 1\nDeviceFileUID: 0\n";
         assert_eq!(changed(text).unwrap(), text.replace("Files: 1", "Files: 0"));
         assert_eq!(changed(&changed(text).unwrap()), None);

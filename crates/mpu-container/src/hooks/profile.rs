@@ -1,7 +1,7 @@
-//! `update-application-profile`: tells the driver's EGL and Vulkan which GPUs are the container's.
+//! `update-application-profile`: limits the driver's EGL and Vulkan to the container's GPUs.
 //!
-//! Owns one file, a profile of the driver's own kind that applies to every program. Its setting is a mask: bit N is the
-//! GPU with the node `/dev/nvidiaN`.
+//! Writes an application profile of the driver for all programs. Its setting is a mask: bit N is the GPU with the node
+//! `/dev/nvidiaN`.
 //!
 //! Source: NVIDIA's README, "Application Profiles"; the setting and the file's name as NVIDIA's hook writes them.
 

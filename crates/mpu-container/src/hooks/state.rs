@@ -1,7 +1,7 @@
-//! Where a container's root is, told by its state.
+//! Finds a container's root by its state.
 //!
-//! Source: OCI runtime specification, "State" (`bundle`) and "Root" (`root.path`, relative to the bundle); crun
-//! tells the root in the state, and its bundle can be unreadable for the hook.
+//! Source: OCI runtime specification, "State" (`bundle`) and "Root" (`root.path`, relative to the bundle). crun has the root in
+//! the state, and its bundle can be unreadable for the hook.
 
 use crate::text_file;
 use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags};
@@ -105,8 +105,8 @@ pub fn root(spec: &Path) -> Result<PathBuf, StateError> {
     }
 }
 
-/// Whether the working directory is what a container's root is: the root of a mount. runc starts hooks in the container's
-/// root. In a user namespace, whose root may not search the bundle's folders (`podman --uidmap`), that is all there is.
+/// Whether the working directory is the root of a mount, as a container's root is. runc starts hooks in the container's root. In a
+/// user namespace whose root may not search the bundle's folders (`podman --uidmap`), there is no other way to find it.
 fn is_root_of_mounts() -> bool {
     let about = rustix::fs::statx(CWD, ".", AtFlags::empty(), StatxFlags::TYPE);
     about.is_ok_and(|about| about.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
@@ -117,7 +117,7 @@ fn open(path: &Path) -> Result<impl Read, StateError> {
     Ok(io::BufReader::new(file).take(LARGEST))
 }
 
-/// The bundle's file: unlike a state, which a caller may hand over by a pipe, it is a file; anything else is refused without waiting.
+/// Opens the bundle's `config.json`, which must be a regular file. (A state may come through a pipe.)
 fn open_regular(path: &Path) -> Result<impl Read, StateError> {
     let failed = |source| StateError::Read { what: path.display().to_string(), source };
     let file = text_file::open_regular(path).map_err(failed)?;

@@ -1,4 +1,4 @@
-//! Each hook over a made-up root, with the arguments that NVIDIA's CDI files have.
+//! Each hook on a test root, with the arguments of NVIDIA's CDI files.
 
 use super::*;
 use crate::driver::made_up;
@@ -84,12 +84,12 @@ fn links_are_made_as_written() {
 
     // Nothing is made when one of them is wrong.
     for wrong in ["a", "::b", "a::", "a::b::c", ""] {
-        let told = bundle.hook(&["create-symlinks", "--link", "x::/usr/new", "--link", wrong]).unwrap_err();
-        assert_eq!(told, format!("the link {wrong:?} is not of the form TARGET::LINK"));
+        let error = bundle.hook(&["create-symlinks", "--link", "x::/usr/new", "--link", wrong]).unwrap_err();
+        assert_eq!(error, format!("the link {wrong:?} is not of the form TARGET::LINK"));
         assert!(fs::symlink_metadata(bundle.path("usr/new")).is_err());
     }
-    let told = bundle.hook(&["create-symlinks", "--link", "x::/usr/lib"]).unwrap_err();
-    assert!(told.starts_with("cannot create the link /usr/lib in the container: "), "{told}");
+    let error = bundle.hook(&["create-symlinks", "--link", "x::/usr/lib"]).unwrap_err();
+    assert!(error.starts_with("cannot create the link /usr/lib in the container: "), "{error}");
 }
 
 #[test]
@@ -135,8 +135,8 @@ fn modes_are_set_where_something_is() {
     assert_eq!((mode("dev/dri"), mode("dev/dri/card0")), (0o711, 0o711));
     assert_eq!(fs::metadata(bundle.top.path().join("outside")).unwrap().mode(), before);
     for wrong in ["", "9", "rwx", "17777", "+7", "-7"] {
-        let told = bundle.hook(&["chmod", &format!("--mode={wrong}"), "--path", "/dev"]).unwrap_err();
-        assert!(told.contains("is not an octal number"), "{told}");
+        let error = bundle.hook(&["chmod", &format!("--mode={wrong}"), "--path", "/dev"]).unwrap_err();
+        assert!(error.contains("is not an octal number"), "{error}");
     }
 }
 
@@ -217,7 +217,7 @@ fn states_are_read_as_runtimes_write_them() {
     // crun tells the root, and its bundle may be out of reach.
     assert_eq!(root_of(r#"{"bundle": "/nowhere", "root": "/r"}"#).unwrap(), Path::new("/r"));
     assert_eq!(root_of(r#"{"bundle": "/b", "root": "r"}"#).unwrap(), Path::new("/b/r"));
-    for (state, told) in [
+    for (state, message) in [
         ("", "is not a container's state: EOF"),
         ("[1]", "is not a container's state: "),
         (r#"{"bundle": 7}"#, "is not a container's state: "),
@@ -225,15 +225,15 @@ fn states_are_read_as_runtimes_write_them() {
         (r#"{"bundle": "/nowhere"}"#, "cannot read /nowhere/config.json: No such file"),
     ] {
         let error = root_of(state).unwrap_err();
-        assert!(error.contains(told), "{state}: {error}");
+        assert!(error.contains(message), "{state}: {error}");
     }
     for config in ["{}", r#"{"root": {}}"#, r#"{"root": {"path": ""}}"#] {
         fs::write(bundle.top.path().join("config.json"), config).unwrap();
         assert!(root_of(&format!(r#"{{"bundle": "{top}"}}"#)).unwrap_err().ends_with("names no root.path"));
     }
     fs::write(bundle.top.path().join("config.json"), r#"{"root": {"path": "/"}}"#).unwrap();
-    let told = bundle.hook(&["create-symlinks", "--link", "a::/tmp/never"]).unwrap_err();
-    assert!(told.contains("is the host's root directory"), "{told}");
+    let error = bundle.hook(&["create-symlinks", "--link", "a::/tmp/never"]).unwrap_err();
+    assert!(error.contains("is the host's root directory"), "{error}");
 }
 
 #[test]
@@ -248,8 +248,8 @@ fn flags_stand_before_and_after() {
         assert!(args.debug && args.container_spec == "x", "{line}");
     }
     assert!(!parse("noop --debug=false").unwrap().debug);
-    let told = parse("update-ldcache --folder /a --new-flag 1").unwrap_err().to_string();
-    assert!(told.contains("'--new-flag'"), "{told}");
+    let error = parse("update-ldcache --folder /a --new-flag 1").unwrap_err().to_string();
+    assert!(error.contains("'--new-flag'"), "{error}");
     // The last one counts, as with NVIDIA's.
     let Hook::UpdateLdcache { ldconfig_path, folders } =
         parse("update-ldcache --ldconfig-path /a --ldconfig-path /b --folder=x,y --folder z").unwrap().hook
@@ -263,7 +263,7 @@ fn flags_stand_before_and_after() {
 }
 
 #[test]
-fn help_for_one_hook_of_several_is_mistake_and_none_of_them_runs() {
+fn help_among_several_hooks_runs_none() {
     let ended = |line: &str| {
         let words = [NAME].into_iter().chain(line.split(' ')).map(OsString::from).collect();
         parse_all(words).map(|hooks| hooks.len()).map_err(|code| format!("{code:?}"))

@@ -1,7 +1,7 @@
 //! Several hooks in one process: `in-turn HOOK … -- HOOK …`.
 //!
-//! A runtime starts each hook as a process, which takes it longer than most hooks do. The hooks run in the order in which
-//! they stand, and the first that fails is the last. Nothing is done before all of their arguments are known to be right.
+//! A runtime starts a process for each hook, which takes longer than most hooks. All arguments are checked first; then the hooks run in
+//! order until one fails.
 
 use super::outcome::HookError;
 use super::state;
@@ -28,7 +28,7 @@ pub(super) fn split(arguments: Vec<OsString>) -> Vec<Vec<OsString>> {
     }
 }
 
-/// The roots of containers that were looked for, by where their state is. Standard input can be read once.
+/// Cached container roots by the file of their state: standard input can be read only once.
 #[derive(Default)]
 pub(super) struct Roots(RefCell<BTreeMap<OsString, Rc<Root>>>);
 

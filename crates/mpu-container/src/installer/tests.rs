@@ -1,4 +1,4 @@
-//! The CDI file for management containers, on a made-up host.
+//! The CDI file for management containers, on a fake host.
 
 use super::*;
 use crate::cdi::file;

@@ -1,5 +1,5 @@
-//! The life of the new process, from its first instruction to the program's: everything that it needs, made before it exists, and
-//! the steps by which it leaves the host. It allocates nothing and takes no lock.
+//! The new process, from its start to ldconfig's first instruction. All data is prepared before the fork: the process allocates nothing and
+//! takes no lock.
 
 use super::error::LdconfigError;
 use super::{filter, sys};
@@ -14,12 +14,10 @@ use std::ffi::CString;
 use std::io;
 use std::path::Path;
 
-/// What the program finds empty: the container's `/proc`, and the place of ldconfig's second cache, which is of no use
-/// to a container and not to be trusted.
+/// Folders that are empty for the program: the container's `/proc`, and ldconfig's auxiliary cache, which is untrusted and of no use here.
 const EMPTY: [&std::ffi::CStr; 2] = [c"proc", c"var/cache/ldconfig"];
 
-/// Files that the program may have open, bytes of memory with the files that it maps and without, bytes in one file,
-/// seconds of a processor. It maps whole libraries, which have some GiB, and has a hundred bytes of its own for each.
+/// Resource limits. ldconfig maps whole libraries, up to some GiB, and needs a hundred bytes of its own for each.
 const LIMITS: [(Resource, u64); 6] = [
     (Resource::Nofile, 64),
     (Resource::As, 2 << 30),
@@ -37,13 +35,13 @@ pub(super) struct Jail<'a> {
     filter: seccompiler::BpfProgram,
     program: BorrowedFd<'a>,
     arguments: Vec<CString>,
-    /// Whether the host's root is let go of by `pivot_root`.
+    /// Whether `pivot_root` removes the host's root.
     pivot: bool,
-    pub(super) said: OwnedFd,
+    pub(super) output: OwnedFd,
     pub(super) report: OwnedFd,
 }
 
-/// What was being done when the new process failed.
+/// Names of the new process's steps, for errors.
 pub(super) const STEPS: [&str; 9] = [
     "separate its mounts",
     "enter the container's root",
@@ -80,12 +78,12 @@ impl Jail<'_> {
             program: program.as_fd(),
             arguments: arguments.collect::<Result<_, _>>().map_err(wrap("write its arguments"))?,
             pivot,
-            said: memory().map_err(wrap("make a place for its output"))?,
+            output: memory().map_err(wrap("make a place for its output"))?,
             report: memory().map_err(wrap("make a place for its output"))?,
         })
     }
 
-    /// The life of the new process, up to the program's first instruction.
+    /// Runs in the new process, and ends by executing the program.
     pub(super) fn enter(&self) {
         let (step, error) = match self.enter_by_steps() {
             Ok(never) => match never {},
@@ -113,9 +111,9 @@ impl Jail<'_> {
                 Err(error) => return Err((3, error)),
             }
         }
-        rustix::stdio::dup2_stdin(&self.said).map_err(at(4))?;
-        rustix::stdio::dup2_stdout(&self.said).map_err(at(4))?;
-        rustix::stdio::dup2_stderr(&self.said).map_err(at(4))?;
+        rustix::stdio::dup2_stdin(&self.output).map_err(at(4))?;
+        rustix::stdio::dup2_stdout(&self.output).map_err(at(4))?;
+        rustix::stdio::dup2_stderr(&self.output).map_err(at(4))?;
         sys::close_on_exec().map_err(at(4))?;
         for (resource, most) in LIMITS {
             // A limit that is lower already stays.
@@ -130,7 +128,7 @@ impl Jail<'_> {
         Err((8, sys::execute(self.program, &self.arguments)))
     }
 
-    /// Makes the container's root this process's root, and lets go of the host's.
+    /// Makes the container's root this process's root, and unmounts the host's.
     fn change_root(&self) -> Result<(), Errno> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let host = rustix::fs::openat(CWD, c"/", flags, Mode::empty())?;
@@ -190,8 +188,7 @@ fn errno(error: &seccompiler::Error) -> Errno {
     .unwrap_or(Errno::INVAL)
 }
 
-/// Whose rights are needed to write the cache, where they are not ours: with a container of a user namespace, its files
-/// belong to the user that is root in there.
+/// The user to write the cache as, if it is not ours: files of a container in a user namespace belong to that namespace's root.
 fn owner(root: &Root) -> Result<Option<(Uid, Gid)>, LdconfigError> {
     let folder = root.resolve(Path::new("/etc"))?;
     let about = rustix::fs::fstat(&folder)

@@ -1,8 +1,7 @@
-//! Who asks for devices, and how: annotations before mounts before the environment.
+//! Finds requested devices: first in annotations, then in mounts, then in the environment.
 //!
-//! Source: NVIDIA Container Toolkit 1.20, `internal/config/image/cuda_image.go`. Where it keeps what is plainly
-//! an accident of its code (a name twice leaves an empty one behind; a neighbour of the mounts' directory counts as
-//! within it; spaces and empty names in annotations are devices), we do not.
+//! Source: NVIDIA Container Toolkit 1.20, `internal/config/image/cuda_image.go`, without its obvious bugs (a duplicate name leaves
+//! an empty one; a sibling of the mounts' directory counts as within it; spaces and empty names in annotations are devices).
 
 use super::container::Container;
 use super::{ALL_CHANNELS, Annotations, MOUNTS, RequestError, Source};
@@ -73,7 +72,7 @@ fn asked_for_imex(container: &Container<'_>, config: &Config, notes: &mut Vec<St
     permitted(container, config, &[NAME], channels, notes).unwrap_or_default()
 }
 
-/// What variables ask for, if the container may ask so.
+/// Devices in variables, if the container may use these.
 fn permitted(
     container: &Container<'_>,
     config: &Config,
@@ -93,8 +92,8 @@ fn permitted(
     None
 }
 
-/// What variables ask for together: `all` or `none` alone, whichever is named first; nothing if `void` is there, or no
-/// word at all. An old image, of a time when to be a CUDA image was to ask, asks for all.
+/// Devices of several variables together. The first of `all` and `none` stands alone; `void`, or no word, requests nothing. An old CUDA
+/// image without such variables requests all.
 fn named(container: &Container<'_>, names: &[&str]) -> Option<Vec<String>> {
     let values: Vec<&str> = names.iter().filter_map(|name| container.variable(name)).collect();
     if values.is_empty() && super::image::is_old(container) {
@@ -111,7 +110,7 @@ fn named(container: &Container<'_>, names: &[&str]) -> Option<Vec<String>> {
     }
 }
 
-/// A GPU is asked for by the variable, and annotations, which count alone, name none: its user is likely to miss it.
+/// A note if the variable requests a GPU but only annotations count, and these name none.
 fn unheard(container: &Container<'_>, annotated: &[String]) -> Option<String> {
     let value = container.variable(DEVICES)?;
     let asks = named(container, &[DEVICES]).is_some_and(|devices| devices[0] != "none");

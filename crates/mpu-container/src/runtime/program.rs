@@ -1,7 +1,7 @@
-//! Where our other programs are, for hooks that a runtime is to start.
+//! Paths of our other programs, for hooks.
 //!
-//! All of them are this executable: a link beside it, or, where there is none, the executable itself, which goes by the
-//! first argument. Nothing is looked for on PATH: an engine's PATH may lead to another make of the same name.
+//! All of them are this executable: a link beside it, or the executable itself with the program's name as first argument. PATH is not
+//! searched: an engine's PATH may lead to another program of that name.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;

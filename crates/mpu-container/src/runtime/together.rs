@@ -1,5 +1,4 @@
-//! Hooks of ours that stand one behind the other become one process: to start a process costs a runtime more than most of
-//! these hooks do.
+//! Merges consecutive hooks of ours into one process: starting a process takes longer than most of these hooks.
 
 use super::program;
 use crate::cdi::HookName;
@@ -8,7 +7,7 @@ use crate::hooks::{BETWEEN, IN_TURN};
 use crate::words::Words;
 use std::path::Path;
 
-/// Puts together what may be, at each point of a container's life; the order stays.
+/// Merges hooks of the same point of a container's life; the order stays.
 pub(super) fn put_together(hooks: &mut Vec<Hook>) {
     let mut done: Vec<Hook> = Vec::new();
     for hook in hooks.drain(..) {
@@ -74,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn hooks_of_ours_are_one_and_keep_their_order() {
+    fn own_hooks_become_one_in_order() {
         let of_ours = |words: &[&str]| hook("createContainer", &ours(), words);
         let found = lines(vec![
             of_ours(&["nvidia-cdi-hook", "create-symlinks", "--link", "a::/b"]),

@@ -1,8 +1,6 @@
-//! A specification that we cannot keep, read as far as is needed to see whether it concerns us.
+//! Reads specifications that our tree cannot represent, to find a request in them. The result must never be stored.
 //!
-//! Runtimes take text that our tree cannot hold: bytes that are no UTF-8, halves of surrogate pairs, values nested
-//! deeper than a program's stack should be, more text behind the value. Owns how such a text is made readable: what cannot be held is replaced, so
-//! that what is left can be asked questions but never be written again.
+//! Runtimes accept invalid UTF-8, lone surrogates, very deep nesting, and text behind the value. Here these parts are replaced.
 //!
 //! Source: Go's `encoding/json`, by which runc reads: it replaces both kinds of letters by U+FFFD.
 

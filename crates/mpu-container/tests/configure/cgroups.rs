@@ -57,7 +57,7 @@ fn cgroup_failure_undoes_mounts() {
 }
 
 #[test]
-fn container_with_its_own_users_is_configured_from_host() {
+fn user_namespace_container_is_configured_from_host() {
     let Some(stage) = Stage::new() else { return };
     let prefix = "unshare --user --map-root-user";
     if !stage.script(&format!("{prefix} unshare --mount true")).status.success() {
@@ -74,7 +74,7 @@ fn container_with_its_own_users_is_configured_from_host() {
 }
 
 #[test]
-fn without_root_cgroups_and_modules_are_left_alone_unasked() {
+fn unprivileged_call_skips_cgroups_and_modules() {
     let Some(stage) = Stage::new() else { return };
     let inside = "unshare --user --map-root-user --mount --pid --fork";
     if !stage.script(&format!("{inside} mount -t proc proc ct/proc")).status.success() {

@@ -34,7 +34,7 @@ fn list_prints_existing_parts() {
 }
 
 #[test]
-fn version_is_read_by_scripts_and_help_names_program() {
+fn version_and_help_have_expected_format() {
     let Some(stage) = Stage::new() else { return };
     assert!(stage.says("cli --version").starts_with("cli-version: "));
     assert!(stage.says("cli configure --help").contains("Usage: nvidia-container-cli configure [OPTIONS] <ROOTFS>"));

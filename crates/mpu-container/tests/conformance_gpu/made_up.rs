@@ -81,12 +81,12 @@ impl Host {
     pub fn refused(&self, says: &[&str]) {
         let before = self.text();
         let output = self.create();
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(1), "{said}");
-        assert!(output.stdout.is_empty() && said.lines().count() == 1, "{said}");
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{text}");
+        assert!(output.stdout.is_empty() && text.lines().count() == 1, "{text}");
         assert_eq!(self.text(), before);
         for word in says {
-            assert!(said.contains(word), "{word}: {said}");
+            assert!(text.contains(word), "{word}: {text}");
         }
     }
 }

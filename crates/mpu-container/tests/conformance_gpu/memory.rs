@@ -59,9 +59,9 @@ fn call(host: &Host, name: &str, arguments: &[&str]) -> Output {
 }
 
 fn refusal(output: &Output) -> String {
-    let said = String::from_utf8(output.stderr.clone()).unwrap();
-    assert_eq!(output.status.code(), Some(1), "{said}");
-    said
+    let message = String::from_utf8(output.stderr.clone()).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{message}");
+    message
 }
 
 #[test]
@@ -127,11 +127,11 @@ fn hook_refuses_unenforceable_limit() {
     host.ask(&[]);
     assert!(hook(&["--gpu-id", UUIDS[0]]).status.success(), "no limit is asked for");
     host.ask(&LIMIT);
-    let said = refusal(&hook(&["--gpu-id", UUIDS[0]]));
+    let message = refusal(&hook(&["--gpu-id", UUIDS[0]]));
     // The reason depends on this machine: its cgroups are old, or ours, or the made-up driver does not answer.
     assert!(
-        said.starts_with("nvidia-cdi-hook: apply-cuda-memory-limits: the container asks for a limit of GPU memory"),
-        "{said}"
+        message.starts_with("nvidia-cdi-hook: apply-cuda-memory-limits: the container asks for a limit of GPU memory"),
+        "{message}"
     );
     assert!(refusal(&hook(&["--gpu-id", "GPU-other"])).contains("GPU-other: unknown device"));
     assert!(refusal(&hook(&["--gpu-id", " "])).contains("--gpu-id"));
@@ -152,12 +152,12 @@ fn prestart_hook_refuses_it_too() {
     let host = Host::new();
     host.configure("true", "legacy", "");
     host.ask(&LIMIT);
-    let said = refusal(&call(&host, "nvidia-container-runtime-hook", &["prestart"]));
-    assert!(said.contains("the container asks for a limit of GPU memory") && said.contains("fix: "), "{said}");
+    let message = refusal(&call(&host, "nvidia-container-runtime-hook", &["prestart"]));
+    assert!(message.contains("the container asks for a limit of GPU memory") && message.contains("fix: "), "{message}");
 }
 
 #[test]
-fn cdi_file_of_ours_has_hook_for_each_gpu() {
+fn own_cdi_file_has_hook_for_each_gpu() {
     let host = Host::new();
     symlink(env!("CARGO_BIN_EXE_mpu-container"), host.at("nvidia-ctk")).unwrap();
     let generate = |more: &[&str]| {

@@ -9,7 +9,7 @@ use crate::wrapper::{WRAPPER, configure};
 const STARTS: u32 = 100;
 
 /// The kind with an engine that listens; containers have no profile of their own then.
-const HEARD: &str = "the same, heard by a notify engine";
+const WITH_ENGINE: &str = "the same, with a notify engine";
 
 /// What a start is compared with: the runtime alone, or the runtime alone with the driver's mounts and nodes in the
 /// container. What the runtime itself takes for those is not ours.
@@ -28,7 +28,7 @@ const KINDS: [Kind; 7] = [
     ("wrapper, no GPU asked for", "auto", false, WRAPPER, Some((1, Base::Plain))),
     (MOUNTS, "jit-cdi", true, "rig-runc", None),
     ("wrapper, CDI edits made at once", "jit-cdi", true, WRAPPER, Some((10, Base::Mounts))),
-    (HEARD, "jit-cdi", true, WRAPPER, Some((10, Base::Mounts))),
+    (WITH_ENGINE, "jit-cdi", true, WRAPPER, Some((10, Base::Mounts))),
     ("wrapper, CDI file", "cdi", true, WRAPPER, Some((10, Base::Mounts))),
     // What the prestart hook mounts, runc does not.
     ("wrapper, hook and container CLI", "legacy", true, WRAPPER, Some((10, Base::Mounts))),
@@ -54,17 +54,17 @@ fn starts() {
             assert!(container.config["mounts"].as_array().is_some_and(|mounts| mounts.len() > 20), "no driver");
             container.config["hooks"] = hooks;
         }
-        let engine = (name == HEARD).then(|| Engine::at(&host.path(SOCKET)));
+        let engine = (name == WITH_ENGINE).then(|| Engine::at(&host.path(SOCKET)));
         let [low, took, high] = spread(&host, &container, program);
         assert_eq!(
             engine.map_or(0, |engine| engine.containers().len()),
-            if name == HEARD { STARTS as usize } else { 0 }
+            if name == WITH_ENGINE { STARTS as usize } else { 0 }
         );
         let plain = *plain.get_or_insert(took);
         if name == MOUNTS {
             mounts = Some(took);
         }
-        let told = match goal {
+        let comparison = match goal {
             None => String::new(),
             Some((goal, base)) => {
                 let base = if base == Base::Plain { plain } else { mounts.expect("measured before") };
@@ -72,7 +72,7 @@ fn starts() {
             }
         };
         let within = format!("{} to {}", ms(low), ms(high));
-        println!("start: {name:<36} {:>9} ({within:>18}) {told}", ms(took));
+        println!("start: {name:<36} {:>9} ({within:>18}) {comparison}", ms(took));
     }
 }
 

@@ -110,7 +110,7 @@ fn container_gets_requested_gpu() {
                 "/dev/nvidia-uvm eb:0 666",
                 "/dev/nvidia-uvm-tools eb:1 666",
             ] {
-                assert!(ran.out.lines().any(|said| said == line), "no {line} in {all}");
+                assert!(ran.out.lines().any(|found| found == line), "no {line} in {all}");
             }
             assert_eq!(gpus(&ran), ["0"], "{all}");
             // The device cgroup lets through to a driver that is not there, and stops the other GPU's number.
@@ -155,9 +155,9 @@ fn words_name_gpus() {
             assert!(ran.ok, "{all}");
             assert_eq!(gpus(&ran), expected, "{all}");
             // `none` brings the driver without a GPU; `void` and nothing are no request at all.
-            let asked = !["void", ""].contains(&word);
-            assert_eq!(ran.out.contains("libcuda.so.1 => /"), asked, "{all}");
-            if !asked {
+            let is_requested = !["void", ""].contains(&word);
+            assert_eq!(ran.out.contains("libcuda.so.1 => /"), is_requested, "{all}");
+            if !is_requested {
                 assert_eq!(ran.config, container.config, "{all}");
                 assert_eq!(container.changes(), [""; 0], "{all}");
             }

@@ -3,7 +3,7 @@
 //! Owns the way between NRI's messages and OCI's words, and the reasons ([`Left`]) why a container is left as it is besides those of
 //! `mpu_seccomp`. **Never loosens a profile**: one that is not known, or not known whole, is not replaced.
 
-use mpu_seccomp::{Notify, Without, listen};
+use mpu_seccomp::{Notify, NoListener, listen};
 use prost::Message;
 use serde_json::{Map, Value, json};
 
@@ -15,7 +15,7 @@ use super::proto::{Adjustment, Argument, Container, Created, Errno, LinuxAdjustm
 pub enum Left {
     /// As the wrapper would leave it.
     #[error(transparent)]
-    Without(#[from] Without),
+    Without(#[from] NoListener),
     #[error("{0} does not let a plugin set a seccomp profile")]
     Unable(String),
     /// What is not known cannot be kept.
@@ -29,7 +29,7 @@ pub enum Left {
 impl Left {
     /// Whether an engine would have had it.
     pub fn is_for_want_of_an_engine(&self) -> bool {
-        matches!(self, Left::Without(Without::NoEngine(..) | Without::Retired(_)))
+        matches!(self, Left::Without(NoListener::NoEngine(..) | NoListener::Retired(_)))
     }
 
     /// Whether it is not reported.

@@ -51,9 +51,8 @@ impl DeviceCgroup {
         }
     }
 
-    /// Lets the cgroup read and write these devices. What was allowed stays allowed, what is allowed already is not
-    /// allowed twice. On an error nothing has changed. The number is that of device programs which are hidden from us,
-    /// and may go on forbidding.
+    /// Lets the cgroup read and write these devices. On an error nothing has changed. Returns the number of device programs that are
+    /// hidden from us and may still forbid access.
     pub fn open_for(&self, devices: &[Numbers]) -> Result<usize, CgroupError> {
         let mut devices = devices.to_vec();
         devices.sort();

@@ -1,8 +1,8 @@
-//! Version 2: programs that are asked before a device is opened.
+//! Version 2: device programs.
 //!
-//! All programs of a cgroup must allow, and one more can only forbid more. So each program that is there is replaced by
-//! one that allows our devices and asks as before otherwise. A cgroup without a program forbids nothing: it is left
-//! alone, and so are its ancestors, which are other containers' too.
+//! All programs of a cgroup must allow an access, so another program cannot allow more. Each existing program is replaced by one
+//! that allows our devices and otherwise acts as before. A cgroup without programs forbids nothing and is left alone. So are its
+//! ancestors, which other containers share.
 //!
 //! Source: Linux, `kernel/bpf/cgroup.c`; crun, where `container` below a scope is the container's own cgroup and
 //! the scope's program counts, too.
@@ -27,8 +27,7 @@ pub struct Replaced {
 #[derive(Debug, Default)]
 pub struct Opened {
     pub replaced: Vec<Replaced>,
-    /// How many a security module keeps from us, as SELinux does with those of systemd. They are left as they are: runc
-    /// leaves them, too.
+    /// Programs that a security module hides from us, as SELinux does with those of systemd. They are left alone, as runc does.
     pub hidden: usize,
 }
 
@@ -173,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn real_cgroup_is_opened_for_devices_and_closed_again() {
+    fn device_access_in_real_cgroup_is_reversible() {
         const ALLOW_OVERRIDE: u32 = 1;
         let old = program::always(0);
         for (programs, flags) in [(1, sys::ALLOW_MULTI), (2, sys::ALLOW_MULTI), (1, 0), (1, ALLOW_OVERRIDE)] {

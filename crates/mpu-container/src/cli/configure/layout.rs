@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 /// Where an image keeps the libraries of a driver newer than the host's may be.
 pub const COMPAT: &str = "/usr/local/cuda/compat";
 
-/// More than any image has: each is an open file and a mount. CUDA's package brings eight.
+/// Limit of compatibility libraries: each is an open file and a mount. CUDA's package has eight.
 const LIBRARIES: usize = 64;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,10 +48,10 @@ fn same(one: &Beneath, other: &Beneath) -> bool {
     one.identity().ok() == other.identity().ok()
 }
 
-/// The image's own CUDA libraries that this mode brings into use beside this driver, by name.
+/// The image's own CUDA libraries that this mode uses with this driver, by name.
 ///
-/// In the library cache, only those of a later major release than the driver's win; mounted over the driver's, those of
-/// any other major release do. Minor releases fit each other without help.
+/// In the library cache, those of a later major release than the driver's are used; mounted over the driver's, those of any other
+/// major release. Minor releases are compatible.
 pub fn compat(root: &Root, mode: CompatMode, driver: &str) -> Result<Vec<(OsString, Beneath)>, BeneathError> {
     let fits = |library: u32, driver: u32| match mode {
         CompatMode::Ldconfig => library > driver,
@@ -142,8 +142,8 @@ mod tests {
         let names: Vec<String> = (0..100).map(|number| format!("usr/local/cuda/compat/lib{number}.so.999.1")).collect();
         let files: Vec<&str> = names.iter().map(String::as_str).collect();
         assert_eq!(compat(&root(&files[..64]).1, CompatMode::Mount, "550.1").unwrap().len(), 64);
-        let said = compat(&root(&files).1, CompatMode::Mount, "550.1").unwrap_err().to_string();
-        assert!(said.contains("/usr/local/cuda/compat in the container has more than 64 libraries"), "{said}");
+        let error = compat(&root(&files).1, CompatMode::Mount, "550.1").unwrap_err().to_string();
+        assert!(error.contains("/usr/local/cuda/compat in the container has more than 64 libraries"), "{error}");
     }
 
     #[test]

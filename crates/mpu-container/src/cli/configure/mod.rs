@@ -1,8 +1,7 @@
 //! `configure`: puts the driver and some GPUs into a container that is created and not yet started.
 //!
-//! Owns the order: look at the host, open there all that goes in, enter the container's mount namespace, place it,
-//! bring the library cache up to date, come back, open the device cgroup. Until the last step has succeeded, all of it
-//! can be undone, and is undone when a step fails.
+//! The order: find the driver on the host and open its files, enter the container's mount namespace, mount them, update the library
+//! cache, return, open the device cgroup. If a step fails, all earlier steps are undone.
 //!
 //! Source: libnvidia-container, `src/cli/configure.c`.
 
@@ -84,7 +83,7 @@ pub fn configure(order: &Order<'_>, log: &Log) -> Result<(), ConfigureError> {
         true => None,
         false => Some(DeviceCgroup::of(&process).map_err(ConfigureError::Cgroup)?),
     };
-    // The path is the container's, and need not be one of ours; a name that means nothing in particular is refused first.
+    // The path is the container's and need not exist here. A magic link is refused first.
     if let Err(error @ BeneathError::Magic { .. }) = Root::open(&arguments.rootfs) {
         return Err(ConfigureError::Root(error));
     }

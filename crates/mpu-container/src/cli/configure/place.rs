@@ -1,8 +1,7 @@
-//! Putting things into the container's file system so that they can be taken out again.
+//! Mounts and links in the container's file system, with undo.
 //!
-//! Owns the list of what was done. Whatever is done here is a step on that list, and steps are undone last first:
-//! mounts are taken off, and mount points and links that were not there before are removed. Refuses to know what is
-//! placed and why. What is there already is not placed twice, so that a second run is harmless.
+//! Each change is a step in a list, and steps are undone in reverse order: mounts end, and new mount points and links are removed. An
+//! existing mount or link is not made again, so a second run is harmless.
 //!
 //! Source: mount(2), umount2(2).
 
@@ -34,8 +33,8 @@ pub enum PlaceError {
     Memory { path: PathBuf, source: io::Error },
 }
 
-/// A file or directory of the host (or, for the image's own libraries, of the container), held as a mount that is not
-/// attached yet. Opened in one mount namespace, it can be attached in another.
+/// A file or directory of the host (or, for the image's own libraries, of the container) as a detached mount. It can be attached in
+/// another mount namespace.
 #[derive(Debug)]
 pub struct Held {
     tree: Tree,
@@ -78,7 +77,7 @@ enum Step {
 }
 
 impl<'a> Placed<'a> {
-    /// Nothing, below the root of this process, whose mounts may pass on to those of the host what happens to them.
+    /// An empty list of steps below a root.
     pub fn nothing(root: &'a Root, process: &'a Process, peers: Peers, log: &'a Log) -> Placed<'a> {
         Placed { root, process, peers, log, steps: Vec::new() }
     }
@@ -99,8 +98,7 @@ impl<'a> Placed<'a> {
         self.attach(held.tree, &target, path, Some(restrictions))
     }
 
-    /// Mounts an empty file system in memory at a path: for nothing but small files. One that an earlier run has
-    /// mounted there is used again.
+    /// Mounts an empty file system in memory for small files, or reuses that of an earlier run.
     pub fn memory(&mut self, path: &Path) -> Result<(), PlaceError> {
         const SIZE: u64 = 1 << 20;
         self.not_shared(path)?;
@@ -112,8 +110,7 @@ impl<'a> Placed<'a> {
         self.attach(tree, &target, path, None)
     }
 
-    /// Whether what is mounted at a path shows on the host, too. Where nothing is yet, the folder that it would be made in
-    /// says so.
+    /// Whether a mount at a path would show on the host. For a missing path, its folder is checked.
     pub fn is_shared_with_the_host(&self, path: &Path) -> Result<bool, PlaceError> {
         if self.root.find(path)?.is_some_and(|there| there.is_shared_with_the_host()) {
             return Ok(true);
@@ -253,8 +250,7 @@ fn own(fd: i32) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{fd}"))
 }
 
-/// Adds restrictions to those that a mount has (in a user namespace, none of them may be left out), and keeps what
-/// happens to it from spreading.
+/// Adds restrictions to those of a mount and makes it private. In a user namespace the existing ones must be repeated.
 fn remount(fd: i32, restrictions: Restrictions) -> io::Result<()> {
     let path = own(fd);
     let has = rustix::fs::statvfs(&path)?.f_flag;

@@ -1,7 +1,6 @@
-//! What goes into the container: held open on the host's side, put in place on the container's.
+//! The driver's parts for a container: opened on the host, mounted in the container.
 //!
-//! Owns which parts of the driver go where, and how each is restricted. Everything of the host is opened before the
-//! container's mount namespace is entered, and so cannot be mistaken for a file of the container.
+//! All host files are opened before the container's mount namespace is entered, so none is mistaken for a file of the container.
 //!
 //! Source: libnvidia-container, `src/nvc_mount.c`: what is mounted where and with which flags; NVIDIA's driver
 //! README, "The /proc/driver/nvidia file system" and "Application Profiles".
@@ -96,8 +95,8 @@ impl Supplies {
         Ok(supplies)
     }
 
-    /// The driver's facts that are text, with the nodes' upkeep switched off: in a container, the driver's programs must
-    /// not make or change nodes.
+    /// The driver's text files of procfs, with `ModifyDeviceFiles: 0`: in a container, the driver's programs must not make or change
+    /// nodes.
     fn facts(&mut self, order: &Order<'_>) {
         let folder = order.driver.root.facts.join("proc/driver/nvidia");
         for name in ["params", "version", "registry"] {
@@ -130,7 +129,7 @@ impl Supplies {
             self.mount(&file.host, Goal::At(file.container.clone()), FILE)?;
         }
         for socket in files.sockets.iter().filter(|socket| without.keeps(&socket.container)) {
-            // A pod may show a socket that cannot be mounted a second time. Programs do without these daemons.
+            // In a pod a socket may not be mountable again. Programs work without these daemons.
             if let Err(error) = self.mount(&socket.host, Goal::At(socket.container.clone()), SOCKET) {
                 log.note(format_args!("the container goes without {}: {}", socket.container.display(), chain(&error)));
             }

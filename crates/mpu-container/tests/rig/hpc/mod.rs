@@ -27,7 +27,7 @@ fn set_up(host: &Host, owner: u32) {
 }
 
 /// Asserts that a container has the second of two GPUs, and all of a driver that works as far as one can without hardware.
-fn has_the_second(said: &str, what: &str) {
+fn has_the_second(output: &str, what: &str) {
     let wanted = [
         "nvidia-uvm\n",
         "nvidia1\n",
@@ -40,16 +40,16 @@ fn has_the_second(said: &str, what: &str) {
         "'/dev/nvidia1': No such device or address",
     ];
     for proof in wanted {
-        assert!(said.contains(proof), "{what}: no {proof} in {said}");
+        assert!(output.contains(proof), "{what}: no {proof} in {output}");
     }
-    assert!(!said.contains(&bus(0)), "{what}: {said}");
+    assert!(!output.contains(&bus(0)), "{what}: {output}");
 }
 
 /// Asserts that a container has nothing of a driver, and sees all GPUs in the kernel's procfs.
-fn has_nothing(said: &str, what: &str) {
+fn has_nothing(output: &str, what: &str) {
     assert!(
-        said.contains("nvidia-smi: not found") && said.contains(&bus(0)) && said.contains(&bus(1)),
-        "{what}: {said}"
+        output.contains("nvidia-smi: not found") && output.contains(&bus(0)) && output.contains(&bus(1)),
+        "{what}: {output}"
     );
-    assert!(!said.contains("=> /"), "{what}: {said}");
+    assert!(!output.contains("=> /"), "{what}: {output}");
 }

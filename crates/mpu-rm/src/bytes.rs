@@ -1,4 +1,4 @@
-//! Words in a block of parameters, in the processor's own byte order.
+//! Numbers in a block of parameters, in the processor's byte order.
 
 pub(super) fn set(bytes: &mut [u8], at: usize, value: u32) {
     bytes[at..at + 4].copy_from_slice(&value.to_ne_bytes());
