@@ -68,7 +68,7 @@ impl Lock {
                     if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::AlreadyExists)
                         && tries.next().is_some() => {}
                 Err(lock::LockError::Io(error)) => return Err(at(error)),
-                Err(lock::LockError::Held(lock::Held { path, by, waited })) => {
+                Err(lock::LockError::Held(lock::HeldLock { path, by, waited })) => {
                     return Err(LockError::Held { path, by, waited });
                 }
             }

@@ -31,7 +31,7 @@ impl Wish {
 }
 
 #[derive(Debug, Default)]
-pub struct Says {
+pub struct Settings {
     /// Whether it may replace the whole section of earlier files.
     pub section: bool,
     pub default: Option<String>,

@@ -3,7 +3,7 @@
 //! Owns the way between NRI's messages and OCI's words, and the reasons ([`Left`]) why a container is left as it is besides those of
 //! `mpu_seccomp`. **Never loosens a profile**: one that is not known, or not known whole, is not replaced.
 
-use mpu_seccomp::{Notify, NoListener, listen};
+use mpu_seccomp::{NoListener, Notify, listen};
 use prost::Message;
 use serde_json::{Map, Value, json};
 
