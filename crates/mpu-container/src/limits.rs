@@ -25,7 +25,7 @@ pub enum LimitsError {
     #[error("cannot read where the cgroup of the container's process is")]
     Process(#[source] io::Error),
     #[error("the container's process is in no cgroup that is mounted here")]
-    Nowhere,
+    NoCgroup,
     #[error("the container has no cgroup of its own: a limit would hold for {} and all else in it", .0.display())]
     Shared(PathBuf),
 }
@@ -59,7 +59,7 @@ fn place(process: &str, own: &str, mounts: &str) -> Result<PathBuf, LimitsError>
     if !cgroups::has_unified(mounts) {
         return Err(LimitsError::Old);
     }
-    let folder = cgroups::unified(process, mounts).ok_or(LimitsError::Nowhere)?;
+    let folder = cgroups::unified(process, mounts).ok_or(LimitsError::NoCgroup)?;
     match cgroups::unified(own, mounts).as_ref() == Some(&folder) {
         true => Err(LimitsError::Shared(folder)),
         false => Ok(folder),

@@ -129,7 +129,7 @@ fn aside<T>(of: &Path, mut what: impl FnMut(NamedTempFile) -> io::Result<T>) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::driver::made_up::fifo;
+    use crate::driver::fake::fifo;
     use std::io::Read;
     use std::os::unix::fs::FileTypeExt;
 

@@ -1,7 +1,7 @@
-//! The hooks as container runtimes start them: the executable under NVIDIA's name, with the words of NVIDIA's CDI files,
-//! in containers that runc makes. And attacks of the past on NVIDIA's own hooks, played again.
+//! The hooks in containers that runc makes, under NVIDIA's name and with the arguments of NVIDIA's CDI files. Also replays known attacks
+//! on NVIDIA's hooks.
 //!
-//! Most needs root and runc. `MPU_CONTAINER` can name the executable to test; what only a static one can withstand is
+//! Most tests need root and runc. `MPU_CONTAINER` can name the executable to test; attacks that only a static one withstands are
 //! skipped for another.
 
 use serde_json::{Value, json};
@@ -156,8 +156,8 @@ fn failing_hook_stops_container_start() {
     bundle.hook(&UPDATE);
     let output = bundle.run();
     assert!(!output.status.success(), "{}", text(&output));
-    let wanted = "nvidia-cdi-hook: update-ldcache: /etc/ld.so.conf in the container is not a regular file";
-    assert!(text(&output).contains(wanted), "{}", text(&output));
+    let message = "nvidia-cdi-hook: update-ldcache: /etc/ld.so.conf in the container is not a regular file";
+    assert!(text(&output).contains(message), "{}", text(&output));
 
     let mut bundle = Bundle::new().unwrap();
     bundle.hook(&["update-ldcache", "--folder", "/opt/driver", "--flag-of-the-future"]);

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// A folder that stands for a host, and what is asked of the installer there.
+/// A fake host in a folder, and the installer's variables.
 struct Host {
     dir: tempfile::TempDir,
     variables: Vec<(String, String)>,
@@ -80,7 +80,7 @@ impl Host {
         self.command(words).output().expect("ended")
     }
 
-    /// Starts it and waits until it waits.
+    /// Starts it and waits for its message that it waits for a signal.
     fn start(&self) -> Running {
         let mut child = self.command(&[]).spawn().expect("started");
         let mut lines = BufReader::new(child.stderr.take().expect("piped")).lines();
@@ -104,7 +104,7 @@ struct Running {
 
 impl Running {
     fn end(mut self, signal: Signal) -> (ExitStatus, String) {
-        kill_process(Pid::from_child(&self.child), signal).expect("told to end");
+        kill_process(Pid::from_child(&self.child), signal).expect("a signal");
         let status = self.child.wait().expect("ended");
         (status, self.output + &self.rest.join().expect("its last words"))
     }
@@ -184,10 +184,10 @@ fn engine() {
 
 #[test]
 fn containerd_is_configured_until_sigterm() {
-    let theirs = "# theirs\nversion = 2\n[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.runc.options]\n\
+    let existing = "# theirs\nversion = 2\n[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.runc.options]\n\
                   BinaryName = \"/opt/their/runc\"\nSystemdCgroup = true\n";
     let host = Host::new("containerd").drop_in("99-nvidia.toml");
-    host.write("etc/config", theirs);
+    host.write("etc/config", existing);
     // What an earlier installer of NVIDIA's left.
     host.write("opt/toolkit/libnvidia-container.so.1", "");
     host.write("opt/toolkit/nvidia-container-runtime.real", "");
@@ -201,7 +201,7 @@ fn containerd_is_configured_until_sigterm() {
     assert_eq!(host.text("run/toolkit.pid").trim(), running.child.id().to_string(), "whose file it is stays");
 
     let imports = "# For nvidia-ctk's file: /etc/conf.d/*.toml\nimports = [\"/etc/conf.d/*.toml\"]\n";
-    assert_eq!(host.text("etc/config"), theirs.replace("version = 2\n", &format!("version = 2\n{imports}")));
+    assert_eq!(host.text("etc/config"), existing.replace("version = 2\n", &format!("version = 2\n{imports}")));
     let own: toml_edit::DocumentMut = host.text("dropped.d/99-nvidia.toml").parse().expect("TOML");
     let containerd = &own["plugins"]["io.containerd.grpc.v1.cri"]["containerd"];
     assert_eq!(containerd["default_runtime_name"].as_str(), Some("nvidia"));
@@ -235,7 +235,7 @@ fn containerd_is_configured_until_sigterm() {
 
     let (status, output) = running.end(Signal::TERM);
     assert!(status.success(), "{output}");
-    assert_eq!(host.text("etc/config"), theirs, "to the byte");
+    assert_eq!(host.text("etc/config"), existing, "to the byte");
     assert!(!host.at("dropped.d/99-nvidia.toml").exists() && !host.at("run/toolkit.pid").exists(), "{output}");
     assert!(toolkit.join("nvidia-container-runtime").exists(), "containers that run need it still");
     assert_eq!(engine.stop(), 3, "it was started, and had to begin anew twice: {output}");
@@ -328,8 +328,7 @@ fn programs_alone_find_their_configuration_beside_themselves() {
     assert!(host.once(&["--no-runtime-config", "--no-daemon"]).status.success());
 }
 
-/// Who was killed has left our runtime as the engine's default one, under whatever name the operator's values give it. It
-/// would hand containers on to itself.
+/// A killed installer has left our runtime as the engine's default, under any name from the operator's values. It would call itself.
 #[test]
 fn second_run_ignores_runtime_of_first() {
     for (engine, name) in [("containerd", "gpu"), ("containerd", "runc"), ("docker", "gpu"), ("crio", "gpu")] {
@@ -429,12 +428,12 @@ fn malformed_engine_file_is_left_alone() {
 
 #[test]
 fn docker_configuration_is_restored() {
-    let theirs = "{\n    \"default-runtime\": \"kata\",\n    \"runtimes\": {\n        \
+    let existing = "{\n    \"default-runtime\": \"kata\",\n    \"runtimes\": {\n        \
                   \"nvidia\": {\n            \"path\": \"/their/nvidia\"\n        \
                   },\n        \"kata\": {\n            \"path\": \"/their/kata\"\n        }\n    }\n}\n";
     let host = Host::new("docker").set("RUNTIME_RESTART_MODE", "none").set("NVIDIA_RUNTIME_SET_AS_DEFAULT", "true");
     let host = host.set("RUNTIME_ENABLE_CDI", "true");
-    host.write("etc/config", theirs);
+    host.write("etc/config", existing);
     let running = host.start();
     let now: serde_json::Value = serde_json::from_str(&host.text("etc/config")).expect("JSON");
     assert_eq!((&now["default-runtime"], &now["features"]["cdi"]), (&"nvidia".into(), &true.into()));
@@ -444,7 +443,7 @@ fn docker_configuration_is_restored() {
     let (status, output) = host.start().end(Signal::TERM);
     assert!(status.success(), "{output}");
     let left: serde_json::Value = serde_json::from_str(&host.text("etc/config")).expect("JSON");
-    let before: serde_json::Value = serde_json::from_str(theirs).expect("JSON");
+    let before: serde_json::Value = serde_json::from_str(existing).expect("JSON");
     assert_eq!(left, before, "{output}");
     let kept = host.at("opt/toolkit/.config/nvidia-container-runtime/before.json");
     assert!(!kept.exists(), "and is forgotten");
@@ -452,16 +451,16 @@ fn docker_configuration_is_restored() {
 
 #[test]
 fn administrators_own_runtime_in_containerds_first_file_stays() {
-    let theirs = "version = 2\n[plugins.\"io.containerd.grpc.v1.cri\".containerd]\ndefault_runtime_name = \"nvidia\"\n\
+    let existing = "version = 2\n[plugins.\"io.containerd.grpc.v1.cri\".containerd]\ndefault_runtime_name = \"nvidia\"\n\
                   [plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.nvidia.options]\nBinaryName = \"/their/nvidia\"\n";
     let host = Host::new("containerd").drop_in("99-nvidia.toml").set("RUNTIME_RESTART_MODE", "none");
     let host = host.set("RUNTIME_ENABLE_CDI", "true");
-    host.write("etc/config", theirs);
+    host.write("etc/config", existing);
     let running = host.start();
     assert!(host.text("dropped.d/99-nvidia.toml").contains("enable_cdi = true"), "{}", running.output);
     let (status, output) = running.end(Signal::TERM);
     assert!(status.success(), "{output}");
-    assert_eq!(host.text("etc/config"), theirs);
+    assert_eq!(host.text("etc/config"), existing);
     assert!(!host.at("dropped.d/99-nvidia.toml").exists(), "{output}");
 }
 
@@ -483,7 +482,7 @@ fn closed_stderr_does_not_end_installer() {
     }
     assert!(configured());
     thread::sleep(Duration::from_millis(300));
-    kill_process(Pid::from_child(&child), Signal::TERM).expect("told to end");
+    kill_process(Pid::from_child(&child), Signal::TERM).expect("a signal");
     assert!(child.wait().expect("ended").success());
     let left: serde_json::Value = serde_json::from_str(&host.text("etc/config")).expect("JSON");
     assert_eq!(left.get("runtimes"), None);
@@ -527,14 +526,14 @@ fn full_engine_queue_does_not_block_exit() {
     });
     thread::sleep(Duration::from_secs(2));
     for _ in 0..10 {
-        if let Some(status) = child.try_wait().expect("asked") {
+        if let Some(status) = child.try_wait().expect("ours") {
             assert!(status.success(), "{status}");
             assert!(ended.join().expect("its words").0.is_some());
             assert_eq!(host.text("etc/config"), "{}\n");
             return;
         }
         // The first one ends the wait for the engine, the second the one after the file is put back.
-        kill_process(Pid::from_child(&child), Signal::TERM).expect("told to end");
+        kill_process(Pid::from_child(&child), Signal::TERM).expect("a signal");
         thread::sleep(Duration::from_secs(1));
     }
     child.kill().expect("killed");

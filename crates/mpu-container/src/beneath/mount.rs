@@ -59,7 +59,7 @@ impl Tree {
             (restrictions.no_exec, MountAttrFlags::MOUNT_ATTR_NOEXEC),
             (restrictions.no_devices, MountAttrFlags::MOUNT_ATTR_NODEV),
         ];
-        let set = chosen.into_iter().filter(|(wanted, _)| *wanted).map(|(_, flag)| flag).collect();
+        let set = chosen.into_iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| flag).collect();
         sys::mount_setattr(self.fd.as_fd(), set)
     }
 
@@ -89,7 +89,7 @@ impl Tree {
             (restrictions.no_exec, MountFlags::NOEXEC),
             (restrictions.no_devices, MountFlags::NODEV),
         ];
-        let flags = chosen.into_iter().filter(|(wanted, _)| *wanted).map(|(_, flag)| flag);
+        let flags = chosen.into_iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| flag);
         let flags = flags.fold(MountFlags::BIND | MountFlags::NOSUID, |all, flag| all | flag);
         // The descriptor is the mount's own, wherever that is by now.
         let link = format!("/proc/self/fd/{}", self.fd.as_raw_fd());

@@ -77,8 +77,8 @@ impl Beneath {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
         let opened = rustix::fs::openat(CWD, &link, flags, Mode::empty()).map_err(|error| self.wrap("open", error))?;
         // The file by which we came back is /proc's word; what it is, is the inode's.
-        let (held, got) = (self.stat()?, rustix::fs::fstat(&opened).map_err(|error| self.wrap("open", error))?);
-        if (held.st_dev, held.st_ino) != (got.st_dev, got.st_ino) {
+        let (expected, actual) = (self.stat()?, rustix::fs::fstat(&opened).map_err(|error| self.wrap("open", error))?);
+        if (expected.st_dev, expected.st_ino) != (actual.st_dev, actual.st_ino) {
             return Err(self.wrap("open", Errno::STALE));
         }
         Ok(File::from(opened))

@@ -204,7 +204,7 @@ fn dangling_links_create_bounded_folders() {
 fn opening_never_waits_and_reads_only_files() {
     let place = Place::new();
     let root = place.root();
-    crate::driver::made_up::fifo(&place.path("etc/fifo"));
+    crate::driver::fake::fifo(&place.path("etc/fifo"));
     assert!(fs::symlink_metadata(place.path("etc/fifo")).unwrap().file_type().is_fifo());
     symlink("fifo", place.path("etc/to-fifo")).unwrap();
     for path in ["/etc/fifo", "/etc/to-fifo", "/etc"] {

@@ -306,7 +306,7 @@ devices:
         let path = there.path().join("a.yaml");
         assert!(matches!(read(&path), Err(ReadError::Io(_))));
         assert!(matches!(read(there.path()), Err(ReadError::NotAFile)));
-        crate::driver::made_up::fifo(&path);
+        crate::driver::fake::fifo(&path);
         assert!(matches!(read(&path), Err(ReadError::NotAFile)), "a pipe does not make us wait");
         fs::remove_file(&path).unwrap();
         fs::File::create(&path).unwrap().set_len(LARGEST + 1).unwrap();

@@ -178,7 +178,7 @@ mod tests {
                 "/usr/lib32"
             ]
         );
-        assert_eq!(hooks.chmod(["/dev/dri".into()]), None, "left out unless asked for");
+        assert_eq!(hooks.chmod(["/dev/dri".into()]), None, "left out unless requested");
         hooks.without.clear();
         assert_eq!(
             hooks.chmod(["/dev/dri".into()]).unwrap().args[2..],

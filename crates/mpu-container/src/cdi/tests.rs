@@ -4,7 +4,7 @@ use super::extra::Mode;
 use super::generate::{self, Naming, generate_for};
 use super::*;
 use crate::capability::Capabilities;
-use crate::driver::made_up::{self, Host, LIBRARIES, RELEASE as VERSION};
+use crate::driver::fake::{self, Host, LIBRARIES, RELEASE as VERSION};
 use crate::driver::{Driver, DriverRoot, Mig};
 use crate::edits::{ContainerEdits, Device, Spec};
 use crate::words::Words;
@@ -109,7 +109,7 @@ fn node_is_described_in_full() {
 fn existing_nodes_keep_their_mode_and_group() {
     let host = host();
     let node = |path: &str, mode, major, minor| {
-        made_up::node(&host.path().join(path), mode, major, minor)?;
+        fake::node(&host.path().join(path), mode, major, minor)?;
         std::os::unix::fs::chown(host.path().join(path), None, Some(44))
     };
     if let Err(error) = node("dev/nvidia1", 0o666, 195, 1).and_then(|()| node("dev/dri/card0", 0o640, 226, 0)) {
@@ -154,7 +154,7 @@ fn existing_nodes_keep_their_mode_and_group() {
 fn display_node_missing_in_driver_container_is_hosts() {
     let (host, driver) = (host(), tempfile::tempdir().expect("a folder"));
     let card = host.path().join("dev/dri/card0");
-    if made_up::node(&card, 0o640, 226, 0).is_err() {
+    if fake::node(&card, 0o640, 226, 0).is_err() {
         return eprintln!("skipped: not root, who alone can make device nodes");
     }
     std::os::unix::fs::chown(&card, None, Some(44)).expect("a group");

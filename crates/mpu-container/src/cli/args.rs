@@ -123,7 +123,7 @@ pub struct List {
 }
 
 impl List {
-    /// What is listed when nothing is asked for: everything.
+    /// Without an option, everything is listed.
     #[must_use]
     pub fn or_everything(self) -> List {
         if self != List::default() {
@@ -247,7 +247,7 @@ pub struct Configure {
 }
 
 impl Configure {
-    /// The capabilities asked for. Video needs CUDA's libraries, display those of graphics.
+    /// The requested capabilities. Video needs CUDA's libraries, display those of graphics.
     pub fn capabilities(&self) -> Capabilities {
         let flags = [
             (self.compat32, &[Capability::Compat32][..]),

@@ -5,8 +5,8 @@
 //! Source: nvidia-modprobe(1) and its `modprobe-utils`; NVIDIA's driver README, "Device nodes" (`DeviceFileMode`
 //! and its siblings); Linux, modprobe(8).
 
-use super::enter::in_user_namespace;
 use super::log::Log;
+use super::process::in_user_namespace;
 use crate::capability::Capabilities;
 use crate::driver::{Driver, DriverRoot, Node};
 use rustix::fs::{AtFlags, CWD, FileType, Gid, Mode, Uid, chownat};

@@ -52,10 +52,10 @@ pub fn name(gpu: &Gpu) -> String {
 /// devices.
 pub fn minors(driver: &Driver, gpu: &Gpu) -> Vec<u32> {
     let list = std::fs::read_to_string(driver.root.facts.join("proc/driver/nvidia-caps/mig-minors"));
-    let ours = format!("gpu{}/", gpu.minor);
+    let prefix = format!("gpu{}/", gpu.minor);
     let list = list.unwrap_or_default();
     list.lines()
-        .filter(|line| line.starts_with(&ours))
+        .filter(|line| line.starts_with(&prefix))
         .filter_map(|line| line.split(' ').nth(1)?.parse().ok())
         .collect()
 }

@@ -99,8 +99,8 @@ mod tests {
         // This thread's alone.
         rustix::thread::set_thread_groups(&groups).unwrap();
         let user = User { uid: Uid::from_raw(65534), gid: Gid::from_raw(65534) };
-        let theirs = as_if(Some(user), || (rustix::process::getgroups().unwrap(), rustix::process::getegid())).unwrap();
-        assert_eq!(theirs, (Vec::new(), user.gid));
+        let acted = as_if(Some(user), || (rustix::process::getgroups().unwrap(), rustix::process::getegid())).unwrap();
+        assert_eq!(acted, (Vec::new(), user.gid));
         assert_eq!(rustix::process::getgroups().unwrap(), groups);
         assert!(rustix::process::geteuid().is_root());
     }

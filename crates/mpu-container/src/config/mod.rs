@@ -5,14 +5,14 @@
 //!
 //! Source: NVIDIA Container Toolkit 1.20, `api/config/v1` (keys, defaults, which file).
 
-mod decisions;
 pub mod edit;
 pub mod keys;
+mod settings;
 mod words;
 
 use crate::text_file;
-pub use decisions::{Cli, Config, Features, Hook, Runtime};
 use keys::{KEYS, Place};
+pub use settings::{Cli, Config, Features, Hook, Runtime};
 use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};

@@ -17,7 +17,7 @@ use crate::chain::chain_without_repeats;
 use crate::driver::{Driver, DriverRoot};
 use crate::engines::command::Configure;
 use crate::program::{self, Program};
-use crate::{hooks, output};
+use crate::{cdi_hooks, output};
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use context::{Context, Failure};
@@ -30,7 +30,7 @@ pub use nodes::NodeError;
 pub const PROGRAM: Program = Program {
     own: "ctk",
     nvidia: &["nvidia-ctk"],
-    about: "makes and lists CDI files, writes config.toml, tells engines of the runtime",
+    about: "makes and lists CDI files, writes config.toml, adds the runtime to engines",
     run: main,
     command: Some(Ctk::command),
 };
@@ -111,7 +111,7 @@ fn main(arguments: Vec<OsString>) -> ExitCode {
         Verb::System(verb) => verb.run(context),
         Verb::Info(verb) => verb.run(),
         Verb::Hook { words } => {
-            return hooks::main([OsString::from("nvidia-cdi-hook")].into_iter().chain(words).collect());
+            return cdi_hooks::main([OsString::from("nvidia-cdi-hook")].into_iter().chain(words).collect());
         }
     };
     match done {

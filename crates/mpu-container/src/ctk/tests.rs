@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::cdi::file;
-use crate::driver::made_up::{Host, RELEASE, fifo, node};
+use crate::driver::fake::{Host, RELEASE, fifo, node};
 use clap::CommandFactory;
 use std::fs;
 use std::path::Path;

@@ -89,7 +89,7 @@ mod tests {
             read(&path)
         };
         for wide in [true, false] {
-            let whole = crate::driver::made_up::library("libcuda.so.1", wide);
+            let whole = crate::driver::fake::library("libcuda.so.1", wide);
             assert_eq!(reads(&whole).and_then(|found| found.soname).as_deref(), Some("libcuda.so.1"));
             for end in 0..whole.len() {
                 let _ = reads(&whole[..end]);

@@ -131,7 +131,7 @@ fn compute_capability((architecture, implementation): (u32, u32)) -> Option<(u32
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::driver::made_up::Host;
+    use crate::driver::fake::Host;
 
     #[test]
     fn models_have_brands() {

@@ -3,7 +3,7 @@
 //! | the driver counts | a limit is |
 //! |---|---|
 //! | by the kernel's controller `dmem` (Linux 6.14) | in the cgroup's own files, `dmem.max` and `dmem.min` |
-//! | by itself, in the cgroups of the controller `misc` | in the driver, asked by a control |
+//! | by itself, in the cgroups of the controller `misc` | in the driver, set by a control |
 //!
 //! Sums in the `dmem.min` of cgroups above are raised where that is allowed. A value there that is not the one we wrote
 //! last is the administrator's: it is neither raised nor lowered.
@@ -91,7 +91,7 @@ impl Driver {
                 let folder = File::open(cgroup).map_err(unusable(cgroup))?;
                 client.set_memory_limits(folder.as_fd(), [limits.soft, limits.hard]).map_err(LimitError::Refused)?;
                 match client.memory_limits(folder.as_fd()) {
-                    Some(held) if held == [limits.soft, limits.hard] => Ok(()),
+                    Some(current) if current == [limits.soft, limits.hard] => Ok(()),
                     _ => Err(LimitError::NotHeld),
                 }
             }
@@ -187,8 +187,8 @@ fn keep_sum(region: &str, folder: &Path, records: &Path, capacity: Option<u64>) 
         // Both, so that the value is known for ours whenever this ends.
         fs::write(&record, format!("{there} {sum}\n")).map_err(unusable(&record))?;
         write(&file, region, sum)?;
-        let held = read(&file, region).map_err(unusable(&file))?;
-        if holds(held, sum) && kept_by_children(region, folder, capacity)? == sum {
+        let current = read(&file, region).map_err(unusable(&file))?;
+        if holds(current, sum) && kept_by_children(region, folder, capacity)? == sum {
             return Ok(true);
         }
     }
@@ -231,8 +231,8 @@ fn kept_by_children(region: &str, folder: &Path, capacity: Option<u64>) -> Resul
 
 fn set(path: &Path, region: &str, value: u64) -> Result<(), LimitError> {
     write(path, region, value)?;
-    let held = read(path, region).map_err(unusable(path))?;
-    if holds(held, value) { Ok(()) } else { Err(LimitError::NotHeld) }
+    let current = read(path, region).map_err(unusable(path))?;
+    if holds(current, value) { Ok(()) } else { Err(LimitError::NotHeld) }
 }
 
 fn write(path: &Path, region: &str, value: u64) -> Result<(), LimitError> {
@@ -259,7 +259,7 @@ fn read(path: &Path, region: &str) -> io::Result<Option<u64>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::driver::made_up;
+    use crate::driver::fake;
 
     const REGION: &str = "nvidia/00000000:1B:00.0/vidmem";
 
@@ -270,10 +270,10 @@ mod tests {
     #[test]
     fn hung_start_delays_others_for_limited_time() {
         let records = tempfile::tempdir().unwrap();
-        let held = lock(records.path(), Duration::ZERO).unwrap();
+        let current = lock(records.path(), Duration::ZERO).unwrap();
         let error = lock(records.path(), Duration::from_millis(20)).unwrap_err().to_string();
         assert!(error.contains("another container's start") && error.contains("fuser -v /"), "{error}");
-        drop(held);
+        drop(current);
         lock(records.path(), Duration::ZERO).unwrap();
     }
 
@@ -462,7 +462,7 @@ mod tests {
 
     #[test]
     fn limit_without_driver_support_is_refused() {
-        let host = made_up::Host::with_gpu(&[]);
+        let host = fake::Host::with_gpu(&[]);
         let mut driver = Driver::find(&host.root()).unwrap();
         let limits = MemoryLimits { soft: 1, hard: 2 };
         let refused = |driver: &Driver| {

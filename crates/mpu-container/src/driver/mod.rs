@@ -2,20 +2,20 @@
 //!
 //! Source: NVIDIA's driver README, chapters "The /proc/driver/nvidia file system" and "Installed components".
 
-mod below;
 mod elf;
 mod error;
 mod facts;
+#[cfg(test)]
+pub(crate) mod fake;
+#[cfg(test)]
+mod fake_library;
 pub mod files;
 pub mod ldcache;
-#[cfg(test)]
-pub(crate) mod made_up;
-#[cfg(test)]
-mod made_up_library;
 mod memory;
 mod nodes;
 mod parts;
 mod proc;
+mod root_dir;
 mod select;
 pub mod tables;
 
@@ -105,7 +105,7 @@ impl Driver {
 
 #[cfg(test)]
 mod tests {
-    use super::made_up::Host;
+    use super::fake::Host;
     use super::*;
     use crate::capability::Capabilities;
 

@@ -5,7 +5,7 @@
 use super::files::{Files, Pending};
 use super::force::Force;
 use super::plan::{Plan, adding, removing};
-use super::{Change, Engine, EngineError, Wish, hook, source};
+use super::{Change, Engine, EngineError, RuntimeRequest, hook, source};
 use crate::config::edit::truth;
 use crate::executable;
 use crate::lock::Lock;
@@ -118,7 +118,7 @@ impl Configure {
             let plan = removing(&files, &[name])?;
             return self.carry_out(&files, &plan);
         }
-        let wish = self.wish()?;
+        let request = self.request()?;
         let v1 = files.drop_in.is_some() && files.engine == Engine::Containerd && {
             let layers = files.layers(&Pending::new())?;
             layers.first().is_some_and(|top| top.version == 1 && !top.text.trim().is_empty())
@@ -131,8 +131,8 @@ impl Configure {
             say(format!("CRI-O reads {} only if its --config-dir is that directory", own.display()));
         }
         let pattern = self.pattern()?;
-        let missing = (!Path::new(&wish.path).exists()).then(|| wish.path.clone());
-        let plan = adding(&files, &[wish], pattern.as_ref())?;
+        let missing = (!Path::new(&request.path).exists()).then(|| request.path.clone());
+        let plan = adding(&files, &[request], pattern.as_ref())?;
         if let Some(program) = missing {
             self.without(&program, plan.force.is_default(name) && !plan.changes.is_empty())?;
         }
@@ -222,18 +222,18 @@ impl Configure {
         Ok(files)
     }
 
-    fn wish(&self) -> Result<Wish, EngineError> {
-        let mut wish = Wish::new(&self.nvidia_runtime_name, &self.program()?);
-        wish.default = self.set_as_default;
-        wish.cdi = self.cdi;
+    fn request(&self) -> Result<RuntimeRequest, EngineError> {
+        let mut request = RuntimeRequest::new(&self.nvidia_runtime_name, &self.program()?);
+        request.default = self.set_as_default;
+        request.cdi = self.cdi;
         if self.cdi && matches!(self.runtime, Engine::Crio | Engine::Podman) {
             say(format!("--cdi.enabled is passed over: {} reads CDI files in any case", self.runtime.word()));
         }
         let release = source::containerd_release(Path::new("/"), given(&self.executable_path));
         if self.runtime == Engine::Containerd && release >= Some((2, 0)) {
-            wish.containerd_version = 3;
+            request.containerd_version = 3;
         }
-        Ok(wish)
+        Ok(request)
     }
 
     fn pattern(&self) -> Result<Option<Force>, EngineError> {

@@ -4,8 +4,8 @@
 //!
 //! Source: containerd's `docs/cri/config.md` (1.7 and 2.0) for the plugin's names and keys.
 
+use super::request::{Malformed, Runtime, RuntimeRequest, Settings};
 use super::tables::{self, complete, edit, find, forget, lay, prune, remove, set, table, text, within};
-use super::wish::{Malformed, Runtime, Settings, Wish};
 use toml_edit::{Array, DocumentMut, Item, RawString, Table, Value, value};
 
 pub(super) fn plugin(version: i64) -> Result<&'static str, Malformed> {
@@ -50,32 +50,32 @@ pub(super) fn settings(of: &str, version: i64) -> Result<Settings, Malformed> {
     })
 }
 
-pub(super) fn with(of: &str, wish: &Wish, pattern: &Table, version: i64) -> Result<String, Malformed> {
+pub(super) fn with(of: &str, request: &RuntimeRequest, pattern: &Table, version: i64) -> Result<String, Malformed> {
     edit(of, |root| {
         if root.is_empty() && version > 1 {
             begin(root, of, version);
         }
         let plugin = plugin(version)?;
         let containerd = ["plugins", plugin, "containerd"];
-        let at = [&containerd[..], &["runtimes", &wish.name]].concat();
+        let at = [&containerd[..], &["runtimes", &request.name]].concat();
         let runtime = table(root, &at)?;
         complete(runtime, pattern);
         // An entry of years ago can name a shim that containerd 2 does not have any more.
         let kind = pattern.get("runtime_type").and_then(Item::as_str).filter(|kind| !kind.is_empty());
-        set(runtime, "runtime_type", kind.unwrap_or(&wish.runtime_type));
-        annotations(runtime, &wish.annotations);
+        set(runtime, "runtime_type", kind.unwrap_or(&request.runtime_type));
+        annotations(runtime, &request.annotations);
         let options = table(root, &[&at[..], &["options"]].concat())?;
-        set(options, "BinaryName", wish.path.as_str());
+        set(options, "BinaryName", request.path.as_str());
         if version == 1 {
             // What runtimes of the kind before runc.v2 read, which only such a file can have.
-            set(options, "Runtime", wish.path.as_str());
+            set(options, "Runtime", request.path.as_str());
         }
-        match wish.default {
-            Some(true) => set(table(root, &containerd)?, "default_runtime_name", wish.name.as_str()),
-            Some(false) => forget(root, &containerd, "default_runtime_name", &wish.name),
+        match request.default {
+            Some(true) => set(table(root, &containerd)?, "default_runtime_name", request.name.as_str()),
+            Some(false) => forget(root, &containerd, "default_runtime_name", &request.name),
             None => {}
         }
-        if wish.cdi {
+        if request.cdi {
             let cri = table(root, &["plugins", plugin])?;
             set(cri, "enable_cdi", true);
         }
@@ -87,10 +87,10 @@ pub(super) fn with(of: &str, wish: &Wish, pattern: &Table, version: i64) -> Resu
 const NAMED: &str = "# containerd's own, which a release before 2.1 forgets as soon as a runtime is named.\n";
 
 /// The text with an entry for runc, if it names no runtime but ours. Otherwise containerd 1.7 starts no pod: it loses its default runtime.
-pub(super) fn with_runc(of: &str, ours: &[String], version: i64) -> Result<String, Malformed> {
+pub(super) fn with_runc(of: &str, comment: &[String], version: i64) -> Result<String, Malformed> {
     let at = ["plugins", plugin(version)?, "containerd", "runtimes"];
     edit(of, |root| {
-        if within(root, &at).any(|(name, _)| !ours.iter().any(|our| our == name)) {
+        if within(root, &at).any(|(name, _)| !comment.iter().any(|our| our == name)) {
             return Ok(());
         }
         let runc = table(root, &[&at[..], &["runc"]].concat())?;
@@ -158,7 +158,7 @@ pub(super) fn made(text: &str) -> bool {
 /// Whether a file may have comments of the administrator's.
 pub(super) fn has_comments(text: &str) -> bool {
     let text = text.replace("\r\n", "\n");
-    [MADE, COPY].iter().fold(text, |text, ours| text.replace(ours, "")).contains('#')
+    [MADE, COPY].iter().fold(text, |text, comment| text.replace(comment, "")).contains('#')
 }
 
 fn begin(root: &mut DocumentMut, of: &str, version: i64) {
@@ -208,10 +208,10 @@ pub(super) fn not_importing(of: &str, gone: impl Fn(&str, bool) -> bool) -> Resu
         let before = all.len();
         for at in (0..before).rev() {
             let Some(import) = all.get(at).and_then(Value::as_str).map(str::to_string) else { continue };
-            let ours = format!("{IMPORTS}{import}\n");
-            if gone(&import, above.contains(&ours)) {
+            let comment = format!("{IMPORTS}{import}\n");
+            if gone(&import, above.contains(&comment)) {
                 all.remove(at);
-                above = above.replacen(&ours, "", 1);
+                above = above.replacen(&comment, "", 1);
             }
         }
         // One that was empty before is the administrator's.

@@ -6,8 +6,8 @@
 //!
 //! Source: `crio.conf(5)`, `crio.conf.d(5)`; CRI-O 1.34, `pkg/config`.
 
+use super::request::{Malformed, Runtime, RuntimeRequest, Settings};
 use super::tables::{self, bare, complete, edit, forget, set, table, text, within};
-use super::wish::{Malformed, Runtime, Settings, Wish};
 use toml_edit::{DocumentMut, Table};
 
 const RUNTIME: [&str; 2] = ["crio", "runtime"];
@@ -31,19 +31,19 @@ pub(super) fn settings(of: &str) -> Result<Settings, Malformed> {
     })
 }
 
-pub(super) fn with(of: &str, wish: &Wish, pattern: &Table) -> Result<String, Malformed> {
+pub(super) fn with(of: &str, request: &RuntimeRequest, pattern: &Table) -> Result<String, Malformed> {
     edit(of, |root| {
-        let runtime = table(root, &[&RUNTIMES[..], &[&wish.name]].concat())?;
-        set(runtime, "runtime_path", wish.path.as_str());
+        let runtime = table(root, &[&RUNTIMES[..], &[&request.name]].concat())?;
+        set(runtime, "runtime_path", request.path.as_str());
         set(runtime, "runtime_type", "oci");
         let mut pattern = pattern.clone();
         for key in ITS_OWN {
             pattern.remove(key);
         }
         complete(runtime, &pattern);
-        match wish.default {
-            Some(true) => set(table(root, &RUNTIME)?, "default_runtime", wish.name.as_str()),
-            Some(false) => forget(root, &RUNTIME, "default_runtime", &wish.name),
+        match request.default {
+            Some(true) => set(table(root, &RUNTIME)?, "default_runtime", request.name.as_str()),
+            Some(false) => forget(root, &RUNTIME, "default_runtime", &request.name),
             None => {}
         }
         Ok(())

@@ -3,8 +3,8 @@
 //! Source: Docker's reference of `dockerd`, "Daemon configuration file": `runtimes`, `default-runtime`,
 //! `features.cdi`.
 
+use super::request::{Malformed, Runtime, RuntimeRequest, Settings};
 use super::tables::lines_as;
-use super::wish::{Malformed, Runtime, Settings, Wish};
 use serde::de::{IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value, json};
@@ -26,19 +26,19 @@ pub(super) fn settings(of: &str) -> Result<Settings, Malformed> {
     })
 }
 
-pub(super) fn with(text: &str, wish: &Wish) -> Result<String, Malformed> {
+pub(super) fn with(text: &str, request: &RuntimeRequest) -> Result<String, Malformed> {
     let mut root = parse(text)?;
     let before = root.clone();
-    let runtime = table_in(table(&mut root, "runtimes")?, &wish.name, json!({"args": []}))?;
+    let runtime = table_in(table(&mut root, "runtimes")?, &request.name, json!({"args": []}))?;
     // Docker does not start with a runtime that has a path and a kind: the path's kind is its own.
     OF_A_KIND.iter().for_each(|key| drop(runtime.shift_remove(*key)));
-    runtime.insert("path".into(), json!(wish.path));
-    match wish.default {
-        Some(true) => drop(root.insert("default-runtime".into(), json!(wish.name))),
-        Some(false) => forget(&mut root, &wish.name),
+    runtime.insert("path".into(), json!(request.path));
+    match request.default {
+        Some(true) => drop(root.insert("default-runtime".into(), json!(request.name))),
+        Some(false) => forget(&mut root, &request.name),
         None => {}
     }
-    if wish.cdi {
+    if request.cdi {
         table(&mut root, "features")?.insert("cdi".into(), json!(true));
     }
     Ok(if root == before { text.to_string() } else { print(&root, text) })

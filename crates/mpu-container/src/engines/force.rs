@@ -4,8 +4,8 @@
 //! has one), and `files`.
 
 use super::files::{Files, Layer};
+use super::request::Runtime;
 use super::tables::lay;
-use super::wish::Runtime;
 use super::{Engine, EngineError};
 use std::collections::BTreeMap;
 use std::fmt;

@@ -12,19 +12,19 @@ pub mod force;
 pub mod leave;
 pub mod plan;
 mod podman;
+mod request;
 pub mod source;
 mod tables;
-mod wish;
 
 use crate::lock::LockError;
 use files::Layer;
+use request::Settings;
 use serde_json::json;
 use std::io;
 use std::path::{Path, PathBuf};
 use toml_edit::Table;
-use wish::Settings;
 
-pub use wish::{Malformed, Wish};
+pub use request::{Malformed, RuntimeRequest};
 
 /// An engine whose configuration can hold a runtime.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -61,12 +61,12 @@ impl Engine {
     }
 
     /// The text with the runtime, which gets the pattern's keys where it has none.
-    fn with(self, layer: &Layer, wish: &Wish, pattern: &Table) -> Result<String, EngineError> {
+    fn with(self, layer: &Layer, request: &RuntimeRequest, pattern: &Table) -> Result<String, EngineError> {
         let new = match self {
-            Engine::Docker => docker::with(&layer.text, wish),
-            Engine::Containerd => containerd::with(&layer.text, wish, pattern, layer.version),
-            Engine::Crio => crio::with(&layer.text, wish, pattern),
-            Engine::Podman => podman::with(&layer.text, wish),
+            Engine::Docker => docker::with(&layer.text, request),
+            Engine::Containerd => containerd::with(&layer.text, request, pattern, layer.version),
+            Engine::Crio => crio::with(&layer.text, request, pattern),
+            Engine::Podman => podman::with(&layer.text, request),
         };
         new.map_err(malformed(layer))
     }

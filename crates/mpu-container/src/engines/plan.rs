@@ -6,8 +6,8 @@
 
 use super::files::{self, Files, Layer, Pending, is_pattern, read};
 use super::force::Force;
+use super::request::RuntimeRequest;
 use super::tables::covered;
-use super::wish::Wish;
 use super::{Change, Engine, EngineError, Malformed, containerd, docker, malformed};
 use crate::text_file;
 use std::collections::BTreeSet;
@@ -23,8 +23,9 @@ pub struct Plan {
     pub force: Force,
 }
 
-pub fn adding(files: &Files, wishes: &[Wish], pattern: Option<&Force>) -> Result<Plan, EngineError> {
-    if let Some(kept) = wishes.iter().find(|wish| files.engine == Engine::Docker && docker::is_kept(&wish.name)) {
+pub fn adding(files: &Files, requests: &[RuntimeRequest], pattern: Option<&Force>) -> Result<Plan, EngineError> {
+    if let Some(kept) = requests.iter().find(|request| files.engine == Engine::Docker && docker::is_kept(&request.name))
+    {
         return Err(EngineError::Usage(format!(
             "Docker does not start with a runtime that is called {}, its own: use another name",
             kept.name
@@ -33,29 +34,29 @@ pub fn adding(files: &Files, wishes: &[Wish], pattern: Option<&Force>) -> Result
     let mut pending = Pending::new();
     let before = Force::of(files, &files.layers(&pending)?)?;
     let keys = pattern.unwrap_or(&before).pattern();
-    for wish in wishes {
-        if wish.default == Some(false) {
-            not_default(files, &wish.name, &mut pending)?;
+    for request in requests {
+        if request.default == Some(false) {
+            not_default(files, &request.name, &mut pending)?;
         }
         // A file that is made anew must say again what is not to change.
-        let default = wish.default.or(before.is_default(&wish.name).then_some(true));
-        let wish = Wish { default, ..wish.clone() };
-        let target = target(files, &wish, &mut pending)?;
+        let default = request.default.or(before.is_default(&request.name).then_some(true));
+        let request = RuntimeRequest { default, ..request.clone() };
+        let target = target(files, &request, &mut pending)?;
         let text = read(&target.path, &pending)?.unwrap_or_default();
-        let new = files.engine.with(&Layer { text, ..target.clone() }, &wish, &keys)?;
+        let new = files.engine.with(&Layer { text, ..target.clone() }, &request, &keys)?;
         let new = match files.engine == Engine::Containerd && !files.merges {
             true => {
-                let ours: Vec<String> = wishes.iter().map(|wish| wish.name.clone()).collect();
+                let names: Vec<String> = requests.iter().map(|request| request.name.clone()).collect();
                 let malformed = |reason| EngineError::Malformed { path: target.path.clone(), reason };
-                containerd::with_runc(&new, &ours, target.version).map_err(malformed)?
+                containerd::with_runc(&new, &names, target.version).map_err(malformed)?
             }
             false => new,
         };
         pending.insert(target.path, Some(new));
     }
     let force = Force::of(files, &files.layers(&pending)?)?;
-    for wish in wishes {
-        judge(&force, wish)?;
+    for request in requests {
+        judge(&force, request)?;
     }
     Ok(Plan { changes: changes(files, pending)?, force })
 }
@@ -130,10 +131,10 @@ fn unimport(files: &Files, layers: &[Layer], pending: &mut Pending) -> Result<()
     let left: BTreeSet<PathBuf> = files.layers(pending)?.into_iter().map(|layer| layer.path).collect();
     for layer in layers.iter().filter(|layer| left.contains(&layer.path)) {
         let text = read(&layer.path, pending)?.unwrap_or_default();
-        let is_gone = |name: &str, ours: bool| {
+        let is_gone = |name: &str, names: bool| {
             let of = |path: &PathBuf| import(files, path) == name;
             match is_pattern(Path::new(name)) {
-                true => ours && gone.iter().any(of) && !left.iter().any(of),
+                true => names && gone.iter().any(of) && !left.iter().any(of),
                 false => gone.contains(&files.imported_from(&layer.path, name)),
             }
         };
@@ -215,14 +216,17 @@ fn take_back(path: &Path, undo: Undo) -> Result<(), String> {
     }
 }
 
-fn target(files: &Files, wish: &Wish, pending: &mut Pending) -> Result<Layer, EngineError> {
+fn target(files: &Files, request: &RuntimeRequest, pending: &mut Pending) -> Result<Layer, EngineError> {
     let layers = files.layers(pending)?;
     if files.engine == Engine::Containerd {
-        return containerd_target(files, &layers, wish, pending);
+        return containerd_target(files, &layers, request, pending);
     }
     let own = files.own();
     let has = |layer: &&Layer| {
-        files.engine.settings(layer).is_ok_and(|settings| settings.runtimes.iter().any(|(name, _)| *name == wish.name))
+        files
+            .engine
+            .settings(layer)
+            .is_ok_and(|settings| settings.runtimes.iter().any(|(name, _)| *name == request.name))
     };
     let there = layers.iter().rfind(has).filter(|_| files.drop_in.is_none());
     Ok(there.cloned().unwrap_or(Layer { path: own, text: String::new(), version: 0 }))
@@ -233,12 +237,12 @@ fn target(files: &Files, wish: &Wish, pending: &mut Pending) -> Result<Layer, En
 fn containerd_target(
     files: &Files,
     layers: &[Layer],
-    wish: &Wish,
+    request: &RuntimeRequest,
     pending: &mut Pending,
 ) -> Result<Layer, EngineError> {
     let top = layers.first().map_or(String::new(), |layer| layer.text.clone());
     let malformed = |reason| EngineError::Malformed { path: files.top.clone(), reason };
-    let version = containerd::version(&top, 1, wish.containerd_version).map_err(malformed)?;
+    let version = containerd::version(&top, 1, request.containerd_version).map_err(malformed)?;
     let top = Layer { path: files.top.clone(), text: top, version };
     let Some(own) = files.drop_in.clone().filter(|own| *own != files.top && version > 1) else {
         let deciding = layers.iter().rfind(|layer| files.engine.settings(layer).is_ok_and(|settings| settings.section));
@@ -304,15 +308,15 @@ fn not_default(files: &Files, name: &str, pending: &mut Pending) -> Result<(), E
     Ok(())
 }
 
-fn judge(force: &Force, wish: &Wish) -> Result<(), EngineError> {
-    let program = force.program(&wish.name);
-    if program != Some(wish.path.as_str()) {
-        let by = force.runtimes.get(&wish.name).map(|(_, path)| path.clone()).unwrap_or_default();
-        let what = format!("runtimes.{} is {}", wish.name, program.unwrap_or("nothing"));
+fn judge(force: &Force, request: &RuntimeRequest) -> Result<(), EngineError> {
+    let program = force.program(&request.name);
+    if program != Some(request.path.as_str()) {
+        let by = force.runtimes.get(&request.name).map(|(_, path)| path.clone()).unwrap_or_default();
+        let what = format!("runtimes.{} is {}", request.name, program.unwrap_or("nothing"));
         return Err(EngineError::Overruled { what, by });
     }
     match &force.default {
-        Some((other, by)) if wish.default == Some(true) && *other != wish.name => {
+        Some((other, by)) if request.default == Some(true) && *other != request.name => {
             Err(EngineError::Overruled { what: format!("the default runtime is {other}"), by: by.clone() })
         }
         _ => Ok(()),

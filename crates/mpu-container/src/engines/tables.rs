@@ -1,6 +1,6 @@
 //! Edits of TOML tables that keep comments and layout.
 
-use super::wish::Malformed;
+use super::request::Malformed;
 use toml_edit::{Decor, DocumentMut, Item, RawString, Table, TableLike, Value, value};
 
 /// Applies a change to a text. Unchanged parts stay byte for byte, and line endings stay.
@@ -139,15 +139,15 @@ fn same(one: &Value, other: &Value) -> bool {
 }
 
 /// Sets a key. Keeps its line if the value is the same, and its comments otherwise.
-pub(super) fn set(table: &mut Table, key: &str, wanted: impl Into<Value>) {
-    let mut wanted = wanted.into();
+pub(super) fn set(table: &mut Table, key: &str, new_value: impl Into<Value>) {
+    let mut new_value = new_value.into();
     match table.get_mut(key).and_then(Item::as_value_mut) {
-        Some(there) if same(there, &wanted) => {}
+        Some(there) if same(there, &new_value) => {}
         Some(there) => {
-            *wanted.decor_mut() = there.decor().clone();
-            *there = wanted;
+            *new_value.decor_mut() = there.decor().clone();
+            *there = new_value;
         }
-        None => drop(table.insert(key, value(wanted))),
+        None => drop(table.insert(key, value(new_value))),
     }
 }
 

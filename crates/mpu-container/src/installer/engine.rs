@@ -7,7 +7,7 @@ use super::restart::{self, Mode};
 use crate::engines::files::{Files, Paths, read};
 use crate::engines::force::Force;
 use crate::engines::plan::{Plan, adding, before, dropping, restoring, undefaulting};
-use crate::engines::{Engine, EngineError, Wish, hook, source};
+use crate::engines::{Engine, EngineError, RuntimeRequest, hook, source};
 use crate::lock::Lock;
 use crate::text_file;
 use clap::ValueEnum;
@@ -124,26 +124,26 @@ impl Host {
             options.on(if options.given("enable-cdi-in-runtime") { "enable-cdi-in-runtime" } else { "cdi-enabled" });
         let release = source::containerd_release(&self.root, self.program.as_deref());
         let prefixes = options.list("nvidia-container-runtime.modes.cdi.annotation-prefixes");
-        let wishes = names(options).into_iter().zip(RUNTIMES).map(|(name, program)| {
-            let mut wish = Wish::new(&name, &folder.join(program).display().to_string());
-            wish.default = match name == options.text("runtime-name") {
+        let requests = names(options).into_iter().zip(RUNTIMES).map(|(name, program)| {
+            let mut request = RuntimeRequest::new(&name, &folder.join(program).display().to_string());
+            request.default = match name == options.text("runtime-name") {
                 true => Some(default),
                 false => Some(false),
             };
-            wish.cdi = cdi;
-            wish.runtime_type = options.text("runtime-type").into();
+            request.cdi = cdi;
+            request.runtime_type = options.text("runtime-type").into();
             if self.files.engine == Engine::Containerd && release >= Some((2, 0)) {
-                wish.containerd_version = 3;
+                request.containerd_version = 3;
             }
             if !prefixes.is_empty() {
-                wish.annotations = prefixes.iter().map(|prefix| format!("{prefix}*")).collect();
+                request.annotations = prefixes.iter().map(|prefix| format!("{prefix}*")).collect();
             }
-            wish
+            request
         });
         let lock = self.lock()?;
         let plan = adding(
             &self.files,
-            &wishes.collect::<Vec<_>>(),
+            &requests.collect::<Vec<_>>(),
             Some(force_before).filter(|force| !force.runtimes.is_empty()),
         )?;
         if self.files.engine == Engine::Docker {
@@ -159,9 +159,9 @@ impl Host {
     fn keep(&self, folder: &Path, options: &Options, cdi: bool) -> Result<(), InstallError> {
         let path = folder.join(BEFORE);
         let now = self.in_files(&self.files)?;
-        let ours = |name: &String| now.program(name).is_some_and(|program| Path::new(program).starts_with(folder));
+        let is_own = |name: &String| now.program(name).is_some_and(|program| Path::new(program).starts_with(folder));
         let names = names(options);
-        if path.exists() && names.iter().any(ours) {
+        if path.exists() && names.iter().any(is_own) {
             return Ok(());
         }
         let text = before(&self.files, &names.each_ref().map(String::as_str), cdi)?;

@@ -32,7 +32,7 @@ use std::time::Duration;
 pub const PROGRAM: Program = Program {
     own: "installer",
     nvidia: &["nvidia-ctk-installer", "nvidia-toolkit"],
-    about: "installs the programs on a host and tells its engine: for the GPU Operator's toolkit container",
+    about: "installs the programs on a host and configures its engine: for the GPU Operator's toolkit container",
     run: main,
     command: Some(flags::command),
 };
@@ -42,7 +42,7 @@ fn main(arguments: Vec<OsString>) -> ExitCode {
     // A bare call by a user must not install anything.
     if !flags::has_any(&arguments, variable) && !Path::new(flags::HOST).is_dir() {
         note(format!(
-            "nothing is asked for, by no flag and no variable, and this is no toolkit container: there is no {}. \
+            "no flag and no variable requests an installation, and this is no toolkit container: there is no {}. \
              To install on this machine, name its engine, e.g. --runtime=docker\n\n{}\n\n\
              `nvidia-ctk-installer --help` shows the options.",
             flags::HOST,
@@ -95,8 +95,8 @@ fn run(options: &Options) -> Result<(), InstallError> {
     if low.is_empty() {
         // A killed installer has left our runtime as the default, and the earlier default is not recorded. Running containers
         // need the runtime that made them: another one does not know them.
-        let ours = force.default.as_ref().and_then(|(name, _)| force.program(name));
-        if ours.is_some_and(|program| Path::new(program).starts_with(&folder)) {
+        let default_program = force.default.as_ref().and_then(|(name, _)| force.program(name));
+        if default_program.is_some_and(|program| Path::new(program).starts_with(&folder)) {
             low = place::low_before(&folder);
         }
         for other in force.low_programs().into_iter().chain(["runc", "crun"].map(String::from)) {

@@ -83,10 +83,10 @@ fn put(path: &Path, make: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()
 
 fn others(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let config = Path::new(BESIDE).iter().next().unwrap_or_default();
-    let ours = |name: &std::ffi::OsStr| {
+    let is_own = |name: &std::ffi::OsStr| {
         name == OWN || name == config || LINKS.iter().chain(&RUNTIMES).any(|program| name == *program)
     };
-    let there = fs::read_dir(folder)?.flatten().filter(|entry| !ours(&entry.file_name()));
+    let there = fs::read_dir(folder)?.flatten().filter(|entry| !is_own(&entry.file_name()));
     Ok(there.map(|entry| entry.path()).collect())
 }
 

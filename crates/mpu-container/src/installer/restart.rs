@@ -114,8 +114,8 @@ fn systemctl(engine: Engine, root: &Path, ended: &dyn Fn() -> bool, note: &dyn F
 fn signal(engine: Engine, socket: &Path, ended: &dyn Fn() -> bool, note: &dyn Fn(String)) -> Result<(), RestartError> {
     let mut attempt = 1;
     let (pid, process) = loop {
-        match held(engine, socket) {
-            Ok(held) => break held,
+        match process_at(engine, socket) {
+            Ok(process_at) => break process_at,
             Err(source) if attempt == ATTEMPTS => return Err(RestartError::Silent { socket: socket.into(), source }),
             Err(error) => note(format!("{} does not answer yet ({attempt} of {ATTEMPTS}): {error}", engine.word())),
         }
@@ -135,7 +135,7 @@ fn signal(engine: Engine, socket: &Path, ended: &dyn Fn() -> bool, note: &dyn Fn
     }
     let until = Instant::now() + BACK;
     while Instant::now() < until && !ended() {
-        match answering(engine, socket) {
+        match pid_at(engine, socket) {
             Ok(now) if now != pid => {
                 note(format!("{} is back, process {}", engine.word(), now.as_raw_nonzero()));
                 return Ok(());
@@ -150,24 +150,24 @@ fn signal(engine: Engine, socket: &Path, ended: &dyn Fn() -> bool, note: &dyn Fn
 }
 
 /// The process that answers at a socket, with a pidfd, so that the signal cannot reach a process with a reused PID.
-fn held(engine: Engine, socket: &Path) -> io::Result<(Pid, OwnedFd)> {
-    let pid = answering(engine, socket)?;
+fn process_at(engine: Engine, socket: &Path) -> io::Result<(Pid, OwnedFd)> {
+    let pid = pid_at(engine, socket)?;
     let process = pidfd_open(pid, PidfdFlags::empty())?;
-    match answering(engine, socket)? == pid {
+    match pid_at(engine, socket)? == pid {
         true => Ok((pid, process)),
         false => Err(io::Error::other("it is just being started again")),
     }
 }
 
 /// The process that answers at a socket. (SO_PEERCRED would name systemd if that has made the socket.)
-fn answering(engine: Engine, socket: &Path) -> io::Result<Pid> {
+fn pid_at(engine: Engine, socket: &Path) -> io::Result<Pid> {
     // The standard library would block while the engine's queue is full.
-    let ours =
+    let socket_fd =
         socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)?;
     // Before connect: otherwise the engine's first bytes would have no sender.
-    set_socket_passcred(&ours, true)?;
-    connect(&ours, &SocketAddrUnix::new(socket)?)?;
-    let mut stream = UnixStream::from(ours);
+    set_socket_passcred(&socket_fd, true)?;
+    connect(&socket_fd, &SocketAddrUnix::new(socket)?)?;
+    let mut stream = UnixStream::from(socket_fd);
     stream.set_nonblocking(false)?;
     stream.set_write_timeout(Some(ANSWER))?;
     stream.set_read_timeout(Some(ANSWER))?;

@@ -18,10 +18,10 @@ pub fn sender(stream: BorrowedFd<'_>) -> io::Result<Option<Pid>> {
     message.msg_control = control.as_mut_ptr().cast();
     message.msg_controllen = size_of_val(&control) as _;
     // SAFETY: the message names two buffers of ours with their sizes; both outlive the call.
-    let got = unsafe { libc::recvmsg(stream.as_raw_fd(), &raw mut message, libc::MSG_CMSG_CLOEXEC) };
-    match got {
+    let received = unsafe { libc::recvmsg(stream.as_raw_fd(), &raw mut message, libc::MSG_CMSG_CLOEXEC) };
+    match received {
         0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-        got if got < 0 => return Err(io::Error::last_os_error()),
+        received if received < 0 => return Err(io::Error::last_os_error()),
         _ => {}
     }
     // SAFETY: the kernel has filled the message in, and its control buffer is still ours.

@@ -47,7 +47,7 @@ pub fn fits(pattern: &[u8], name: &[u8]) -> bool {
                 p += 1;
             }
             Some(b'[') => return false,
-            Some(wanted) if *wanted == b'?' || wanted == byte => (p, n) = (p + 1, n + 1),
+            Some(expected) if *expected == b'?' || expected == byte => (p, n) = (p + 1, n + 1),
             _ => match star {
                 Some((at, from)) => {
                     star = Some((at, from + 1));

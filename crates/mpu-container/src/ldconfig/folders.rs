@@ -42,7 +42,7 @@ const MUSL_DEFAULT: &str = "/lib:/usr/local/lib:/usr/lib";
 
 /// Writes the container's drop-in files. Returns folders that the configuration does not reach, because the image's `ld.so.conf`, which
 /// stays unchanged, does not include the drop-in files. An empty list means the folders of an earlier run.
-pub fn announce(root: &Root, folders: &[&str]) -> Result<Vec<String>, LdconfigError> {
+pub fn write_config(root: &Root, folders: &[&str]) -> Result<Vec<String>, LdconfigError> {
     let earlier = if folders.is_empty() { listed(root, OURS)? } else { Vec::new() };
     if earlier.len() > MOST {
         return Err(LdconfigError::Endless { most: MOST, what: "folders" });
@@ -65,17 +65,17 @@ pub fn announce(root: &Root, folders: &[&str]) -> Result<Vec<String>, LdconfigEr
     };
     let mut known = known_folders(root, &[OURS, SYSTEM])?;
     known.extend(system.iter().map(|folder| folder.to_string()));
-    let mut ours: Vec<&str> = Vec::new();
+    let mut accepted: Vec<&str> = Vec::new();
     for folder in folders {
-        if !known.contains(folder) && !ours.contains(&folder) {
-            ours.push(folder);
+        if !known.contains(folder) && !accepted.contains(&folder) {
+            accepted.push(folder);
         }
     }
-    list(root, OURS, &ours)?;
+    list(root, OURS, &accepted)?;
     list(root, SYSTEM, system)?;
-    tell_musl(root, &ours)?;
+    write_musl_path(root, &accepted)?;
     let known = known_folders(root, &[])?;
-    Ok(ours.into_iter().filter(|folder| !known.contains(*folder)).map(str::to_string).collect())
+    Ok(accepted.into_iter().filter(|folder| !known.contains(*folder)).map(str::to_string).collect())
 }
 
 /// Writes folders into a file, or removes it if there are none. An equal file is left alone.
@@ -105,7 +105,7 @@ fn listed(root: &Root, path: &str) -> Result<Vec<String>, BeneathError> {
 }
 
 /// musl's loader knows no cache: it reads a list of folders.
-fn tell_musl(root: &Root, folders: &[&str]) -> Result<(), BeneathError> {
+fn write_musl_path(root: &Root, folders: &[&str]) -> Result<(), BeneathError> {
     let path = Path::new(MUSL_PATHS);
     let there = is_file(root, MUSL_PATHS)?;
     if folders.is_empty() || !(there || is_file(root, "/etc/alpine-release")? || is_file(root, MUSL_LOADER)?) {
@@ -185,15 +185,15 @@ fn included(root: &Root, pattern: &Path, budget: &mut Budget) -> Result<Vec<Path
 /// Limit of the work for an image's configuration with all its includes. A few KiB of patterns can include each file of a folder a
 /// hundred thousand times, and the hook of mode `legacy` is not in the container's cgroup. Images have about a dozen files of one line.
 struct Budget {
-    files: Left,
-    patterns: Left,
-    names: Left,
-    bytes: Left,
+    files: Remaining,
+    patterns: Remaining,
+    names: Remaining,
+    bytes: Remaining,
 }
 
 impl Default for Budget {
     fn default() -> Budget {
-        let left = |most, what| Left { left: most, most, what };
+        let left = |most, what| Remaining { left: most, most, what };
         Budget {
             files: left(MOST, "files"),
             patterns: left(MOST, "patterns"),
@@ -203,13 +203,13 @@ impl Default for Budget {
     }
 }
 
-struct Left {
+struct Remaining {
     left: usize,
     most: usize,
     what: &'static str,
 }
 
-impl Left {
+impl Remaining {
     fn take(&mut self, used: usize) -> Result<(), LdconfigError> {
         self.left = self.left.checked_sub(used).ok_or_else(|| self.spent())?;
         Ok(())

@@ -6,11 +6,11 @@
 //! Source: NVIDIA's container toolkit (`internal/ldconfig`) for the drop-in files' names and the distributions' folders, so that either
 //! hook finds the files of the other; ldconfig(8), ld.so(8).
 
+mod child;
 pub mod conf;
 mod error;
 mod filter;
 mod folders;
-mod inside;
 mod jail;
 mod program;
 mod sys;
@@ -67,7 +67,7 @@ impl Sealed {
             return Err(LdconfigError::Host { path: root.path().to_path_buf() });
         }
         let folders: Vec<&str> = folders.iter().map(AsRef::as_ref).collect();
-        let unreachable = folders::announce(root, &folders)?;
+        let unreachable = folders::write_config(root, &folders)?;
         let mut arguments = vec!["ldconfig", "-i", "-f", folders::CONF, "-C", CACHE];
         arguments.extend(unreachable.iter().map(String::as_str));
         jail::run(root, &self.program, &arguments, PATIENCE, self.pivot)

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::beneath::tests::{walk, without};
-use crate::driver::made_up::fifo;
+use crate::driver::fake::fifo;
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
@@ -261,7 +261,7 @@ fn configuration_without_end_is_refused() {
             fs::write(place.path(&format!("etc/many/{number}.conf")), "#".repeat(size)).unwrap();
         }
         fs::write(place.path("etc/ld.so.conf"), conf).unwrap();
-        let error = folders::announce(&place.root(), &[FOLDER]).expect_err(what).to_string();
+        let error = folders::write_config(&place.root(), &[FOLDER]).expect_err(what).to_string();
         assert!(error.contains(&format!("more than {what}")), "{what}: {error}");
         assert!(!place.path("etc/ld.so.conf.d/00-nvcr-mpu.conf").exists(), "{what}: nothing is written then");
     }
@@ -270,7 +270,7 @@ fn configuration_without_end_is_refused() {
     fs::create_dir(place.path("etc/ld.so.conf.d")).unwrap();
     let lines: String = (0..=1000).map(|number| format!("/{number}\n")).collect();
     fs::write(place.path("etc/ld.so.conf.d/00-nvcr-mpu.conf"), lines).unwrap();
-    let error = folders::announce(&place.root(), &[]).unwrap_err().to_string();
+    let error = folders::write_config(&place.root(), &[]).unwrap_err().to_string();
     assert!(error.contains("more than 1000 folders"), "{error}");
 }
 
@@ -284,9 +284,9 @@ fn file_included_by_two_names_is_read_once() {
         symlink("..", place.path("etc/self")).unwrap();
         fs::write(place.path("etc/ld.so.conf"), format!("include {pattern}\ninclude ld.so.conf.d/*.conf\n")).unwrap();
         for run in 1..=3 {
-            assert_eq!(folders::announce(&place.root(), &[FOLDER]).unwrap(), [""; 0], "{pattern}, run {run}");
-            let ours = fs::read_to_string(place.path("etc/ld.so.conf.d/00-nvcr-mpu.conf"));
-            assert_eq!(ours.ok().as_deref(), Some("/opt/driver\n"), "{pattern}, run {run}");
+            assert_eq!(folders::write_config(&place.root(), &[FOLDER]).unwrap(), [""; 0], "{pattern}, run {run}");
+            let drop_in = fs::read_to_string(place.path("etc/ld.so.conf.d/00-nvcr-mpu.conf"));
+            assert_eq!(drop_in.ok().as_deref(), Some("/opt/driver\n"), "{pattern}, run {run}");
         }
     }
 }
@@ -351,8 +351,8 @@ fn hanging_ldconfig_is_isolated_and_stopped() {
     assert!(of_its_own.split_whitespace().any(|word| word == "268435456"), "{of_its_own}");
     assert!(inmate.descriptors.iter().all(|open| open.contains("memfd:mpu") || open.contains(&name)), "{inmate:?}");
     assert_eq!(inmate.namespaces.len(), 3);
-    for (own, ours) in &inmate.namespaces {
-        assert_ne!(own, ours);
+    for (own, drop_in) in &inmate.namespaces {
+        assert_ne!(own, drop_in);
     }
     let points: Vec<&str> = inmate.mounts.lines().filter_map(|line| line.split(' ').nth(4)).collect();
     assert_eq!(points, ["/", "/proc"], "{}", inmate.mounts);
@@ -398,7 +398,7 @@ fn missing_pivot_root_falls_back_to_chroot() {
 }
 
 #[derive(Debug)]
-struct Inmate {
+struct ProcessFacts {
     status: String,
     limits: String,
     environment: Vec<u8>,
@@ -410,7 +410,7 @@ struct Inmate {
 }
 
 /// Finds the process with this argument, and reads its state from /proc.
-fn look_at(word: &str) -> Inmate {
+fn look_at(word: &str) -> ProcessFacts {
     let begin = Instant::now();
     loop {
         assert!(begin.elapsed() < Duration::from_secs(60), "no process has {word}");
@@ -429,7 +429,7 @@ fn look_at(word: &str) -> Inmate {
                 names
             };
             let link = |name: &str, of: &Path| fs::read_link(of.join("ns").join(name)).unwrap();
-            return Inmate {
+            return ProcessFacts {
                 status: fs::read_to_string(at.join("status")).unwrap(),
                 limits: fs::read_to_string(at.join("limits")).unwrap(),
                 environment: fs::read(at.join("environ")).unwrap(),

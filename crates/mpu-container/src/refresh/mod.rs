@@ -107,7 +107,7 @@ fn main(arguments: Vec<OsString>) -> ExitCode {
 }
 
 pub fn once(root: &DriverRoot, output: &Path) -> Result<Done, RefreshError> {
-    let old = ours(output)?;
+    let old = own_text(output)?;
     let text = match describe(root) {
         Ok(text) => format!("{MARK}{text}"),
         Err(GenerateError::Driver(DriverError::NotLoaded { .. }) | GenerateError::Nothing(_)) => return remove(output),
@@ -135,7 +135,7 @@ fn describe(root: &DriverRoot) -> Result<String, GenerateError> {
 }
 
 pub fn remove(output: &Path) -> Result<Done, RefreshError> {
-    match ours(output) {
+    match own_text(output) {
         Ok(None) | Err(RefreshError::Foreign(_)) => Ok(Done::Nothing),
         Ok(Some(_)) => match std::fs::remove_file(output) {
             Ok(()) => Ok(Done::Removed),
@@ -145,7 +145,7 @@ pub fn remove(output: &Path) -> Result<Done, RefreshError> {
     }
 }
 
-fn ours(output: &Path) -> Result<Option<String>, RefreshError> {
+fn own_text(output: &Path) -> Result<Option<String>, RefreshError> {
     match text_file::read(output, LIMIT) {
         Ok(text) if text.starts_with(MARK) => Ok(Some(text)),
         Ok(_) => Err(RefreshError::Foreign(output.to_path_buf())),

@@ -1,7 +1,7 @@
 //! The CDI file follows the driver; other tools' files stay.
 
 use super::*;
-use crate::driver::made_up::{Host, RELEASE};
+use crate::driver::fake::{Host, RELEASE};
 use std::fs;
 
 /// A host with a driver, its libraries and one GPU.

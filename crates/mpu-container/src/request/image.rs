@@ -44,8 +44,8 @@ pub fn requirements(container: &Container<'_>, config: &Config) -> Result<Vec<St
     if config.disable_require || off {
         return Ok(Vec::new());
     }
-    let ours = |name: &str| name.starts_with("NVIDIA_REQUIRE_") && !name.starts_with("NVIDIA_REQUIRE_JETPACK");
-    let given = container.variables().iter().filter(|(name, _)| ours(name)).map(|(_, value)| value.to_string());
+    let is_condition = |name: &str| name.starts_with("NVIDIA_REQUIRE_") && !name.starts_with("NVIDIA_REQUIRE_JETPACK");
+    let given = container.variables().iter().filter(|(name, _)| is_condition(name)).map(|(_, value)| value.to_string());
     let mut requirements: Vec<String> = given.collect();
     if is_old(container) {
         let version = container.variable("CUDA_VERSION").unwrap_or_default();

@@ -69,7 +69,7 @@ mod tests {
         assert_eq!(limits_of(&["NVIDIA_GPU_MEMORY_REQUEST=1", "NVIDIA_GPU_MEMORY_LIMIT=2"]), Ok(Some((MIB, 2 * MIB))));
         assert_eq!(limits_of(&["NVIDIA_GPU_MEMORY_LIMIT=0"]), Ok(Some((0, 0))));
         let odd = |env: Value| memory_limits(&json!({"process": {"env": env}, "mounts": [null]}));
-        assert_eq!(odd(json!([null, "A=1"])), Ok(None), "nothing is asked for");
+        assert_eq!(odd(json!([null, "A=1"])), Ok(None), "no request");
         assert!(odd(json!([null, "NVIDIA_GPU_MEMORY_LIMIT=1"])).is_err());
         for bad in ["", "x", "-1", "+1", " 1", "1.5", "4Gi", "0x10", "17592186044416", "99999999999999999999999"] {
             let error = limits_of(&[&format!("NVIDIA_GPU_MEMORY_LIMIT={bad}")]).unwrap_err();

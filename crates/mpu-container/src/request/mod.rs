@@ -6,8 +6,8 @@
 //! Source: NVIDIA Container Toolkit 1.20, `internal/config/image` and `cmd/nvidia-container-runtime-hook`; for
 //! users, its documentation, "Specialized Configurations".
 
-mod ask;
 mod container;
+mod devices;
 mod error;
 mod image;
 mod memory;
@@ -150,7 +150,7 @@ pub fn of(spec: &Value, config: &Config, annotations: Annotations, terms: Terms)
 
 fn answer(spec: &Value, config: &Config, annotations: Annotations, terms: Terms) -> Result<Answer, RequestError> {
     let (container, mut notes) = Container::read(spec)?;
-    let requested = ask::devices(&container, config, annotations, &mut notes);
+    let requested = devices::requested_devices(&container, config, annotations, &mut notes);
     let Some((devices, source)) = requested else { return Ok(Answer { request: None, notes }) };
     let mig =
         [("NVIDIA_MIG_CONFIG_DEVICES", "MIG_CONFIG_DEVICES"), ("NVIDIA_MIG_MONITOR_DEVICES", "MIG_MONITOR_DEVICES")];
@@ -172,7 +172,7 @@ fn answer(spec: &Value, config: &Config, annotations: Annotations, terms: Terms)
         mig_monitor: mig_monitor?,
         capabilities,
         requirements,
-        imex: ask::imex(&container, config, &mut notes)?,
+        imex: devices::imex(&container, config, &mut notes)?,
         extras: Extra::ALL
             .into_iter()
             .filter(|(name, _)| container.variable(name) == Some("enabled"))

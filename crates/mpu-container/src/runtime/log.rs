@@ -92,7 +92,7 @@ mod tests {
     fn log_pipe_does_not_block() {
         let folder = tempfile::tempdir().unwrap();
         let pipe = folder.path().join("log");
-        crate::driver::made_up::fifo(&pipe);
+        crate::driver::fake::fifo(&pipe);
         let (sender, receiver) = mpsc::channel();
         std::thread::spawn(move || {
             let command = Command { log: Some(pipe.clone()), ..Command::default() };

@@ -60,7 +60,8 @@ fn candidates(name: &str, path: &OsStr) -> Vec<PathBuf> {
 fn is_our_script(found: &Path) -> bool {
     let Ok(real) = found.canonicalize() else { return false };
     let identity = |folder: Option<&Path>| fs::metadata(folder?).ok().map(|meta| (meta.dev(), meta.ino()));
-    let is_named_so = real.file_name().is_some_and(|name| super::PROGRAM.nvidia.iter().any(|ours| name == *ours));
+    let is_named_so =
+        real.file_name().is_some_and(|name| super::PROGRAM.nvidia.iter().any(|own_name| name == *own_name));
     let own = crate::executable::path().ok();
     is_named_so
         && identity(real.parent()).is_some_and(|folder| Some(folder) == identity(own.as_deref().and_then(Path::parent)))
@@ -71,7 +72,7 @@ fn runs(meta: &fs::Metadata) -> bool {
 }
 
 /// Executes the runtime in this process. Returns only an error.
-pub(super) fn become_it(runtime: &Path, arguments: &[OsString]) -> LowError {
+pub(super) fn exec(runtime: &Path, arguments: &[OsString]) -> LowError {
     LowError::Exec(runtime.into(), Command::new(runtime).args(arguments.iter().skip(1)).exec())
 }
 

@@ -5,9 +5,9 @@
 mod command;
 mod log;
 mod low;
+mod merge;
 mod mode;
 mod program;
-mod together;
 
 use std::convert::Infallible;
 use std::ffi::OsString;
@@ -121,7 +121,7 @@ fn start(
         let bundle = command.bundle.clone().unwrap_or_else(|| PathBuf::from("."));
         let mut spec = Spec::load(&bundle)?;
         let mode = by_name.unwrap_or(config.runtime.mode);
-        let given = mode::give(&mut spec, mode, config, log)?;
+        let given = mode::edit(&mut spec, mode, config, log)?;
         // Also if the engine has added the nodes: an engine that reads CDI files itself leaves no request here.
         let listens = seccomp::listen(spec.tree_mut(), &config.notify);
         match &listens {
@@ -138,7 +138,7 @@ fn start(
         }
     }
     log.info(&format!("handing on to {}", runtime.display()));
-    Err(low::become_it(&runtime, arguments).into())
+    Err(low::exec(&runtime, arguments).into())
 }
 
 /// The container starts all the same.

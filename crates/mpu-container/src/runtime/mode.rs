@@ -14,8 +14,8 @@
 //! fails; ours reports the missing driver at once.
 
 use super::log::Log;
+use super::merge::merge_hooks;
 use super::program;
-use super::together::put_together;
 use crate::capability::{Capabilities, Capability};
 use crate::cdi::name::BadName;
 use crate::cdi::registry::Unresolvable;
@@ -109,7 +109,7 @@ enum Way {
 }
 
 /// Edits a specification if it requests a GPU; returns whether it did.
-pub(super) fn give(spec: &mut Spec, mode: Mode, config: &Config, log: &mut Log) -> Result<bool, ModeError> {
+pub(super) fn edit(spec: &mut Spec, mode: Mode, config: &Config, log: &mut Log) -> Result<bool, ModeError> {
     let answer = request::in_mode(spec.tree(), config, mode)?;
     for note in &answer.notes {
         log.warning(note);
@@ -134,7 +134,7 @@ pub(super) fn give(spec: &mut Spec, mode: Mode, config: &Config, log: &mut Log) 
             from_files(&names, mode, &request, config, log)?
         }
     };
-    put_together(&mut edits.hooks);
+    merge_hooks(&mut edits.hooks);
     spec.apply(&edits)?;
     if let Err(error) = char_links::ensure() {
         log.warning(&format!("cannot make links below /dev/char, by which systemd knows devices: {error}"));
@@ -179,7 +179,7 @@ fn conditions(request: &Request, driver: &Driver, selection: &Selection<'_>) -> 
 }
 
 /// An unfulfilled condition refuses the container if requests are strict, and is only logged otherwise.
-fn hold(held: Result<(), ModeError>, config: &Config, log: &mut Log) -> Result<(), ModeError> {
+fn check_terms(held: Result<(), ModeError>, config: &Config, log: &mut Log) -> Result<(), ModeError> {
     match held {
         Err(error) if !config.strict_requests => {
             log.warning(&format!("the container starts all the same: {error}"));
@@ -197,7 +197,7 @@ fn on_the_spot(
 ) -> Result<ContainerEdits, ModeError> {
     let driver = driver(config)?;
     let selection = driver.select(words)?;
-    hold(conditions(request, &driver, &selection), config, log)?;
+    check_terms(conditions(request, &driver, &selection), config, log)?;
     let options = options_on_the_spot(config, log);
     let mut edits = inject::edits_for(&driver, &selection, request.capabilities, &options)?;
     cdi::registry::append(&mut edits, &inject::plain_nodes(nodes_by_word(&driver, request), &options));
@@ -298,7 +298,7 @@ fn from_files(
     if narrowed {
         return Err(ModeError::Whole { names: request.devices.join(", "), allowed: request.capabilities });
     }
-    hold(conditions_by_name(&whole_drivers, request, config), config, log)?;
+    check_terms(conditions_by_name(&whole_drivers, request, config), config, log)?;
     let limits = HookName::ApplyCudaMemoryLimits.word();
     let left_out = || config.runtime.jit_cdi_disable_hooks.iter().any(|word| *word == limits || word == "all");
     if request.memory.is_some() && !left_out() {

@@ -5,9 +5,9 @@
 mod apply;
 mod error;
 mod fields;
+mod lossy;
 #[cfg(test)]
 mod tests;
-mod tolerant;
 
 use std::fs;
 use std::io::{self, Write};
@@ -30,7 +30,7 @@ pub const LIMIT: u64 = 16 << 20;
 #[derive(Debug)]
 pub struct Spec {
     path: PathBuf,
-    kept: Kept,
+    kept: Metadata,
     tree: Value,
     /// Why the tree differs from the file. Then it can be read, but never stored.
     lossy: Option<serde_json::Error>,
@@ -38,7 +38,7 @@ pub struct Spec {
 
 /// Metadata of the file that is kept.
 #[derive(Debug)]
-struct Kept {
+struct Metadata {
     mode: u32,
     uid: u32,
     gid: u32,
@@ -80,7 +80,7 @@ impl Spec {
         })?;
         let (mut tree, lossy) = match serde_json::from_slice::<Value>(&text) {
             Ok(tree) => (tree, None),
-            Err(error) => match tolerant::read(&text) {
+            Err(error) => match lossy::read(&text) {
                 Some(tree) => (tree, Some(error)),
                 None => return Err(SpecError::NotJson(path, error)),
             },
@@ -89,7 +89,7 @@ impl Spec {
             return Err(SpecError::NotAnObject(path));
         }
         fields::rename(&mut tree);
-        let kept = Kept { mode: meta.permissions().mode() & 0o7777, uid: meta.uid(), gid: meta.gid() };
+        let kept = Metadata { mode: meta.permissions().mode() & 0o7777, uid: meta.uid(), gid: meta.gid() };
         Ok(Spec { path, kept, tree, lossy })
     }
 

@@ -1,6 +1,4 @@
-//! A place in which containers are made by the wrapper, as engines make them.
-//!
-//! Knows nothing of what is claimed.
+//! Makes containers with the wrapper, as engines do.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -19,7 +17,7 @@ pub struct Host {
     pub runtime: &'static str,
 }
 
-/// How a container's life went.
+/// Result of a container's run.
 pub struct Ran {
     /// What its program, the wrapper and the runtime wrote.
     pub output: String,
@@ -31,7 +29,7 @@ pub struct Ran {
 }
 
 impl Ran {
-    /// That the container lived and said exactly this, and the wrapper's log has these words.
+    /// Checks that the container ran with exactly this output, and that the wrapper's log has these words.
     pub fn check(&self, lines: &[String], log: &str) {
         assert!(self.ok, "{}", self.output);
         let output: Vec<&str> = self.output.lines().filter(|line| !line.contains("level=")).collect();

@@ -1,8 +1,8 @@
-//! Containers with a GPU, made by the wrapper with real runc and real crun, tell an engine of the calls that it wants to hear of,
-//! and of no other: with no profile, with a profile as engines have, with several that rule an engine out.
+//! Containers with a GPU, made by the wrapper with runc and crun, send the engine's requests to an engine and no others: without a profile,
+//! with a profile like those of engines, and with several that exclude an engine.
 //!
-//! The GPU is a CDI file that gives /dev/null the driver's name: who answers a call is seen by the error, before any file is looked at. The
-//! engine is a socket in this test (`listener.rs`). Needs root, runc or crun, busybox and cc; says which is missing and checks nothing then.
+//! The GPU is a CDI file that gives /dev/null the driver's name. The error of a call shows whether the engine has answered it. The engine is a
+//! socket in this test (`listener.rs`). Needs root, runc or crun, busybox and cc; skipped with a note otherwise.
 
 #[path = "../common/bundle.rs"]
 mod bundle;
@@ -26,7 +26,7 @@ use serde_json::{Value, json};
 /// RM control in its usual form, as another type and direction, what fetches an event, and the wrapped form.
 const TOLD: [u64; 4] = [0xc020_462a, 0x0020_ff2a, 0xc010_4652, 0xc010_46d3];
 
-/// What `caller call` says of these requests: the engine answers its own, all others end at the file.
+/// Output of `caller call` for these requests: the engine answers its own, all others reach the file.
 fn intercepted() -> Vec<String> {
     let of = |request: &u64| if request & 0xff == 0x2a { ANSWER } else { libc::EBADF };
     TOLD.iter().map(|request| format!("{request:x} {}", of(request))).collect()
@@ -188,13 +188,13 @@ fn excluded_container_starts_with_logged_reason() {
             drop(host.engine());
         }
         // Another program's listener keeps its own requests.
-        let theirs = Engine::at(&host.at("theirs.sock"));
-        let ours = host.engine();
+        let other_engine = Engine::at(&host.at("theirs.sock"));
+        let own_engine = host.engine();
         let mut profile = json!({"defaultAction": "SCMP_ACT_ALLOW", "listenerPath": host.at("theirs.sock")});
         profile["syscalls"] = json!([{"names": ["ioctl"], "action": "SCMP_ACT_NOTIFY"}]);
         let ran = host.live(&plain(profile), "");
         ran.check(&intercepted(), "its seccomp profile has a listener of its own");
-        assert_eq!((theirs.calls().len(), ours.calls().len()), (TOLD.len(), 0));
+        assert_eq!((other_engine.calls().len(), own_engine.calls().len()), (TOLD.len(), 0));
     });
 }
 
@@ -219,8 +219,8 @@ fn administrators_policy_counts() {
         }
         host.configure(&low, "notify = \"sometimes\"");
         let ran = host.live(&host.spec(&["usual"]), "");
-        let says = "config.toml, line 9: mpu.notify: \"sometimes\" is none of on, opt-in, off, always";
-        assert!(!ran.ok && ran.output.contains(says), "{}", ran.output);
+        let message = "config.toml, line 9: mpu.notify: \"sometimes\" is none of on, opt-in, off, always";
+        assert!(!ran.ok && ran.output.contains(message), "{}", ran.output);
     });
 }
 
@@ -247,7 +247,7 @@ fn executed_programs_reach_engine() {
     });
 }
 
-/// What a running container needs the socket for; docs/container/notify.md tells it.
+/// A running container needs the socket for these; described in docs/container/notify.md.
 #[test]
 fn missing_socket_blocks_exec_only() {
     Host::each(|host| {

@@ -25,7 +25,7 @@ type Kind = (&'static str, &'static str, bool, &'static str, Option<(u32, Base)>
 
 const KINDS: [Kind; 7] = [
     ("runc alone", "auto", false, "rig-runc", None),
-    ("wrapper, no GPU asked for", "auto", false, WRAPPER, Some((1, Base::Plain))),
+    ("wrapper, no GPU requested", "auto", false, WRAPPER, Some((1, Base::Plain))),
     (MOUNTS, "jit-cdi", true, "rig-runc", None),
     ("wrapper, CDI edits made at once", "jit-cdi", true, WRAPPER, Some((10, Base::Mounts))),
     (WITH_ENGINE, "jit-cdi", true, WRAPPER, Some((10, Base::Mounts))),
@@ -84,9 +84,9 @@ fn ms(us: u64) -> String {
 /// first, half of them less than the second, and a tenth more than the third.
 fn spread(host: &Host, container: &Container, program: &str) -> [u64; 3] {
     let folder = container.folder();
-    host.write(&format!("{folder}/asked.json"), &container.config.to_string());
+    host.write(&format!("{folder}/request.json"), &container.config.to_string());
     let script = format!(
-        "cd {folder}; for i in $(seq {STARTS}); do cp asked.json config.json; began=$(date +%s%N)
+        "cd {folder}; for i in $(seq {STARTS}); do cp request.json config.json; began=$(date +%s%N)
          {program} create --bundle {folder} bench > /dev/null 2> err < /dev/null || {{ cat err >&2; exit 1; }}
          ended=$(date +%s%N); echo $(((ended - began) / 1000)); {program} delete --force bench; done"
     );

@@ -41,7 +41,7 @@ fn node() -> Option<(Host, Cri)> {
     Some((host, cri))
 }
 
-/// What a pod's program said: lines of a log in CRI's form, which begins with a time, a stream and a tag.
+/// Output of a pod's program, from a log in CRI's format (each line begins with a time, a stream and a tag).
 fn output((host, cri): &(Host, Cri), pod: &Pod<'_>) -> String {
     let command: Vec<&str> = std::iter::once(CALLER).chain(CALLS.split(' ')).collect();
     let pod = Pod { command: &command, mounts: &[CALLER], ..pod.clone() };

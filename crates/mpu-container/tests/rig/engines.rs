@@ -7,7 +7,7 @@ use crate::facts;
 use crate::host::{Driver, Host, R550};
 use crate::wrapper::configure;
 
-/// What a container tells: nodes, nvidia-smi, libraries by ld.so.cache.
+/// Prints a container's nodes, nvidia-smi, and libraries by ld.so.cache.
 pub const LOOK: &str = "ls /dev | busybox grep nvidia; nvidia-smi 2>&1; \
     LD_TRACE_LOADED_OBJECTS=1 LD_PRELOAD='libcuda.so.1 libnvidia-ml.so.1' /bin/sh 2>&1 | busybox grep '=> /'";
 
@@ -118,10 +118,10 @@ fn containerd_knows_runtime_until_it_is_removed() {
     let Some(host) = Host::start(Driver::None) else { return };
     let effective = || host.ok("containerd config dump");
     assert!(!effective().contains("nvidia"));
-    let theirs = "version = 2\n# theirs\n[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.runc]\n\
+    let existing = "version = 2\n# theirs\n[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.runc]\n\
                   runtime_type = \"io.containerd.runc.v2\"\n\
                   [plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.runc.options]\nSystemdCgroup = true\n";
-    for file in [None, Some(theirs)] {
+    for file in [None, Some(existing)] {
         match file {
             Some(text) => host.write("/etc/containerd/config.toml", text),
             None => drop(host.ok("rm -f /etc/containerd/config.toml")),
@@ -167,11 +167,11 @@ fn containerd_drops_other_toolkits_runtime() {
     assert!(!effective().contains("nvidia"), "{}", effective());
 
     // And a file of our own, which containerd takes for all that it knew before.
-    let theirs = format!(
+    let existing = format!(
         "version = 2\n# theirs\n{runtimes}.runc]\nruntime_type = \"io.containerd.runc.v2\"\n{runtimes}.runc.options]\n\
          SystemdCgroup = true\n"
     );
-    host.write("/etc/containerd/config.toml", &theirs);
+    host.write("/etc/containerd/config.toml", &existing);
     let own = "--drop-in-config=/etc/containerd/conf.d/99-nvidia.toml";
     host.ok(&format!(
         "nvidia-ctk runtime configure --runtime=containerd --config-source=command --set-as-default {own}"
@@ -215,7 +215,7 @@ fn installer_does_toolkit_containers_work() {
     let legacy = "BinaryName = \"/usr/local/nvidia/toolkit/nvidia-container-runtime.legacy\"";
     assert!(config.contains("enable_cdi = true") && config.contains(legacy), "{config}");
     assert!(!config.contains("default_runtime_name = \"nvidia\""), "{config}");
-    // The daemon that runs has read it: its CRI plug-in tells its runtimes when it starts.
+    // The running daemon has read it: its CRI plug-in logs its runtimes at start.
     let starts = || host.ok("grep -i 'start cri plugin with config' /tmp/containerd.log");
     assert!(
         starts().lines().last().is_some_and(|line| line.contains("nvidia-legacy")),

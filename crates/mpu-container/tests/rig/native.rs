@@ -1,5 +1,5 @@
 //! Engines that read CDI files themselves: Docker, podman and containerd give a container the driver's nodes and ask the wrapper for
-//! nothing. As the engine's runtime, the wrapper has MPU's engine told of such a container, and leaves all others as they came.
+//! nothing. As the engine's runtime, the wrapper adds MPU's listener to such a container, and leaves all others unchanged.
 
 use crate::container::Container;
 use crate::engines::{docker_down, docker_up, image};

@@ -3,7 +3,7 @@
 use crate::container::Container;
 use crate::host::{Driver, Host, R535, R550};
 
-/// What a container tells of its GPU: nodes, libraries by ld.so.cache, nvidia-smi.
+/// Prints a container's nodes, libraries by ld.so.cache, and nvidia-smi.
 pub const LOOK: &str = "busybox ls /dev | busybox grep nvidia; command -v nvidia-smi && nvidia-smi; \
     LD_TRACE_LOADED_OBJECTS=1 LD_PRELOAD='libcuda.so.1 libnvidia-ml.so.1' /bin/sh; busybox ls /proc/driver";
 

@@ -1,4 +1,4 @@
-//! What a container's procfs tells of GPUs: its own and no others, however it got them.
+//! A container's procfs shows its own GPUs only, however it got them.
 
 use crate::container::Container;
 use crate::engines::{docker_down, docker_up};
@@ -6,7 +6,7 @@ use crate::facts::bus;
 use crate::host::{Driver, Host, R550};
 use crate::wrapper::{MODES, WRAPPER, configure};
 
-/// Prints the folders that tell of GPUs, and each GPU's number as its file has it.
+/// Prints the GPUs' folders in procfs, and each GPU's number in its file.
 const LOOK: &str = "cd /proc/driver/nvidia/gpus && for gpu in *; do \
     echo $gpu $(busybox sed -n 's/^Device Minor:[[:space:]]*//p' $gpu/information); done";
 

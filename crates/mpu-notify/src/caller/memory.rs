@@ -218,10 +218,9 @@ mod tests {
         assert_eq!(error.raw_os_error(), Some(libc::EFAULT));
         // PROCMAP_QUERY and the text of maps agree.
         for address in [buffer.as_ptr() as u64, text.as_ptr() as u64, 8] {
-            let parse_maps =
-                memory.mappings().expect("our own mappings").iter().find(|mapping| mapping.covers(address));
+            let listed = memory.mappings().expect("our own mappings").iter().find(|mapping| mapping.covers(address));
             let rights = |mapping: &Mapping| (mapping.readable, mapping.writable);
-            assert_eq!(memory.mapping(address).expect("asked").as_ref().map(rights), parse_maps.map(rights));
+            assert_eq!(memory.mapping(address).expect("asked").as_ref().map(rights), listed.map(rights));
         }
     }
 }

@@ -138,7 +138,7 @@ mod tests {
         let mut ways = vec![Lookup::Proc];
         match Lookup::of_this_kernel() {
             Lookup::Kernel => ways.push(Lookup::Kernel),
-            Lookup::Proc => println!("skipped: this kernel's namespaces cannot be asked: Linux 6.11"),
+            Lookup::Proc => println!("skipped: this kernel has no PID ioctls of namespaces: Linux 6.11"),
         }
         let cache = ProcessCache::default();
         for way in ways {

@@ -209,7 +209,7 @@ mod tests {
         one.view_of(own, pid).expect("it lives");
         // As if it had opened and closed the driver.
         *one.live(pid).expect("held").driver_use.lock().expect("ours") = DriverUse::Yes;
-        assert!(other.live(pid).is_none(), "no caller has asked");
+        assert!(other.live(pid).is_none(), "not in this cache yet");
         assert!(other.uses_driver(pid, &Look::new()), "seen once is seen");
         assert_eq!(all.count(), 1, "one descriptor for both");
         child.kill().expect("ours");

@@ -1,7 +1,7 @@
 //! A table behind a pointer in a control's parameters: its size for the driver, and the size of its answer.
 //!
-//! Outside truth: embedded_param_copy.c of 580.95.05 (the driver copies as many entries out as the caller asked for, used or not); 535.261.03
-//! copies none where there is no session.
+//! Outside truth: embedded_param_copy.c of 580.95.05 (the driver copies out as many entries as the caller requested, used or not);
+//! 535.261.03 copies none if there is no session.
 
 use crate::bytes::{put_wide, wide, word};
 use crate::sys::{FENCED, Fenced};

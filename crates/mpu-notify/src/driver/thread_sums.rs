@@ -119,7 +119,11 @@ mod tests {
                 let count = word(request, 0) as usize;
                 assert!(count > 0 && count <= MOST && request.len() == FIRST + MOST * stride);
                 for at in (0..count).map(|index| FIRST + index * stride) {
-                    assert_ne!(word(request, at + PID), std::process::id(), "the process itself has been asked about");
+                    assert_ne!(
+                        word(request, at + PID),
+                        std::process::id(),
+                        "the process itself is in the caller's query"
+                    );
                     if stride > 40 {
                         request[at + stride - 8..at + stride].fill(0xff);
                     }

@@ -72,7 +72,7 @@ fn installed_unit_is_started_by_systemd() {
     fake.write("/usr/lib/systemd/system/mpu-notify.service", "");
     assert!(!systemd_has_unit(&fake.host()), "systemd does not run");
     std::fs::create_dir_all(fake.host().at("/run/systemd/system")).expect("made");
-    let request = fake.host().at("/asked");
+    let request = fake.host().at("/request");
     fake.tool("systemctl", &format!("echo \"$@\" >{0}.part; mv {0}.part {0}", request.display()));
     let socket = fake.host().at(CONTROL_SOCKET);
     let systemd = std::thread::spawn({
@@ -85,7 +85,7 @@ fn installed_unit_is_started_by_systemd() {
         }
     });
     assert_eq!(outcome(&fake, &OPTIONS).as_deref(), Ok("started"));
-    let arguments = std::fs::read_to_string(request).expect("asked");
+    let arguments = std::fs::read_to_string(request).expect("written");
     assert_eq!(arguments, "start --no-block --no-ask-password mpu-notify.service\n");
     drop(systemd.join().expect("up"));
 

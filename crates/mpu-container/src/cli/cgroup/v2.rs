@@ -121,18 +121,18 @@ mod tests {
     }
 
     /// A real cgroup with a program that refuses everything but what the test names.
-    struct Closed {
+    struct RestrictedCgroup {
         path: PathBuf,
         handle: File,
     }
 
-    impl Closed {
-        fn new(name: &str, programs: &[Vec<u64>], flags: u32) -> Option<Closed> {
+    impl RestrictedCgroup {
+        fn new(name: &str, programs: &[Vec<u64>], flags: u32) -> Option<RestrictedCgroup> {
             let root = ["/sys/fs/cgroup/unified", "/sys/fs/cgroup"].into_iter().map(Path::new);
             let root = root.into_iter().find(|root| root.join("cgroup.controllers").exists())?;
             let path = root.join(format!("mpu-v2-{name}-{}", std::process::id()));
             fs::create_dir(&path).ok()?;
-            let closed = Closed { handle: File::open(&path).unwrap(), path };
+            let closed = RestrictedCgroup { handle: File::open(&path).unwrap(), path };
             for program in programs {
                 let program = with_locked_memory(|| sys::load(program)).ok()?;
                 sys::add(closed.handle.as_fd(), program.as_fd(), flags).ok()?;
@@ -151,7 +151,7 @@ mod tests {
         }
     }
 
-    impl Drop for Closed {
+    impl Drop for RestrictedCgroup {
         fn drop(&mut self) {
             // Its last process can be on its way out still.
             for _ in 0..100 {
@@ -176,7 +176,7 @@ mod tests {
         const ALLOW_OVERRIDE: u32 = 1;
         let old = program::always(0);
         for (programs, flags) in [(1, sys::ALLOW_MULTI), (2, sys::ALLOW_MULTI), (1, 0), (1, ALLOW_OVERRIDE)] {
-            let Some(cgroup) = Closed::new("one", &vec![old.clone(); programs], flags) else {
+            let Some(cgroup) = RestrictedCgroup::new("one", &vec![old.clone(); programs], flags) else {
                 return eprintln!("skipped: device programs cannot be attached here");
             };
             assert!(!cgroup.opens("/dev/full"), "the old program must refuse first");
@@ -195,7 +195,7 @@ mod tests {
 
     #[test]
     fn cgroup_without_program_is_left_alone() {
-        let Some(cgroup) = Closed::new("none", &[], 0) else {
+        let Some(cgroup) = RestrictedCgroup::new("none", &[], 0) else {
             return eprintln!("skipped: no cgroup of version 2 can be made here");
         };
         assert!(open(&cgroup.path, &[numbers("/dev/full")]).unwrap().replaced.is_empty());
@@ -215,7 +215,7 @@ mod tests {
         let answer = |yes: u64| 0xb7 | yes << 32;
         let rules = [unless(2, 2, 4), unless(4, zero.major, 3), unless(5, zero.minor, 2), answer(1), exit];
         let program = [&[load_half, load_major, load_minor], &rules[..], &[answer(0), exit]].concat();
-        let Some(cgroup) = Closed::new("own", &[program], sys::ALLOW_MULTI) else {
+        let Some(cgroup) = RestrictedCgroup::new("own", &[program], sys::ALLOW_MULTI) else {
             return eprintln!("skipped: device programs cannot be attached here");
         };
         assert!(cgroup.opens("/dev/zero") && !cgroup.opens("/dev/full"));

@@ -25,12 +25,12 @@ impl Layout {
     pub fn of(root: &Root) -> Result<Layout, BeneathError> {
         let there = |path: &str| Ok::<_, BeneathError>(root.find(Path::new(path))?.is_some());
         if there("/etc/debian_version")? {
-            let (ours, theirs) = match std::env::consts::ARCH {
+            let (matching, theirs) = match std::env::consts::ARCH {
                 "aarch64" => ("aarch64-linux-gnu", "arm-linux-gnueabihf"),
                 _ => ("x86_64-linux-gnu", "i386-linux-gnu"),
             };
             let folder = |name| Path::new("/usr/lib").join(name);
-            return Ok(Layout { libraries: folder(ours), libraries32: folder(theirs) });
+            return Ok(Layout { libraries: folder(matching), libraries32: folder(theirs) });
         }
         // Where /usr/lib is another name of /usr/lib64, it holds no 32-bit libraries.
         let own = |path| root.find(Path::new(path));
@@ -64,12 +64,12 @@ pub fn compat(root: &Root, mode: CompatMode, driver: &str) -> Result<Vec<(OsStri
         return Ok(Vec::new());
     };
     let names = root.read_dir(folder, MOST_NAMES)?.into_iter().filter(|entry| entry.is_file).map(|entry| entry.name);
-    let ours = names.filter(|name| release(name).is_some_and(|library| fits(library, driver)));
-    let ours: Vec<OsString> = ours.take(LIBRARIES + 1).collect();
-    if ours.len() > LIBRARIES {
+    let matching = names.filter(|name| release(name).is_some_and(|library| fits(library, driver)));
+    let matching: Vec<OsString> = matching.take(LIBRARIES + 1).collect();
+    if matching.len() > LIBRARIES {
         return Err(BeneathError::Many { path: folder.into(), most: LIBRARIES, what: "libraries" });
     }
-    ours.into_iter().map(|name| Ok((name.clone(), root.resolve(&folder.join(&name))?))).collect()
+    matching.into_iter().map(|name| Ok((name.clone(), root.resolve(&folder.join(&name))?))).collect()
 }
 
 /// The major release in a library's name: 550 of `libcuda.so.550.54.15`.

@@ -6,8 +6,8 @@
 
 mod sys;
 
+use super::child::{Jail, STEPS};
 use super::error::LdconfigError;
-use super::inside::{Jail, STEPS};
 use crate::beneath::Root;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::{AsFd, OwnedFd};

@@ -1,7 +1,7 @@
 //! clone3(2), which has no safe wrapper: a process in new namespaces.
 #![allow(unsafe_code)]
 
-use crate::ldconfig::inside::Jail;
+use crate::ldconfig::child::Jail;
 use rustix::fd::{FromRawFd, OwnedFd};
 use std::io;
 

@@ -19,7 +19,7 @@ fn start() -> Option<Host> {
     Some(host)
 }
 
-/// What a container says that is asked to look, or Apptainer's error.
+/// Output of the check script in a container, or Apptainer's error.
 fn exec(host: &Host, who: &str, options: &str) -> (bool, String) {
     let own = "--contain --bind /tmp/look:/look";
     let done =

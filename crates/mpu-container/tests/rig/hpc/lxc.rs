@@ -17,7 +17,7 @@ fn start() -> Option<Host> {
     Some(host)
 }
 
-/// What a container says that is asked to look, with more lines of configuration than a container needs.
+/// Output of the check script in a container with additional lines of configuration.
 fn execute(host: &Host, more: &str) -> (bool, String) {
     let own = format!("rig-{}-lxc", host.init());
     host.write(

@@ -3,7 +3,7 @@
 //! The nodes are plain files. Tests that need real ones run as root and are in `tests/`.
 
 use super::DriverRoot;
-pub(crate) use super::made_up_library::library;
+pub(crate) use super::fake_library::library;
 use rustix::fs::{AtFlags, CWD, FileType, chmodat, makedev, mknodat};
 use std::fs;
 use std::os::unix::fs::symlink;

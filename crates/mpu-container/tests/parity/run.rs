@@ -1,4 +1,4 @@
-//! Plays a case: makes its host and its container in a folder, calls the program, and collects what happened.
+//! Runs a case: makes its host and its container in a folder, calls the program, and collects the result.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -13,10 +13,10 @@ use crate::case::Case;
 use crate::cases::merge;
 use crate::{facts, host};
 
-/// Longer than any call takes: it hangs.
+/// A call that takes longer hangs.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Stands in runc's place and writes down what it is given.
+/// Replaces runc and records its arguments.
 const LOW: &str = "#!/bin/sh\nfolder=${0%/bin/*}\necho \"low $*\" >> $folder/low.args\ncat config.json > $folder/low.json 2>/dev/null\nexit 0\n";
 
 const NAMES: [&str; 10] = [
@@ -78,11 +78,11 @@ impl World {
     }
 }
 
-/// Plays it.
+/// Runs it.
 ///
 /// # Errors
 /// Why this machine cannot.
-pub fn play(case: &Case) -> Result<Outcome, String> {
+pub fn run(case: &Case) -> Result<Outcome, String> {
     let world = World(tempfile::tempdir().expect("a folder"));
     host::make(&world.at("driver"), &case.host)?;
     programs(&world);
@@ -155,7 +155,7 @@ fn container(world: &World, case: &Case) {
     fs::write(world.at("bundle/config.json"), text).expect("written");
 }
 
-/// The case's config.toml: what it says, and where things are in this folder unless it says so itself.
+/// The case's config.toml, with default paths in this folder.
 fn config(case: &Case) -> String {
     let usual = [
         ("nvidia-container-cli.root", "'$D'"),

@@ -1,4 +1,4 @@
-//! A host with a driver made up in a folder, the wrapper, and a bundle, for the tests of the executable.
+//! A fake host with a driver in a folder, the wrapper, and a bundle, for the tests of the executable.
 
 use std::fs;
 use std::os::unix::fs::symlink;

@@ -27,7 +27,7 @@ const SECTIONS: u16 = 1000;
 
 /// The host's versions, and the folder of the image's libraries.
 #[derive(Debug, Args)]
-pub struct Wanted {
+pub struct CompatArgs {
     /// The version of the host's driver
     #[arg(long, value_name = "VERSION", default_value = "", hide_default_value = true)]
     pub host_driver_version: String,
@@ -39,7 +39,7 @@ pub struct Wanted {
     pub cuda_compat_container_root: String,
 }
 
-impl Wanted {
+impl CompatArgs {
     pub fn is_empty(&self) -> bool {
         self.host_driver_version.is_empty() && self.host_cuda_version.is_empty()
     }
@@ -72,12 +72,12 @@ impl TryFrom<Map<String, Value>> for Note {
 }
 
 /// Writes the drop-in file where the image's libraries are to be used, and removes an old one where not.
-pub(super) fn enable(root: &Root, wanted: &Wanted, notes: Notes) -> Result<(), HookError> {
-    let folder = &wanted.cuda_compat_container_root;
+pub(super) fn enable(root: &Root, args: &CompatArgs, notes: Notes) -> Result<(), HookError> {
+    let folder = &args.cuda_compat_container_root;
     let path = Path::new(FILE);
     let newest = newest(root, Path::new(folder))?;
     let used = match &newest {
-        Some((version, note)) => is_better(version, note.as_ref(), wanted),
+        Some((version, note)) => is_better(version, note.as_ref(), args),
         None => false,
     };
     notes.detail(|| format!("libraries in {folder}: {newest:?}; used: {used}"));
@@ -87,7 +87,7 @@ pub(super) fn enable(root: &Root, wanted: &Wanted, notes: Notes) -> Result<(), H
     }
     if !folder.starts_with('/') || folder.contains(['\n', '#']) {
         let value = folder.clone();
-        return Err(HookError::Argument { what: "the folder", value, wanted: "an absolute path on one line" });
+        return Err(HookError::Argument { what: "the folder", value, expected: "an absolute path on one line" });
     }
     let text = format!("{folder}\n");
     if root.read_file(path, LONGEST).is_ok_and(|found| found == text.as_bytes()) {
@@ -117,14 +117,14 @@ fn newest(root: &Root, folder: &Path) -> Result<Option<(Version, Option<Note>)>,
 /// Whether the image's libraries are to be used instead of the host's.
 ///
 /// A library with a note names the branches that it works with; without one, a newer branch than the host's has to do.
-fn is_better(image: &Version, note: Option<&Note>, wanted: &Wanted) -> bool {
-    let driver = version(&wanted.host_driver_version);
-    let cuda = version(&wanted.host_cuda_version);
+fn is_better(image: &Version, note: Option<&Note>, args: &CompatArgs) -> bool {
+    let driver = version(&args.host_driver_version);
+    let cuda = version(&args.host_cuda_version);
     match (note, driver, cuda) {
         (Some(note), Some(driver), _) => note.branches.contains(&driver[0]) && *image > driver,
         (Some(note), None, Some(cuda)) => version(&note.cuda).is_some_and(|image| image > cuda),
         // The host says its CUDA version, and the library does not: nothing to compare.
-        (None, _, _) if !wanted.host_cuda_version.is_empty() => false,
+        (None, _, _) if !args.host_cuda_version.is_empty() => false,
         (None, Some(driver), _) => image[0] > driver[0],
         (_, None, None) => false,
         (None, None, Some(_)) => false,

@@ -28,8 +28,8 @@ pub enum HookError {
     Limits(#[from] LimitsError),
     #[error("the container's root {} is the host's root directory; a hook changes containers only", path.display())]
     Host { path: PathBuf },
-    #[error("{what} {value:?} is not {wanted}")]
-    Argument { what: &'static str, value: String, wanted: &'static str },
+    #[error("{what} {value:?} is not {expected}")]
+    Argument { what: &'static str, value: String, expected: &'static str },
     #[error("cannot {act}")]
     System { act: &'static str, source: io::Error },
 }

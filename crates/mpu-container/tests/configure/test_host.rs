@@ -1,8 +1,7 @@
-//! A made-up host with a driver and the root of a container, on the real kernel.
+//! A fake host with a driver, and a container's root, on the real kernel.
 //!
-//! Real are the libraries (built here, with NVIDIA's names), their cache, the device nodes, the namespaces, and busybox
-//! in the container. Made up are the driver's facts. Each script runs in a mount namespace of its own, which goes with
-//! its last process.
+//! The libraries (built here, with NVIDIA's names), their cache, the device nodes, the namespaces and busybox are real; the driver's
+//! facts are fake. Each script runs in its own mount namespace, which ends with its last process.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -26,11 +25,11 @@ pub fn libraries() -> String {
     format!("usr/lib/{}-linux-gnu", std::env::consts::ARCH)
 }
 
-pub struct Stage {
+pub struct TestHost {
     folder: tempfile::TempDir,
 }
 
-/// Why there can be no stage.
+/// Why this machine cannot have such a host.
 fn missing() -> Option<&'static str> {
     static MISSING: OnceLock<Option<&'static str>> = OnceLock::new();
     *MISSING.get_or_init(|| {
@@ -59,18 +58,18 @@ fn busybox() -> Option<PathBuf> {
     candidates.into_iter().find(|path| path.exists() && needs_none(path))
 }
 
-impl Stage {
+impl TestHost {
     /// A host with two GPUs and a Debian container's root; none where it cannot be made.
-    pub fn new() -> Option<Stage> {
+    pub fn new() -> Option<TestHost> {
         if let Some(reason) = missing() {
             eprintln!("skipped: {reason}");
             return None;
         }
-        let stage = Stage { folder: tempfile::tempdir().unwrap() };
-        fs::set_permissions(stage.folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
-        stage.host();
-        stage.root();
-        Some(stage)
+        let host = TestHost { folder: tempfile::tempdir().unwrap() };
+        fs::set_permissions(host.folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        host.host();
+        host.root();
+        Some(host)
     }
 
     /// A path of the stage: `host/…` or `ct/…`.
@@ -158,8 +157,8 @@ impl Stage {
         command.env("CLI", cli).current_dir(self.folder.path()).output().unwrap()
     }
 
-    /// What a script says that succeeds.
-    pub fn says(&self, script: &str) -> String {
+    /// Output of a script, which must succeed.
+    pub fn output_of(&self, script: &str) -> String {
         let done = self.script(script);
         let error = String::from_utf8_lossy(&done.stderr);
         let log = fs::read_to_string(self.path("log")).unwrap_or_default();

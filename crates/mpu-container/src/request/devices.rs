@@ -13,7 +13,7 @@ use std::path::{Component, Path};
 /// The variable by which images ask.
 const DEVICES: &str = "NVIDIA_VISIBLE_DEVICES";
 
-pub fn devices(
+pub fn requested_devices(
     container: &Container<'_>,
     config: &Config,
     annotations: Annotations,
@@ -122,8 +122,8 @@ fn unheard(container: &Container<'_>, annotated: &[String]) -> Option<String> {
 
 fn annotated(container: &Container<'_>, prefixes: &[String]) -> Vec<String> {
     // Every name begins with nothing: an empty prefix is none.
-    let ours = |name: &str| prefixes.iter().any(|prefix| !prefix.is_empty() && name.starts_with(prefix.as_str()));
-    let values = container.annotations.iter().filter(|(name, _)| ours(name)).map(|(_, value)| *value);
+    let has_prefix = |name: &str| prefixes.iter().any(|prefix| !prefix.is_empty() && name.starts_with(prefix.as_str()));
+    let values = container.annotations.iter().filter(|(name, _)| has_prefix(name)).map(|(_, value)| *value);
     let words = values.flat_map(|value| value.split(',')).map(str::trim).filter(|word| !word.is_empty());
     words.map(str::to_string).collect()
 }

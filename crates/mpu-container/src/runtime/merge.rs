@@ -2,17 +2,17 @@
 
 use super::program;
 use crate::cdi::HookName;
+use crate::cdi_hooks::{BETWEEN, IN_TURN};
 use crate::edits::Hook;
-use crate::hooks::{BETWEEN, IN_TURN};
 use crate::words::Words;
 use std::path::Path;
 
 /// Merges hooks of the same point of a container's life; the order stays.
-pub(super) fn put_together(hooks: &mut Vec<Hook>) {
+pub(super) fn merge_hooks(hooks: &mut Vec<Hook>) {
     let mut done: Vec<Hook> = Vec::new();
     for hook in hooks.drain(..) {
         let last = done.iter_mut().rev().find(|last| last.hook_name == hook.hook_name);
-        match last.and_then(|last| joined(last, &hook).map(|args| (last, args))) {
+        match last.and_then(|last| merged(last, &hook).map(|args| (last, args))) {
             Some((last, args)) => last.args = args,
             None => done.push(hook),
         }
@@ -21,7 +21,7 @@ pub(super) fn put_together(hooks: &mut Vec<Hook>) {
 }
 
 /// The arguments of both as one hook, if they can be one.
-fn joined(first: &Hook, second: &Hook) -> Option<Vec<String>> {
+fn merged(first: &Hook, second: &Hook) -> Option<Vec<String>> {
     let alike = (&first.path, &first.env) == (&second.path, &second.env);
     if !alike || first.timeout.is_some() || second.timeout.is_some() || !program::is_ours(Path::new(&first.path)) {
         return None;
@@ -63,22 +63,22 @@ mod tests {
         }
     }
 
-    fn ours() -> String {
+    fn is_own() -> String {
         std::env::current_exe().unwrap().display().to_string()
     }
 
     fn lines(mut hooks: Vec<Hook>) -> Vec<String> {
-        put_together(&mut hooks);
+        merge_hooks(&mut hooks);
         hooks.iter().map(|hook| format!("{}: {}", hook.hook_name, hook.args.join(" "))).collect()
     }
 
     #[test]
     fn own_hooks_become_one_in_order() {
-        let of_ours = |words: &[&str]| hook("createContainer", &ours(), words);
+        let of_ours = |words: &[&str]| hook("createContainer", &is_own(), words);
         let found = lines(vec![
             of_ours(&["nvidia-cdi-hook", "create-symlinks", "--link", "a::/b"]),
             of_ours(&["nvidia-cdi-hook", "update-ldcache"]),
-            hook("createRuntime", &ours(), &["nvidia-cdi-hook", "apply-cuda-memory-limits", "--gpu-id", "GPU-1"]),
+            hook("createRuntime", &is_own(), &["nvidia-cdi-hook", "apply-cuda-memory-limits", "--gpu-id", "GPU-1"]),
             of_ours(&["nvidia-cdi-hook", "hide-other-gpus"]),
         ]);
         assert_eq!(
@@ -97,8 +97,8 @@ mod tests {
 
     #[test]
     fn foreign_or_different_hooks_stay_separate() {
-        let first = hook("createContainer", &ours(), &["nvidia-cdi-hook", "update-ldcache"]);
-        let of_ours = |words: &[&str]| hook("createContainer", &ours(), words);
+        let first = hook("createContainer", &is_own(), &["nvidia-cdi-hook", "update-ldcache"]);
+        let of_ours = |words: &[&str]| hook("createContainer", &is_own(), words);
         let others = [
             ("another program", hook("createContainer", "/bin/true", &["nvidia-cdi-hook", "hide-other-gpus"])),
             ("another call", of_ours(&["other", "hide-other-gpus"])),
@@ -117,17 +117,17 @@ mod tests {
                 Hook { env: vec!["A=1".into()], ..of_ours(&["nvidia-cdi-hook", "hide-other-gpus"]) },
             ),
             ("a limit of time", Hook { timeout: Some(1), ..of_ours(&["nvidia-cdi-hook", "hide-other-gpus"]) }),
-            ("another time", hook("startContainer", &ours(), &["nvidia-cdi-hook", "hide-other-gpus"])),
+            ("another time", hook("startContainer", &is_own(), &["nvidia-cdi-hook", "hide-other-gpus"])),
         ];
         for (what, other) in others {
             for pair in [[first.clone(), other.clone()], [other.clone(), first.clone()]] {
                 let mut hooks = pair.to_vec();
-                put_together(&mut hooks);
+                merge_hooks(&mut hooks);
                 assert_eq!(hooks, pair, "{what}");
             }
             // Nor does anything jump over it.
             let mut between = vec![first.clone(), other.clone(), first.clone()];
-            put_together(&mut between);
+            merge_hooks(&mut between);
             let points = if other.hook_name == first.hook_name { 3 } else { 2 };
             assert_eq!(between.len(), points, "{what}");
         }

@@ -5,8 +5,8 @@
 //! Source: libnvidia-container, `src/nvc_mount.c`: what is mounted where and with which flags; NVIDIA's driver
 //! README, "The /proc/driver/nvidia file system" and "Application Profiles".
 
+use super::changes::{ChangeError, Changes, DetachedMount};
 use super::layout::Layout;
-use super::place::{Held, PlaceError, Placed};
 use crate::beneath::Restrictions;
 use crate::capability::{Capabilities, Capability};
 use crate::chain::chain;
@@ -39,7 +39,7 @@ const PROFILES: &str = "/etc/nvidia/nvidia-application-profiles-rc.d";
 #[derive(Debug, Error)]
 pub enum SupplyError {
     #[error(transparent)]
-    Place(#[from] PlaceError),
+    Place(#[from] ChangeError),
     #[error("{} is {what}", path.display())]
     Node { path: PathBuf, what: &'static str },
     #[error("the driver has no IMEX channel {0}")]
@@ -58,41 +58,41 @@ pub struct Order<'a> {
 }
 
 #[derive(Debug, Default)]
-pub struct Supplies {
+pub struct DriverMounts {
     facts: Vec<(&'static str, String)>,
     profile: Option<String>,
-    mounts: Vec<(Held, Goal, Restrictions)>,
-    links: Vec<(Goal, PathBuf)>,
+    mounts: Vec<(DetachedMount, Target, Restrictions)>,
+    links: Vec<(Target, PathBuf)>,
     pub devices: Vec<Numbers>,
 }
 
 #[derive(Debug, Clone)]
-enum Goal {
+enum Target {
     At(PathBuf),
     Library { name: OsString, compat32: bool },
 }
 
-impl Supplies {
-    pub fn open(order: &Order<'_>, log: &Log) -> Result<Supplies, SupplyError> {
-        let mut supplies = Supplies::default();
+impl DriverMounts {
+    pub fn open(order: &Order<'_>, log: &Log) -> Result<DriverMounts, SupplyError> {
+        let mut mounts = DriverMounts::default();
         let capabilities = order.arguments.capabilities();
-        supplies.facts(order);
+        mounts.facts(order);
         if capabilities.has(Capability::Graphics) {
-            supplies.profile = Some(profile(&order.selection.gpus));
+            mounts.profile = Some(profile(&order.selection.gpus));
         }
-        supplies.files(order, log)?;
-        supplies.gpus(order)?;
+        mounts.files(order, log)?;
+        mounts.gpus(order)?;
         for node in order.driver.nodes(order.selection, capabilities) {
-            supplies.node(order, &node, log)?;
+            mounts.node(order, &node, log)?;
         }
         for (file, gpus) in [("mig/config", order.config), ("mig/monitor", order.monitor)] {
-            supplies.mig(order, file, gpus)?;
+            mounts.mig(order, file, gpus)?;
         }
         for channel in &order.arguments.imex_channel {
             let node = order.driver.imex_node(*channel).ok_or(SupplyError::Channel(*channel))?;
-            supplies.node(order, &node, log)?;
+            mounts.node(order, &node, log)?;
         }
-        Ok(supplies)
+        Ok(mounts)
     }
 
     /// The driver's text files of procfs, with `ModifyDeviceFiles: 0`: in a container, the driver's programs must not make or change
@@ -117,31 +117,31 @@ impl Supplies {
             // Some are found by their folder's name.
             let own = folder.file_name().filter(|name| OWN_FOLDERS.iter().any(|own| name == own));
             let name = own.map(|own| Path::new(own).join(name)).unwrap_or_else(|| name.into()).into();
-            let goal = Goal::Library { name, compat32: library.compat32 };
-            self.mount(&library.file.host, goal, FILE)?;
+            let target = Target::Library { name, compat32: library.compat32 };
+            self.mount(&library.file.host, target, FILE)?;
         }
         for program in &files.programs {
             let Some(name) = program.container.file_name() else { continue };
-            self.mount(&program.host, Goal::At(Path::new("/usr/bin").join(name)), FILE)?;
+            self.mount(&program.host, Target::At(Path::new("/usr/bin").join(name)), FILE)?;
         }
         let firmware = files.firmware.iter().filter(|_| !without.no_gsp_firmware);
         for file in firmware.chain(&files.data) {
-            self.mount(&file.host, Goal::At(file.container.clone()), FILE)?;
+            self.mount(&file.host, Target::At(file.container.clone()), FILE)?;
         }
         for socket in files.sockets.iter().filter(|socket| without.keeps(&socket.container)) {
             // In a pod a socket may not be mountable again. Programs work without these daemons.
-            if let Err(error) = self.mount(&socket.host, Goal::At(socket.container.clone()), SOCKET) {
+            if let Err(error) = self.mount(&socket.host, Target::At(socket.container.clone()), SOCKET) {
                 log.note(format_args!("the container goes without {}: {}", socket.container.display(), chain(&error)));
             }
         }
         for link in &files.links {
             // A link beside libraries goes where they go.
             let beside = folders.iter().find(|(folder, _)| link.path.parent() == Some(folder));
-            let goal = match (beside, link.path.file_name()) {
-                (Some((_, compat32)), Some(name)) => Goal::Library { name: name.into(), compat32: *compat32 },
-                _ => Goal::At(link.path.clone()),
+            let target = match (beside, link.path.file_name()) {
+                (Some((_, compat32)), Some(name)) => Target::Library { name: name.into(), compat32: *compat32 },
+                _ => Target::At(link.path.clone()),
             };
-            self.links.push((goal, link.target.clone()));
+            self.links.push((target, link.target.clone()));
         }
         Ok(())
     }
@@ -155,16 +155,16 @@ impl Supplies {
             let mut folders = spellings.into_iter().flatten().map(|name| format!("proc/driver/nvidia/gpus/{name}"));
             let folder = folders.find(|folder| facts.join(folder).is_dir());
             if let Some(folder) = folder {
-                self.mount(&facts.join(&folder), Goal::At(Path::new("/").join(folder)), FACT)?;
+                self.mount(&facts.join(&folder), Target::At(Path::new("/").join(folder)), FACT)?;
             }
         }
         if !order.config.is_empty() || !order.monitor.is_empty() {
-            return self.mount(&facts.join(CAPABILITIES), Goal::At(Path::new("/").join(CAPABILITIES)), FACT);
+            return self.mount(&facts.join(CAPABILITIES), Target::At(Path::new("/").join(CAPABILITIES)), FACT);
         }
         for (gpu, device) in &order.selection.migs {
             for file in device.access_files(gpu) {
                 let path = Path::new(CAPABILITIES).join(file);
-                self.mount(&facts.join(&path), Goal::At(Path::new("/").join(path)), FACT)?;
+                self.mount(&facts.join(&path), Target::At(Path::new("/").join(path)), FACT)?;
             }
         }
         Ok(())
@@ -188,7 +188,7 @@ impl Supplies {
                 Ok(about) if about.rdev() != rustix::fs::makedev(node.major, node.minor) => {
                     return Err(wrong("another device than the driver's"));
                 }
-                Ok(_) => self.mount(&node.host, Goal::At(node.container.clone()), NODE)?,
+                Ok(_) => self.mount(&node.host, Target::At(node.container.clone()), NODE)?,
             }
         }
         self.devices.push(numbers);
@@ -198,10 +198,10 @@ impl Supplies {
     fn mig(&mut self, order: &Order<'_>, file: &str, gpus: &[&Gpu]) -> Result<(), SupplyError> {
         let Some(rule) = order.driver.capability_node(file).filter(|_| !gpus.is_empty()) else { return Ok(()) };
         let folder = Path::new("/dev/nvidia-caps");
-        let goal = Goal::At(folder.into());
-        let there = self.mounts.iter().any(|(_, other, _)| matches!(other, Goal::At(path) if path == folder));
+        let target = Target::At(folder.into());
+        let there = self.mounts.iter().any(|(_, other, _)| matches!(other, Target::At(path) if path == folder));
         if !order.arguments.no_devbind && !there {
-            self.mount(&order.driver.root.devices.join("dev/nvidia-caps"), goal, NODES)?;
+            self.mount(&order.driver.root.devices.join("dev/nvidia-caps"), target, NODES)?;
         }
         let minors = gpus.iter().flat_map(|gpu| mig::minors(order.driver, gpu));
         let all = std::iter::once(rule.minor).chain(minors);
@@ -209,61 +209,61 @@ impl Supplies {
         Ok(())
     }
 
-    fn mount(&mut self, host: &Path, goal: Goal, restrictions: Restrictions) -> Result<(), SupplyError> {
-        self.mounts.push((Held::open(host)?, goal, restrictions));
+    fn mount(&mut self, host: &Path, target: Target, restrictions: Restrictions) -> Result<(), SupplyError> {
+        self.mounts.push((DetachedMount::open(host)?, target, restrictions));
         Ok(())
     }
 
-    pub fn place(mut self, placed: &mut Placed<'_>, layout: &Layout, log: &Log) -> Result<(), PlaceError> {
-        if placed.is_shared_with_the_host(Path::new(FACTS))? {
+    pub fn place(mut self, changes: &mut Changes<'_>, layout: &Layout, log: &Log) -> Result<(), ChangeError> {
+        if changes.is_shared_with_the_host(Path::new(FACTS))? {
             log.note(format_args!("{FACTS} is the host's own, mounted shared: it stays as it is, with every GPU"));
             self.facts.clear();
-            self.mounts.retain(|(_, goal, _)| !goal.path(layout).starts_with(FACTS));
+            self.mounts.retain(|(_, target, _)| !target.path(layout).starts_with(FACTS));
         } else {
-            placed.memory(Path::new(FACTS))?;
+            changes.memory(Path::new(FACTS))?;
         }
         for (name, text) in &self.facts {
-            placed.write(&Path::new(FACTS).join(name), text.as_bytes())?;
+            changes.write(&Path::new(FACTS).join(name), text.as_bytes())?;
         }
         let profiles = Path::new(PROFILES);
-        if self.profile.is_some() && placed.is_shared_with_the_host(profiles)? {
+        if self.profile.is_some() && changes.is_shared_with_the_host(profiles)? {
             log.note(format_args!("{PROFILES} is the host's own, mounted shared: EGL is shown every GPU"));
         } else if let Some(profile) = &self.profile {
-            placed.memory(profiles)?;
-            placed.write(&profiles.join("10-container.conf"), profile.as_bytes())?;
+            changes.memory(profiles)?;
+            changes.write(&profiles.join("10-container.conf"), profile.as_bytes())?;
         }
-        for (held, goal, restrictions) in self.mounts {
-            let path = goal.path(layout);
-            match placed.mount(held, &path, restrictions) {
+        for (mount, target, restrictions) in self.mounts {
+            let path = target.path(layout);
+            match changes.mount(mount, &path, restrictions) {
                 Err(error) if restrictions == SOCKET => {
                     log.note(format_args!("the container goes without {}: {}", path.display(), chain(&error)));
                 }
                 done => done?,
             }
         }
-        self.links.iter().try_for_each(|(goal, target)| placed.link(&goal.path(layout), target))
+        self.links.iter().try_for_each(|(link, target)| changes.link(&link.path(layout), target))
     }
 }
 
-impl Goal {
+impl Target {
     fn path(&self, layout: &Layout) -> PathBuf {
         match self {
-            Goal::At(path) => path.clone(),
-            Goal::Library { name, compat32: false } => layout.libraries.join(name),
-            Goal::Library { name, compat32: true } => layout.libraries32.join(name),
+            Target::At(path) => path.clone(),
+            Target::Library { name, compat32: false } => layout.libraries.join(name),
+            Target::Library { name, compat32: true } => layout.libraries32.join(name),
         }
     }
 }
 
 pub fn mount_compat(
     libraries: Vec<(OsString, crate::beneath::Beneath)>,
-    placed: &mut Placed<'_>,
+    changes: &mut Changes<'_>,
     layout: &Layout,
-) -> Result<(), PlaceError> {
+) -> Result<(), ChangeError> {
     for (name, library) in libraries {
         let path = library.path().to_path_buf();
-        let held = Held::of(&library).map_err(|source| PlaceError::Source { path, source })?;
-        placed.mount(held, &layout.libraries.join(name), FILE)?;
+        let mount = DetachedMount::of(&library).map_err(|source| ChangeError::Source { path, source })?;
+        changes.mount(mount, &layout.libraries.join(name), FILE)?;
     }
     Ok(())
 }

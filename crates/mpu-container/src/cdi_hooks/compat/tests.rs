@@ -107,13 +107,13 @@ fn newer_one_is_used_where_it_can_work() {
     (note.cuda, note.branches) = ("12.9".into(), vec![535, 550, 570, 575]);
     for (driver, cuda, with_note, without) in cases {
         let folder = String::new();
-        let wanted = Wanted {
+        let args = CompatArgs {
             host_driver_version: driver.into(),
             host_cuda_version: cuda.into(),
             cuda_compat_container_root: folder,
         };
-        assert_eq!(is_better(&image, Some(&note), &wanted), with_note, "{driver} {cuda} with a note");
-        assert_eq!(is_better(&image, None, &wanted), without, "{driver} {cuda} without");
+        assert_eq!(is_better(&image, Some(&note), &args), with_note, "{driver} {cuda} with a note");
+        assert_eq!(is_better(&image, None, &args), without, "{driver} {cuda} without");
     }
 }
 

@@ -193,9 +193,9 @@ fn owner(root: &Root) -> Result<Option<(Uid, Gid)>, LdconfigError> {
     let folder = root.resolve(Path::new("/etc"))?;
     let about = rustix::fs::fstat(&folder)
         .map_err(|error| LdconfigError::Jail { step: "look at the container's /etc", source: error.into() })?;
-    let ours = rustix::process::geteuid().as_raw();
+    let own_uid = rustix::process::geteuid().as_raw();
     // The kernel shows a user without a number in this namespace as overflowuid (/proc/sys/kernel/overflowuid).
     const OVERFLOW_UID: u32 = 65534;
-    let other = about.st_uid != ours && about.st_uid != OVERFLOW_UID;
+    let other = about.st_uid != own_uid && about.st_uid != OVERFLOW_UID;
     Ok(other.then(|| (Uid::from_raw(about.st_uid), Gid::from_raw(about.st_gid))))
 }

@@ -1,7 +1,7 @@
 //! Each hook on a test root, with the arguments of NVIDIA's CDI files.
 
 use super::*;
-use crate::driver::made_up;
+use crate::driver::fake;
 use std::fs;
 use std::io;
 use std::os::unix::fs::{MetadataExt, symlink};
@@ -117,7 +117,7 @@ fn newer_compatibility_libraries_come_first() {
     assert_eq!(bundle.text(conf), "/usr/local/cuda-12/compat\n");
     bundle.hook(&["enable-cuda-compat", "--host-cuda-version=12.1"]).unwrap();
     assert!(!bundle.path(conf).exists(), "no note to compare with");
-    // Without a version nothing is asked, not even for the container.
+    // Without a version the container's state is not even read.
     fs::remove_file(bundle.top.path().join("state")).unwrap();
     bundle.hook(&["enable-cuda-compat"]).unwrap();
 }
@@ -144,7 +144,7 @@ fn modes_are_set_where_something_is() {
 fn profile_names_containers_gpus() {
     let bundle = Bundle::new();
     bundle.hook(&["update-application-profile"]).unwrap();
-    let node = |name: &str, minor| made_up::node(&bundle.path(name), 0o400, 195, minor);
+    let node = |name: &str, minor| fake::node(&bundle.path(name), 0o400, 195, minor);
     fs::create_dir(bundle.path("dev")).unwrap();
     bundle.write("dev/nvidia7", b"a file is no GPU");
     bundle.hook(&["update-application-profile"]).unwrap();
@@ -214,7 +214,7 @@ fn states_are_read_as_runtimes_write_them() {
     };
     let top = bundle.top.path().display();
     assert_eq!(root_of(&format!(r#"{{"bundle": "{top}"}} trailing"#)).unwrap(), bundle.path(""));
-    // crun tells the root, and its bundle may be out of reach.
+    // crun's state has the root, and its bundle may be unreadable.
     assert_eq!(root_of(r#"{"bundle": "/nowhere", "root": "/r"}"#).unwrap(), Path::new("/r"));
     assert_eq!(root_of(r#"{"bundle": "/b", "root": "r"}"#).unwrap(), Path::new("/b/r"));
     for (state, message) in [
@@ -301,12 +301,12 @@ fn gpus_without_node_are_hidden() {
     }
     // What could make us wait or lead out is no GPU.
     fs::create_dir(bundle.path(folder).join("d")).unwrap();
-    made_up::fifo(&bundle.path(folder).join("d/information"));
+    fake::fifo(&bundle.path(folder).join("d/information"));
     symlink("/etc/passwd", bundle.path(folder).join("e")).unwrap();
     fs::create_dir(bundle.path("dev")).unwrap();
     bundle.write("dev/nvidia0", b"no device");
-    made_up::node(&bundle.path("dev/nvidia1"), 0o666, 195, 1).unwrap();
-    made_up::node(&bundle.path("dev/nvidiactl"), 0o666, 195, 255).unwrap();
+    fake::node(&bundle.path("dev/nvidia1"), 0o666, 195, 1).unwrap();
+    fake::node(&bundle.path("dev/nvidiactl"), 0o666, 195, 255).unwrap();
     bundle.hook(&["hide-other-gpus"]).unwrap();
     assert_eq!(shown(), ["b"]);
     assert_eq!(bundle.text(&format!("{folder}/b/information")), "Device Minor: \t 1\n");

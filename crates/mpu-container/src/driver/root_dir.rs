@@ -17,24 +17,24 @@ pub struct File {
     pub container: PathBuf,
 }
 
-pub(super) struct Below {
+pub(super) struct RootDir {
     root: PathBuf,
     folder: OwnedFd,
 }
 
-impl Below {
+impl RootDir {
     /// Opens a root. It is an error that it is not there, or is not `/` and the kernel (before 5.6) or a filter of system
     /// calls has no `openat2`: without it, another root's links would lead into the host.
-    pub(super) fn open(root: &Path) -> io::Result<Below> {
+    pub(super) fn open(root: &Path) -> io::Result<RootDir> {
         let root = fs::canonicalize(root)?;
         let folder = rustix::fs::openat(CWD, &root, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-        let below = Below { root, folder };
-        match below.openat2(Path::new(".")) {
-            Err(Errno::NOSYS | Errno::PERM) if below.root != Path::new("/") => Err(io::Error::new(
+        let root_dir = RootDir { root, folder };
+        match root_dir.openat2(Path::new(".")) {
+            Err(Errno::NOSYS | Errno::PERM) if root_dir.root != Path::new("/") => Err(io::Error::new(
                 io::ErrorKind::Unsupported,
                 "links below it can only be followed with openat2, which this kernel lacks or a filter forbids",
             )),
-            _ => Ok(below),
+            _ => Ok(root_dir),
         }
     }
 

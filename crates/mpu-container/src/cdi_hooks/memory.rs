@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 
 /// Whose memory is limited.
 #[derive(Debug, clap::Args)]
-pub struct Wanted {
+pub struct MemoryArgs {
     /// Where the driver lies, when that is not the host's root
     #[arg(long, value_name = "FOLDER", default_value = "", hide_default_value = true)]
     driver_root: OsString,
@@ -26,7 +26,7 @@ pub struct Wanted {
 }
 
 /// Applies the limits that a container requests; `spec` is the file with its state. Without a request, the driver need not be loaded.
-pub fn apply(spec: &Path, wanted: &Wanted, notes: Notes) -> Result<(), HookError> {
+pub fn apply(spec: &Path, args: &MemoryArgs, notes: Notes) -> Result<(), HookError> {
     let (bundle, process) = state::process(spec)?;
     let spec = match Spec::load(&bundle) {
         Err(SpecError::Read(path, source)) if source.kind() == io::ErrorKind::NotFound => {
@@ -37,16 +37,16 @@ pub fn apply(spec: &Path, wanted: &Wanted, notes: Notes) -> Result<(), HookError
         other => other?,
     };
     let Some(limits) = request::memory_limits(spec.tree())? else { return Ok(()) };
-    let wrong = |value: &str| HookError::Argument { what: "--gpu-id", value: value.into(), wanted: "a GPU's UUID" };
-    if wanted.gpus.is_empty() {
+    let wrong = |value: &str| HookError::Argument { what: "--gpu-id", value: value.into(), expected: "a GPU's UUID" };
+    if args.gpus.is_empty() {
         return Err(wrong(""));
     }
-    if let Some(blank) = wanted.gpus.iter().find(|gpu| gpu.trim().is_empty()) {
+    if let Some(blank) = args.gpus.iter().find(|gpu| gpu.trim().is_empty()) {
         return Err(wrong(blank));
     }
-    let root = match wanted.driver_root.is_empty() {
+    let root = match args.driver_root.is_empty() {
         true => DriverRoot::host(),
-        false => DriverRoot::at(&PathBuf::from(&wanted.driver_root), None),
+        false => DriverRoot::at(&PathBuf::from(&args.driver_root), None),
     };
     let process = process.ok_or(state::StateError::Missing { what: "the container's state".into(), field: "pid" })?;
     // A container that asks for nothing does not depend on this file.
@@ -54,7 +54,7 @@ pub fn apply(spec: &Path, wanted: &Wanted, notes: Notes) -> Result<(), HookError
         notes.warn(format!("config.toml is passed over: {}", chain(&error)));
         Config::default()
     });
-    limits::apply(limits, process, &root, &wanted.gpus, &config)?;
-    notes.detail(|| format!("limited the memory of {} to {limits:?}", wanted.gpus.join(", ")));
+    limits::apply(limits, process, &root, &args.gpus, &config)?;
+    notes.detail(|| format!("limited the memory of {} to {limits:?}", args.gpus.join(", ")));
     Ok(())
 }

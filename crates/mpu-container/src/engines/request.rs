@@ -3,7 +3,7 @@
 use toml_edit::Table;
 
 #[derive(Debug, Clone)]
-pub struct Wish {
+pub struct RuntimeRequest {
     pub name: String,
     pub path: String,
     /// Whether containers that name no runtime get this one; none leaves that as it is.
@@ -16,9 +16,9 @@ pub struct Wish {
     pub annotations: Vec<String>,
 }
 
-impl Wish {
-    pub fn new(name: &str, path: &str) -> Wish {
-        Wish {
+impl RuntimeRequest {
+    pub fn new(name: &str, path: &str) -> RuntimeRequest {
+        RuntimeRequest {
             name: name.into(),
             path: path.into(),
             default: None,

@@ -44,7 +44,7 @@ pub const PROGRAM: Program = Program {
     command: Some(Args::command),
 };
 
-/// Finishes the files of a container that has been given GPUs. A container runtime starts it, as a CDI file tells
+/// Finishes the files of a container that has been given GPUs. A container runtime starts it, as listed in a CDI file
 #[derive(Debug, Parser)]
 #[command(
     name = NAME,
@@ -95,7 +95,7 @@ enum Hook {
         ldconfig_path: PathBuf,
     },
     /// Prefer CUDA's compatibility libraries of the image, where they are newer than the host's driver
-    EnableCudaCompat(compat::Wanted),
+    EnableCudaCompat(compat::CompatArgs),
     /// Keep nvidia-smi and NVML from making device nodes in the container
     DisableDeviceNodeModification,
     /// Hide from /proc/driver/nvidia/gpus the GPUs whose nodes the container does not have
@@ -112,7 +112,7 @@ enum Hook {
     /// Limit EGL and Vulkan to the container's own GPUs
     UpdateApplicationProfile,
     /// Limit the GPU memory of the container to what its NVIDIA_GPU_MEMORY_REQUEST and NVIDIA_GPU_MEMORY_LIMIT say, in MiB
-    ApplyCudaMemoryLimits(memory::Wanted),
+    ApplyCudaMemoryLimits(memory::MemoryArgs),
     /// Nothing
     #[command(hide = true)]
     Noop,
@@ -223,8 +223,8 @@ fn run(args: Args, roots: &Roots, notes: Notes) -> Result<(), HookError> {
             Ok(crate::ldconfig::run(&*root()?, &ldconfig_path, &folders)?)
         }
         // Without a version of the host's there is nothing to compare with.
-        Hook::EnableCudaCompat(wanted) if wanted.is_empty() => Ok(()),
-        Hook::EnableCudaCompat(wanted) => compat::enable(&*root()?, &wanted, notes),
+        Hook::EnableCudaCompat(args) if args.is_empty() => Ok(()),
+        Hook::EnableCudaCompat(args) => compat::enable(&*root()?, &args, notes),
         Hook::DisableDeviceNodeModification => params::disable(Path::new(params::PARAMS), root, notes),
         Hook::HideOtherGpus => {
             gpus::hide(&*root()?, notes);
@@ -235,7 +235,7 @@ fn run(args: Args, roots: &Roots, notes: Notes) -> Result<(), HookError> {
             set_modes(&*root()?, &paths, mode, notes)
         }
         Hook::UpdateApplicationProfile => profile::update(&*root()?, notes),
-        Hook::ApplyCudaMemoryLimits(wanted) => memory::apply(Path::new(&spec), &wanted, notes),
+        Hook::ApplyCudaMemoryLimits(args) => memory::apply(Path::new(&spec), &args, notes),
         Hook::Noop => Ok(()),
         // A file that was written for a newer program must not keep containers from starting, as with NVIDIA's.
         Hook::Unknown(words) => {
@@ -249,13 +249,13 @@ fn run(args: Args, roots: &Roots, notes: Notes) -> Result<(), HookError> {
 fn parse_mode(text: &str) -> Result<u32, HookError> {
     let digits = text.trim();
     let mode = u32::from_str_radix(digits, 8).ok().filter(|mode| *mode <= 0o7777 && !digits.starts_with('+'));
-    mode.ok_or(HookError::Argument { what: "the mode", value: text.into(), wanted: "an octal number up to 7777" })
+    mode.ok_or(HookError::Argument { what: "the mode", value: text.into(), expected: "an octal number up to 7777" })
 }
 
 /// Sets the mode of existing paths. A file system that does not allow it, such as the host's `/dev`, is skipped.
 fn set_modes(root: &Root, paths: &[String], mode: u32, notes: Notes) -> Result<(), HookError> {
     if let Some(path) = paths.iter().find(|path| path.trim().is_empty()) {
-        return Err(HookError::Argument { what: "the path", value: path.clone(), wanted: "a path" });
+        return Err(HookError::Argument { what: "the path", value: path.clone(), expected: "a path" });
     }
     for path in paths {
         let Some(found) = root.find(Path::new(path))? else {
@@ -279,7 +279,9 @@ impl Links {
     pub fn parse(words: &[String]) -> Result<Links, HookError> {
         let link = |word: &String| match word.split("::").collect::<Vec<_>>()[..] {
             [target, link] if !target.is_empty() && !link.is_empty() => Ok((target.into(), link.into())),
-            _ => Err(HookError::Argument { what: "the link", value: word.clone(), wanted: "of the form TARGET::LINK" }),
+            _ => {
+                Err(HookError::Argument { what: "the link", value: word.clone(), expected: "of the form TARGET::LINK" })
+            }
         };
         Ok(Links(words.iter().map(link).collect::<Result<_, _>>()?))
     }

@@ -7,8 +7,8 @@
 
 use crate::beneath::host::Peers;
 use crate::beneath::{Beneath, BeneathError, Restrictions, Root, Tree};
-use crate::cli::enter::Process;
 use crate::cli::log::Log;
+use crate::cli::process::Process;
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, StatVfsMountFlags};
 use rustix::io::Errno;
@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use thiserror::Error;
 
 #[derive(Debug, Error)]
-pub enum PlaceError {
+pub enum ChangeError {
     #[error(transparent)]
     Beneath(#[from] BeneathError),
     #[error("cannot open {}", path.display())]
@@ -36,31 +36,31 @@ pub enum PlaceError {
 /// A file or directory of the host (or, for the image's own libraries, of the container) as a detached mount. It can be attached in
 /// another mount namespace.
 #[derive(Debug)]
-pub struct Held {
+pub struct DetachedMount {
     tree: Tree,
     identity: (u64, u64),
     directory: bool,
 }
 
-impl Held {
-    pub fn open(path: &Path) -> Result<Held, PlaceError> {
+impl DetachedMount {
+    pub fn open(path: &Path) -> Result<DetachedMount, ChangeError> {
         let flags = OFlags::PATH | OFlags::CLOEXEC;
         let open = || {
             let fd = rustix::fs::openat(CWD, path, flags, Mode::empty())?;
-            Held::of(&fd)
+            DetachedMount::of(&fd)
         };
-        open().map_err(|source: io::Error| PlaceError::Source { path: path.into(), source })
+        open().map_err(|source: io::Error| ChangeError::Source { path: path.into(), source })
     }
 
-    pub fn of(fd: impl AsFd) -> io::Result<Held> {
+    pub fn of(fd: impl AsFd) -> io::Result<DetachedMount> {
         let about = rustix::fs::fstat(&fd)?;
         let directory = FileType::from_raw_mode(about.st_mode) == FileType::Directory;
-        Ok(Held { tree: Tree::of(&fd, directory)?, identity: (about.st_dev, about.st_ino), directory })
+        Ok(DetachedMount { tree: Tree::of(&fd, directory)?, identity: (about.st_dev, about.st_ino), directory })
     }
 }
 
 #[derive(Debug)]
-pub struct Placed<'a> {
+pub struct Changes<'a> {
     root: &'a Root,
     process: &'a Process,
     peers: Peers,
@@ -76,68 +76,73 @@ enum Step {
     Link(PathBuf, Option<OsString>),
 }
 
-impl<'a> Placed<'a> {
+impl<'a> Changes<'a> {
     /// An empty list of steps below a root.
-    pub fn nothing(root: &'a Root, process: &'a Process, peers: Peers, log: &'a Log) -> Placed<'a> {
-        Placed { root, process, peers, log, steps: Vec::new() }
+    pub fn nothing(root: &'a Root, process: &'a Process, peers: Peers, log: &'a Log) -> Changes<'a> {
+        Changes { root, process, peers, log, steps: Vec::new() }
     }
 
     pub fn root(&self) -> &'a Root {
         self.root
     }
 
-    pub fn mount(&mut self, held: Held, path: &Path, restrictions: Restrictions) -> Result<(), PlaceError> {
+    pub fn mount(
+        &mut self,
+        detached: DetachedMount,
+        path: &Path,
+        restrictions: Restrictions,
+    ) -> Result<(), ChangeError> {
         if let Some(there) = self.root.find(path)?
-            && there.identity()? == held.identity
+            && there.identity()? == detached.identity
         {
             self.log.say(format_args!("{} is there already", path.display()));
             return Ok(());
         }
         self.not_shared(path)?;
-        let target = if held.directory { self.directory(path)? } else { self.file(path)? };
-        self.attach(held.tree, &target, path, Some(restrictions))
+        let target = if detached.directory { self.directory(path)? } else { self.file(path)? };
+        self.attach(detached.tree, &target, path, Some(restrictions))
     }
 
     /// Mounts an empty file system in memory for small files, or reuses that of an earlier run.
-    pub fn memory(&mut self, path: &Path) -> Result<(), PlaceError> {
+    pub fn memory(&mut self, path: &Path) -> Result<(), ChangeError> {
         const SIZE: u64 = 1 << 20;
         self.not_shared(path)?;
         let target = self.directory(path)?;
         if self.is_memory(&target, path)? {
             return Ok(());
         }
-        let tree = Tree::memory(SIZE).map_err(|source| PlaceError::Memory { path: path.into(), source })?;
+        let tree = Tree::memory(SIZE).map_err(|source| ChangeError::Memory { path: path.into(), source })?;
         self.attach(tree, &target, path, None)
     }
 
     /// Whether a mount at a path would show on the host. For a missing path, its folder is checked.
-    pub fn is_shared_with_the_host(&self, path: &Path) -> Result<bool, PlaceError> {
+    pub fn is_shared_with_the_host(&self, path: &Path) -> Result<bool, ChangeError> {
         if self.root.find(path)?.is_some_and(|there| there.is_shared_with_the_host()) {
             return Ok(true);
         }
         match self.not_shared(path) {
-            Err(PlaceError::Shared(_)) => Ok(true),
+            Err(ChangeError::Shared(_)) => Ok(true),
             other => other.map(|()| false),
         }
     }
 
-    fn not_shared(&self, path: &Path) -> Result<(), PlaceError> {
+    fn not_shared(&self, path: &Path) -> Result<(), ChangeError> {
         for folder in path.ancestors() {
             let Some(there) = self.root.find(folder)? else { continue };
             // Before Linux 5.8 the kernel does not say which mount it is.
             let shared = self.process.read("mountinfo").and_then(|mounts| there.is_shared_with(&self.peers, &mounts));
-            return if shared.unwrap_or(false) { Err(PlaceError::Shared(path.into())) } else { Ok(()) };
+            return if shared.unwrap_or(false) { Err(ChangeError::Shared(path.into())) } else { Ok(()) };
         }
         Ok(())
     }
 
     /// Writes a file into a file system in memory that was mounted here: it goes with that file system.
-    pub fn write(&self, path: &Path, bytes: &[u8]) -> Result<(), PlaceError> {
+    pub fn write(&self, path: &Path, bytes: &[u8]) -> Result<(), ChangeError> {
         Ok(self.root.create_file(path, bytes, 0o444)?)
     }
 
     /// Makes a symbolic link. A link with another target is replaced; anything else is the image's own, and stays.
-    pub fn link(&mut self, path: &Path, target: &Path) -> Result<(), PlaceError> {
+    pub fn link(&mut self, path: &Path, target: &Path) -> Result<(), ChangeError> {
         let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return Ok(()) };
         let folder = self.directory(parent)?;
         let before = match rustix::fs::readlinkat(&folder, name, Vec::new()) {
@@ -161,8 +166,8 @@ impl<'a> Placed<'a> {
         target: &Beneath,
         path: &Path,
         restrictions: Option<Restrictions>,
-    ) -> Result<(), PlaceError> {
-        let failed = |source| PlaceError::Restrict { path: path.into(), source };
+    ) -> Result<(), ChangeError> {
+        let failed = |source| ChangeError::Restrict { path: path.into(), source };
         let restricted = restrictions.map(|restrictions| (restrictions, tree.restrict(restrictions)));
         let attach = || -> io::Result<()> { Ok(tree.attach(target.as_fd())?) };
         attach().map_err(|source| BeneathError::Path { act: "mount onto", path: path.into(), source })?;
@@ -180,7 +185,7 @@ impl<'a> Placed<'a> {
     }
 
     /// Something to mount a file on.
-    fn file(&mut self, path: &Path) -> Result<Beneath, PlaceError> {
+    fn file(&mut self, path: &Path) -> Result<Beneath, ChangeError> {
         if let Some(parent) = path.parent() {
             self.directory(parent)?;
         }
@@ -192,7 +197,7 @@ impl<'a> Placed<'a> {
         Ok(file)
     }
 
-    fn directory(&mut self, path: &Path) -> Result<Beneath, PlaceError> {
+    fn directory(&mut self, path: &Path) -> Result<Beneath, ChangeError> {
         let mut missing = Vec::new();
         for path in path.ancestors() {
             match self.root.find(path)? {
@@ -206,7 +211,7 @@ impl<'a> Placed<'a> {
     }
 
     /// Whether a file system in memory is mounted at a directory: it differs from the one that the directory is in.
-    fn is_memory(&self, target: &Beneath, path: &Path) -> Result<bool, PlaceError> {
+    fn is_memory(&self, target: &Beneath, path: &Path) -> Result<bool, ChangeError> {
         const TMPFS: i64 = 0x0102_1994;
         let kind = rustix::fs::fstatfs(target).is_ok_and(|about| about.f_type == TMPFS);
         let parent = self.root.resolve(path.parent().unwrap_or(path))?;
@@ -263,7 +268,7 @@ fn remount(fd: i32, restrictions: Restrictions) -> io::Result<()> {
         (false, StatVfsMountFlags::RELATIME, MountFlags::RELATIME),
         (false, StatVfsMountFlags::NODIRATIME, MountFlags::NODIRATIME),
     ];
-    let set = flags.into_iter().filter(|(wanted, old, _)| *wanted || has.contains(*old)).map(|(_, _, flag)| flag);
+    let set = flags.into_iter().filter(|(is_set, old, _)| *is_set || has.contains(*old)).map(|(_, _, flag)| flag);
     rustix::mount::mount_change(&path, MountPropagationFlags::PRIVATE)?;
     Ok(rustix::mount::mount_remount(path, MountFlags::BIND | set.collect(), "")?)
 }
