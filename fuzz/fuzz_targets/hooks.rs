@@ -3,7 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use mpu_container::hooks::{compat, state::State};
+use mpu_container::cdi_hooks::{compat, state::State};
 use mpu_container::ldconfig::{conf, is_static};
 
 fuzz_target!(|data: &[u8]| {

@@ -1,4 +1,4 @@
-//! Where a process's cgroup is.
+//! Finds a process's cgroup.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 /// A process is in no cgroup that can be used here.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-pub struct Nowhere(&'static str);
+pub struct NoCgroup(&'static str);
 
 #[derive(Debug, PartialEq, Eq)]
 pub enum Place {
@@ -19,20 +19,20 @@ pub enum Place {
 
 /// Reads a process's `cgroup` and our own `mountinfo`. Version 1's controller, where it is in use, is the one that
 /// counts.
-pub fn of(cgroups: &str, mounts: &str) -> Result<Place, Nowhere> {
+pub fn of(cgroups: &str, mounts: &str) -> Result<Place, NoCgroup> {
     let lines = || cgroups.lines().filter_map(|line| line.split_once(':')?.1.split_once(':'));
     let v1 = lines().find(|(controllers, _)| controllers.split(',').any(|name| name == "devices"));
     let v2 = lines().find(|(controllers, _)| controllers.is_empty());
     let mounts: Vec<Mount> = mounts.lines().filter_map(mount).collect();
-    let at = |wanted: fn(&Mount) -> bool, path: &str| {
-        mounts.iter().filter(|mount| wanted(mount)).find_map(|mount| mount.place_of(Path::new(path)))
+    let at = |is_wanted_mount: fn(&Mount) -> bool, path: &str| {
+        mounts.iter().filter(|mount| is_wanted_mount(mount)).find_map(|mount| mount.place_of(Path::new(path)))
     };
     match (v1, v2) {
         (Some((_, path)), _) => at(|mount| mount.kind == "cgroup" && mount.devices, path).map(Place::V1),
         (None, Some((_, path))) => at(|mount| mount.kind == "cgroup2", path).map(Place::V2),
-        (None, None) => return Err(Nowhere("the container's process is in no cgroup of devices")),
+        (None, None) => return Err(NoCgroup("the container's process is in no cgroup of devices")),
     }
-    .ok_or(Nowhere("the cgroup file system that holds the container's process is not mounted here"))
+    .ok_or(NoCgroup("the cgroup file system that holds the container's process is not mounted here"))
 }
 
 /// A process's directory in version 2, whatever else is in use.
@@ -63,12 +63,12 @@ impl Mount<'_> {
 }
 
 fn mount(line: &str) -> Option<Mount<'_>> {
-    let (ours, theirs) = line.split_once(" - ")?;
-    let mut ours = ours.split(' ').skip(3);
-    let (root, point) = (unescape(ours.next()?), unescape(ours.next()?));
-    let mut theirs = theirs.split(' ');
-    let kind = theirs.next()?;
-    let devices = theirs.nth(1)?.split(',').any(|option| option == "devices");
+    let (fields, rest) = line.split_once(" - ")?;
+    let mut fields = fields.split(' ').skip(3);
+    let (root, point) = (unescape(fields.next()?), unescape(fields.next()?));
+    let mut rest = rest.split(' ');
+    let kind = rest.next()?;
+    let devices = rest.nth(1)?.split(',').any(|option| option == "devices");
     Some(Mount { kind, devices, root, point })
 }
 
@@ -117,7 +117,7 @@ bad line";
     }
 
     #[test]
-    fn no_mounted_hierarchy_is_said() {
+    fn missing_cgroup_hierarchy_is_reported() {
         let error = of("0::/x\n", "1 1 0:1 / / rw - ext4 none rw").unwrap_err();
         assert!(error.to_string().contains("is not mounted here"));
     }

@@ -1,4 +1,4 @@
-//! An error as people read it: with its causes, on one line.
+//! Prints an error with its causes on one line.
 
 use std::error::Error;
 
@@ -7,7 +7,7 @@ pub fn chain(error: &dyn Error) -> String {
     printable(&causes.map(|error| error.to_string()).collect::<Vec<_>>().join(": "))
 }
 
-/// The longest text that is shown whole, in bytes. An image can have names of a MiB, and each start tells of them.
+/// Limit of a shown text, in bytes. An image can have names of a MiB, and each start would log them.
 const LONGEST: usize = 4096;
 
 /// A text without control characters: each is written as its number or its escape. A long one is cut.
@@ -26,7 +26,7 @@ pub fn printable(text: &str) -> String {
     shown
 }
 
-/// The same of errors of which some tell their cause themselves: it is not told twice.
+/// The same, without causes that an error's text already contains.
 pub fn chain_without_repeats(error: &dyn Error) -> String {
     let causes = std::iter::successors(error.source(), |error: &&dyn Error| (*error).source());
     let text =

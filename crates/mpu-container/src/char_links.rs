@@ -1,8 +1,7 @@
 //! `/dev/char/MAJOR:MINOR` links to the driver's nodes.
 //!
-//! Owns these links and nothing else. Systemd needs them: a runtime with systemd's cgroups allows devices by them, and at
-//! `systemctl daemon-reload` a container whose nodes have none loses its GPU. Udev makes them for devices of the kernel's
-//! device model, which the driver's are not.
+//! Systemd needs them: with systemd's cgroups a runtime allows devices by these links. Without a link, a container loses its GPU
+//! at `systemctl daemon-reload`. Udev does not make them, because the driver's devices are not in the kernel's device model.
 //!
 //! Source: NVIDIA Container Toolkit's notice on containers that lose access to GPUs ("Failed to initialize NVML:
 //! Unknown Error"); `systemd.resource-control(5)`, `DeviceAllow=`.
@@ -40,7 +39,7 @@ pub(crate) fn make(link: &Link, dry: bool) -> io::Result<bool> {
         if let Some(folder) = path.parent() {
             fs::create_dir_all(folder)?;
         }
-        // Beside its place first: a link that is used must not be away for a moment.
+        // Made beside its place and renamed, so that it never is missing.
         let beside = path.with_extension("mpu-new");
         let _ = fs::remove_file(&beside);
         symlink(target, &beside)?;

@@ -1,4 +1,4 @@
-//! Container edits: what is added to a container, in CDI's words.
+//! Container edits of CDI: changes to a container's specification.
 //!
 //! Source: CDI specification 1.0.0, `specs-go/config.go`; fields that we do not know are kept.
 

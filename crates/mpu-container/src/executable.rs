@@ -1,15 +1,13 @@
-//! Where this executable is.
+//! The path of this executable, for hooks and links that outlive this process.
 //!
-//! Owns one path: that which the next start of this program has, for hooks and links that outlive this process.
-//!
-//! Source: proc(5), `/proc/PID/exe`: behind the path of a file that was removed or replaced stands ` (deleted)`.
+//! Source: proc(5), `/proc/PID/exe`: the path of a removed or replaced file ends in ` (deleted)`.
 
 use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// This executable, by a path that is right after a package has put its successor there, too.
+/// The path, which stays valid after a package has replaced the file.
 pub fn path() -> io::Result<PathBuf> {
     Ok(without_mark(&std::env::current_exe()?))
 }

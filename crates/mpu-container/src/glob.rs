@@ -8,7 +8,7 @@ enum Part {
     /// One of these ranges of characters, or one that is in none.
     One {
         ranges: Vec<(char, char)>,
-        wanted: bool,
+        is_positive: bool,
     },
 }
 
@@ -24,10 +24,10 @@ pub fn matches(pattern: &str, name: &str) -> Option<bool> {
                 let first = fits.iter().position(|fits| *fits).unwrap_or(fits.len());
                 fits[first..].fill(true);
             }
-            Part::One { ranges, wanted } => {
+            Part::One { ranges, is_positive } => {
                 for at in (0..name.len()).rev() {
                     let within = ranges.iter().any(|(low, high)| (*low..=*high).contains(&name[at]));
-                    fits[at + 1] = fits[at] && within == wanted;
+                    fits[at + 1] = fits[at] && within == is_positive;
                 }
                 fits[0] = false;
             }
@@ -42,16 +42,16 @@ fn parts(pattern: &str) -> Option<Vec<Part>> {
     while let Some(next) = rest.next() {
         all.push(match next {
             '*' => Part::Any,
-            '?' => Part::One { ranges: Vec::new(), wanted: false },
+            '?' => Part::One { ranges: Vec::new(), is_positive: false },
             '[' => {
-                let wanted = rest.next_if_eq(&'^').is_none();
+                let is_positive = rest.next_if_eq(&'^').is_none();
                 let mut ranges = Vec::new();
                 while ranges.is_empty() || rest.next_if_eq(&']').is_none() {
                     let low = character(&mut rest)?;
                     let high = if rest.next_if_eq(&'-').is_some() { character(&mut rest)? } else { low };
                     ranges.push((low, high));
                 }
-                Part::One { ranges, wanted }
+                Part::One { ranges, is_positive }
             }
             '\\' => same(rest.next()?),
             plain => same(plain),
@@ -61,7 +61,7 @@ fn parts(pattern: &str) -> Option<Vec<Part>> {
 }
 
 fn same(one: char) -> Part {
-    Part::One { ranges: vec![(one, one)], wanted: true }
+    Part::One { ranges: vec![(one, one)], is_positive: true }
 }
 
 fn character(rest: &mut impl Iterator<Item = char>) -> Option<char> {

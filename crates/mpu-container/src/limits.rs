@@ -1,4 +1,4 @@
-//! The limits of GPU memory that a container asks for, applied to its cgroup before it starts.
+//! Applies a container's requested limits of GPU memory to its cgroup before it starts.
 //!
 //! Source: NVIDIA Container Toolkit 1.20.1, `apply-cuda-memory-limits`; Linux, cgroups(7), `/proc/PID/cgroup`.
 
@@ -25,7 +25,7 @@ pub enum LimitsError {
     #[error("cannot read where the cgroup of the container's process is")]
     Process(#[source] io::Error),
     #[error("the container's process is in no cgroup that is mounted here")]
-    Nowhere,
+    NoCgroup,
     #[error("the container has no cgroup of its own: a limit would hold for {} and all else in it", .0.display())]
     Shared(PathBuf),
 }
@@ -59,7 +59,7 @@ fn place(process: &str, own: &str, mounts: &str) -> Result<PathBuf, LimitsError>
     if !cgroups::has_unified(mounts) {
         return Err(LimitsError::Old);
     }
-    let folder = cgroups::unified(process, mounts).ok_or(LimitsError::Nowhere)?;
+    let folder = cgroups::unified(process, mounts).ok_or(LimitsError::NoCgroup)?;
     match cgroups::unified(own, mounts).as_ref() == Some(&folder) {
         true => Err(LimitsError::Shared(folder)),
         false => Ok(folder),

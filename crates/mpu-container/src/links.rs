@@ -52,16 +52,16 @@ pub fn links(names: &[&str], folder: &Path, executable: &Path, remove: bool) -> 
         Some(name) if beside => PathBuf::from(name),
         _ => executable.to_path_buf(),
     };
-    let wanted: Vec<PathBuf> = names.iter().map(|name| folder.join(name)).collect();
-    let ours = |path: &Path| fs::read_link(path).is_ok_and(|found| found == target);
+    let paths: Vec<PathBuf> = names.iter().map(|name| folder.join(name)).collect();
+    let is_own = |path: &Path| fs::read_link(path).is_ok_and(|found| found == target);
     let there = |path: &Path| path.symlink_metadata().is_ok();
     if remove {
-        return wanted.iter().filter(|path| ours(path)).try_for_each(|path| io_at(path, fs::remove_file(path)));
+        return paths.iter().filter(|path| is_own(path)).try_for_each(|path| io_at(path, fs::remove_file(path)));
     }
-    if let Some(taken) = wanted.iter().find(|path| there(path) && !ours(path)) {
+    if let Some(taken) = paths.iter().find(|path| there(path) && !is_own(path)) {
         return Err(LinkError::Taken(taken.clone()));
     }
-    let missing = wanted.iter().filter(|path| !there(path));
+    let missing = paths.iter().filter(|path| !there(path));
     missing.into_iter().try_for_each(|path| io_at(path, std::os::unix::fs::symlink(&target, path)))
 }
 
@@ -76,7 +76,7 @@ mod tests {
     const NAMES: [&str; 2] = ["nvidia-ctk", "nvidia-cdi-hook"];
 
     #[test]
-    fn links_are_made_once_and_only_ours_are_removed() {
+    fn foreign_file_survives_making_and_removing_links() {
         let dir = tempfile::tempdir().expect("a directory");
         let executable = dir.path().canonicalize().expect("there").join("mpu-container");
         fs::write(&executable, "").expect("written");

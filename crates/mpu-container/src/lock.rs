@@ -1,7 +1,5 @@
-//! A file that one process at a time holds while it works, with its process's number in it; and such a file beside one that is
-//! read, changed and replaced, since of two who do so at once the second would take back what the first did.
-//!
-//! Owns that the file is its owner's alone, that a wait ends, and which process is named then. What the lock guards is the caller's business.
+//! Lock files with the holder's PID, also beside a configuration file that is read, changed and replaced: without a lock, of two
+//! concurrent changes the second would undo the first.
 
 use crate::output;
 use crate::text_file;
@@ -12,10 +10,10 @@ use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// How long is waited for another who changes the same file: what a change takes is a moment.
+/// Limit of the wait for another process that changes the same file.
 pub const PATIENCE: Duration = Duration::from_secs(10);
 
-/// How often a folder is made again that another takes away.
+/// Attempts to make a folder that another process removes.
 const TRIES: usize = 20;
 
 #[derive(Debug, thiserror::Error)]
@@ -26,7 +24,7 @@ pub enum LockError {
     Held { path: PathBuf, by: String, waited: Duration },
 }
 
-/// Held until it is dropped; then the file goes.
+/// Held until it is dropped, which removes the file.
 #[derive(Debug)]
 pub struct Lock {
     path: PathBuf,
@@ -35,8 +33,8 @@ pub struct Lock {
 }
 
 impl Lock {
-    /// Keeps others who ask from changing a file, or a folder's files by the first of them. None where nothing can be made beside it:
-    /// then it cannot be replaced, either. A device or pipe is not locked.
+    /// Locks a configuration file, or a folder's files by the first of them. None if nothing can be made beside it: then it cannot be
+    /// replaced, either. A device or pipe is not locked.
     pub fn of(path: &Path) -> Result<Option<Lock>, LockError> {
         if fs::metadata(path).is_ok_and(|there| !there.is_file()) {
             return Ok(None);
@@ -65,12 +63,12 @@ impl Lock {
             let ready = folder.map_or(Ok(()), fs::create_dir_all).map_err(lock::LockError::Io);
             match ready.and_then(|()| lock::take(path, patience)) {
                 Ok(file) => break file,
-                // Its last holder takes the folder away, too, if it made it: before the file is opened, or while the folder is made.
+                // A holder that made the folder also removes it, perhaps between our making it and opening the file.
                 Err(lock::LockError::Io(error))
                     if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::AlreadyExists)
                         && tries.next().is_some() => {}
                 Err(lock::LockError::Io(error)) => return Err(at(error)),
-                Err(lock::LockError::Held(lock::Held { path, by, waited })) => {
+                Err(lock::LockError::Held(lock::HeldLock { path, by, waited })) => {
                     return Err(LockError::Held { path, by, waited });
                 }
             }

@@ -1,4 +1,4 @@
-//! The programs `man` and `completions`: manual pages, and what a shell needs to complete.
+//! The programs `man` and `completions`: manual pages and shell completions.
 
 use crate::output::say;
 use crate::program::{self, Program};
@@ -58,31 +58,31 @@ pub fn completions_command() -> Command {
 }
 
 pub fn man(arguments: Vec<OsString>, programs: &[Program]) -> ExitCode {
-    let asked = match Pages::try_parse_from(arguments) {
-        Ok(asked) => asked,
+    let options = match Pages::try_parse_from(arguments) {
+        Ok(options) => options,
         Err(error) => return program::refused(&error),
     };
-    let Some(folder) = asked.all else {
-        return match page(&asked.program, programs) {
-            Some(text) => told(io::stdout().write_all(text.as_bytes())),
-            None => unknown(&asked.program, programs),
+    let Some(folder) = options.all else {
+        return match page(&options.program, programs) {
+            Some(text) => exit_code(io::stdout().write_all(text.as_bytes())),
+            None => unknown(&options.program, programs),
         };
     };
-    told(write_all(&folder, programs))
+    exit_code(write_all(&folder, programs))
 }
 
 pub fn complete(arguments: Vec<OsString>, programs: &[Program]) -> ExitCode {
-    let asked = match Completions::try_parse_from(arguments) {
-        Ok(asked) => asked,
+    let options = match Completions::try_parse_from(arguments) {
+        Ok(options) => options,
         Err(error) => return program::refused(&error),
     };
-    let Some(mut command) = command(&asked.program, programs) else { return unknown(&asked.program, programs) };
+    let Some(mut command) = command(&options.program, programs) else { return unknown(&options.program, programs) };
     let mut script = Vec::new();
-    clap_complete::generate(asked.shell, &mut command, asked.program, &mut script);
-    told(io::stdout().write_all(&script))
+    clap_complete::generate(options.shell, &mut command, options.program, &mut script);
+    exit_code(io::stdout().write_all(&script))
 }
 
-fn told(written: io::Result<()>) -> ExitCode {
+fn exit_code(written: io::Result<()>) -> ExitCode {
     match written {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -147,7 +147,7 @@ fn own_page(programs: &[Program]) -> io::Result<Vec<u8>> {
         roff.text([roman(program.about)]);
     }
     roff.control("SH", ["OPTIONS"]);
-    roff.text([roman("PROGRAM --help tells more. "), bold("--version"), roman(" prints the version.")]);
+    roff.text([roman("PROGRAM --help shows the options. "), bold("--version"), roman(" prints the version.")]);
     roff.control("SH", ["EXIT STATUS"]);
     roff.text([roman(
         "0 done, 1 not done (why: on standard error), 2 not understood. A runtime's is the low-level runtime's.",
@@ -223,7 +223,7 @@ mod tests {
     use crate::names::PROGRAMS;
 
     #[test]
-    fn every_name_of_nvidias_has_page_and_every_verb_is_in_it() {
+    fn each_nvidia_program_has_complete_manual_page() {
         let folder = tempfile::tempdir().expect("a folder");
         write_all(folder.path(), PROGRAMS).expect("written");
         let text = |name: &str| std::fs::read_to_string(folder.path().join(format!("{name}.1"))).expect("a page");

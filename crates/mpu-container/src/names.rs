@@ -1,10 +1,10 @@
-//! The names that the one executable answers to.
+//! The programs of the one executable, by their names.
 
 use crate::program::Program;
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
-/// Makes NVIDIA's names as links: the one program that has to know them all.
+/// The program that makes links with NVIDIA's names.
 const LINKS: Program = Program {
     own: "links",
     nvidia: &[],
@@ -43,19 +43,18 @@ pub const PROGRAMS: &[Program] = &[
     crate::cli::PROGRAM,
     crate::ctk::PROGRAM,
     crate::ctk::CDI,
-    crate::hook::PROGRAM,
+    crate::prestart::PROGRAM,
     crate::installer::PROGRAM,
     crate::engines::leave::PROGRAM,
     LINKS,
     crate::refresh::PROGRAM,
-    crate::hooks::PROGRAM,
+    crate::cdi_hooks::PROGRAM,
     crate::runtime::PROGRAM,
     PAGES,
     COMPLETIONS,
 ];
 
-/// The program that these arguments ask for, and the arguments as that program wants them (its name first); none when
-/// they ask for `mpu-container` itself.
+/// The program that these arguments select, and its arguments (its name first); none for `mpu-container` itself.
 ///
 /// A link's name decides; called by its own name, the first argument does.
 pub fn choose(arguments: Vec<OsString>) -> (Option<&'static Program>, Vec<OsString>) {
@@ -63,9 +62,10 @@ pub fn choose(arguments: Vec<OsString>) -> (Option<&'static Program>, Vec<OsStri
     if let Some(program) = PROGRAMS.iter().find(|program| program.nvidia.iter().any(|name| called == *name)) {
         return (Some(program), arguments);
     }
-    let asked = arguments.get(1).cloned().unwrap_or_default();
-    let program =
-        PROGRAMS.iter().find(|program| asked == program.own || program.nvidia.iter().any(|name| asked == *name));
+    let requested = arguments.get(1).cloned().unwrap_or_default();
+    let program = PROGRAMS
+        .iter()
+        .find(|program| requested == program.own || program.nvidia.iter().any(|name| requested == *name));
     match program {
         Some(program) => (Some(program), arguments.into_iter().skip(1).collect()),
         None => (None, arguments),

@@ -1,12 +1,10 @@
-//! What a program says and prints, where the reader may have gone.
-//!
-//! The usual macros panic then: half of what was begun would be left.
+//! Output that does not panic if the reader has closed its end, as the standard macros do: a panic would leave work half done.
 
 use std::fmt::Display;
 use std::io::{self, ErrorKind, Write};
 use std::process::ExitCode;
 
-/// Says a line on standard error. Whether there is a reader changes nothing.
+/// Writes a line to standard error. Ignores errors.
 pub fn say(line: impl Display) {
     let _ = io::stderr().write_all(format!("{line}\n").as_bytes());
 }
@@ -19,7 +17,7 @@ pub fn print(text: &str) -> io::Result<()> {
     }
 }
 
-/// Prints what a program was asked for, and nothing else: its version, its help. How the program ends.
+/// Prints a version or help to standard output. Returns the exit code.
 pub fn page(program: &str, text: &str) -> ExitCode {
     match print(text) {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,12 +1,12 @@
-//! What a program within the executable is.
+//! A program within the executable.
 
 use std::ffi::OsString;
 use std::process::ExitCode;
 
 pub struct Program {
-    /// What comes after `mpu-container`.
+    /// Its name after `mpu-container`.
     pub own: &'static str,
-    /// What NVIDIA calls it: names that a link to the executable can have.
+    /// NVIDIA's names for it, which links to the executable can have.
     pub nvidia: &'static [&'static str],
     pub about: &'static str,
     pub run: fn(Vec<OsString>) -> ExitCode,
@@ -14,7 +14,7 @@ pub struct Program {
     pub command: Option<fn() -> clap::Command>,
 }
 
-/// Ends a program whose command line was not understood, or asked for help. There may be no reader.
+/// Prints clap's error or help, and returns the exit code.
 pub fn refused(error: &clap::Error) -> ExitCode {
     let _ = error.print();
     ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
@@ -23,7 +23,7 @@ pub fn refused(error: &clap::Error) -> ExitCode {
 /// The release of NVIDIA's toolkit, and of libnvidia-container, that these programs stand in for.
 pub const NVIDIA_RELEASE: &str = "1.20.0";
 
-/// What `--version` prints under NVIDIA's name for a program: scripts compare that number. Ours stands below it.
+/// Output of `--version` under an NVIDIA name: first NVIDIA's number, which scripts compare, then ours.
 pub fn version(name: &str) -> String {
     format!("{name} version {NVIDIA_RELEASE}\nmpu-container: {}\n", env!("CARGO_PKG_VERSION"))
 }
@@ -37,6 +37,6 @@ pub fn help(programs: &[Program]) -> String {
         let names = program.nvidia.iter().map(|name| format!("\n              {name}"));
         text.push_str(&format!("  {:<11} {}{}\n", program.own, program.about, names.collect::<String>()));
     }
-    text.push_str("\n`mpu-container PROGRAM --help` tells more.\n");
+    text.push_str("\n`mpu-container PROGRAM --help` shows the options.\n");
     text
 }

@@ -1,7 +1,7 @@
-//! The administrator's text files: read whole or refused by name, replaced whole or not at all.
+//! Reads and atomically replaces the administrator's text files.
 //!
-//! Owns what a configuration may be: a regular file, or `/dev/null` for an empty one. A pipe could keep a program waiting
-//! for ever, and a device may do anything when it is read. Refuses to know what is in a file.
+//! A configuration is a regular file, or `/dev/null` for an empty one: reading a pipe could block for ever, and reading a device may have
+//! any effect.
 
 use mpu_os::file::{self, Links};
 use std::fs::{self, File};
@@ -26,9 +26,8 @@ pub fn open_regular(path: &Path) -> io::Result<File> {
     })
 }
 
-/// Puts a text in a file's place: aside first, then by renaming, with the old file's owner and mode. What a link points to
-/// is replaced, or made, not the link. Folders that are missing are made. A device or pipe (`/dev/stdout`) is written to:
-/// it must keep its place, and a pipe without a name has none.
+/// Replaces a file atomically, with the old file's owner and mode. Replaces or makes a link's target, not the link. Makes missing folders.
+/// A device or pipe (`/dev/stdout`) is written to instead.
 pub fn save(path: &Path, text: &str) -> io::Result<()> {
     if let Some(there) = fs::metadata(path).ok().filter(|there| !there.is_file()) {
         return match there.is_dir() {
@@ -55,7 +54,7 @@ pub fn save(path: &Path, text: &str) -> io::Result<()> {
     })
 }
 
-/// Writes to what is no file. Does not wait for a reader to come; waits for the one that is there to go on reading.
+/// Writes to a device or pipe. Fails without a reader, and waits for a slow one.
 fn pour(path: &Path, text: &str) -> io::Result<()> {
     let mut there = File::options().write(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)?;
     let flags = rustix::fs::fcntl_getfl(&there)?;
@@ -63,7 +62,7 @@ fn pour(path: &Path, text: &str) -> io::Result<()> {
     there.write_all(text.as_bytes())
 }
 
-/// A file that is out of its place, and gone once this is dropped.
+/// A file moved out of its place; removed when this is dropped.
 #[derive(Debug)]
 pub struct Removed {
     place: PathBuf,
@@ -115,8 +114,8 @@ fn folder(path: &Path) -> PathBuf {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).map_or(PathBuf::from("."), PathBuf::from)
 }
 
-/// Does something with a file that no other process has, on the same file system as another one. CRI-O reads all in
-/// `crio.conf.d`, hidden files too: nothing of ours may lie in such a folder, if the one above will do.
+/// Calls a function with a new temporary file on the same file system. In the parent of a folder like `crio.conf.d` if possible, because
+/// CRI-O reads all files in it, even hidden ones.
 fn aside<T>(of: &Path, mut what: impl FnMut(NamedTempFile) -> io::Result<T>) -> io::Result<T> {
     let name = of.file_name().ok_or_else(|| io::Error::new(ErrorKind::InvalidInput, "no file's name"))?;
     let prefix = format!(".{}.", name.to_string_lossy());
@@ -130,7 +129,7 @@ fn aside<T>(of: &Path, mut what: impl FnMut(NamedTempFile) -> io::Result<T>) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::driver::made_up::fifo;
+    use crate::driver::fake::fifo;
     use std::io::Read;
     use std::os::unix::fs::FileTypeExt;
 
@@ -166,7 +165,7 @@ mod tests {
 
     /// As `/dev/stdout` before a `|`: a link of the kernel's to something that no path names.
     #[test]
-    fn pipe_without_name_is_written_to_though_its_reader_is_slow() {
+    fn write_to_pipe_waits_for_slow_reader() {
         let (mut reader, writer) = io::pipe().expect("a pipe");
         let path = PathBuf::from(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&writer)));
         // More than a pipe holds.

@@ -1,4 +1,4 @@
-//! The words that stand for the values of an enumeration: its variants' names, in small letters with dashes.
+//! Words for the values of an enumeration: its variants' names in kebab case.
 
 use clap::ValueEnum;
 

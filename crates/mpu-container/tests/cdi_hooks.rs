@@ -1,7 +1,7 @@
-//! The hooks as container runtimes start them: the executable under NVIDIA's name, with the words of NVIDIA's CDI files,
-//! in containers that runc makes. And attacks of the past on NVIDIA's own hooks, played again.
+//! The hooks in containers that runc makes, under NVIDIA's name and with the arguments of NVIDIA's CDI files. Also replays known attacks
+//! on NVIDIA's hooks.
 //!
-//! Most needs root and runc. `MPU_CONTAINER` can name the executable to test; what only a static one can withstand is
+//! Most tests need root and runc. `MPU_CONTAINER` can name the executable to test; attacks that only a static one withstands are
 //! skipped for another.
 
 use serde_json::{Value, json};
@@ -35,7 +35,7 @@ struct Bundle {
 impl Bundle {
     /// None where runc cannot make containers.
     fn new() -> Option<Bundle> {
-        let runc = Command::new("runc").arg("--version").output().is_ok_and(|told| told.status.success());
+        let runc = Command::new("runc").arg("--version").output().is_ok_and(|output| output.status.success());
         if !rustix::process::geteuid().is_root() || !runc || !Path::new("/usr/bin/mawk").exists() {
             println!("skipped: needs root, runc and mawk");
             return None;
@@ -52,8 +52,8 @@ impl Bundle {
             json!({"destination": "/proc", "type": "proc", "source": "proc"}),
             json!({"destination": "/dev", "type": "tmpfs", "source": "tmpfs", "options": ["nosuid", "mode=755"]}),
         ];
-        let told = Command::new("ldd").arg("/usr/bin/mawk").output().unwrap();
-        for line in String::from_utf8(told.stdout).unwrap().lines() {
+        let output = Command::new("ldd").arg("/usr/bin/mawk").output().unwrap();
+        for line in String::from_utf8(output.stdout).unwrap().lines() {
             let words: Vec<&str> = line.split_whitespace().collect();
             match words[..] {
                 [name, "=>", path, ..] => {
@@ -99,14 +99,14 @@ impl Bundle {
         let name = self.top.path().file_name().unwrap().to_string_lossy().replace('.', "hook");
         let mut runc = Command::new("runc");
         runc.arg("--root").arg(self.path("runc")).args(["run", "--bundle"]).arg(self.top.path()).arg(&name);
-        let told = runc.stdin(Stdio::null()).output().unwrap();
+        let output = runc.stdin(Stdio::null()).output().unwrap();
         let _ = Command::new("runc").arg("--root").arg(self.path("runc")).args(["delete", "--force", &name]).output();
-        told
+        output
     }
 }
 
-fn both(told: &Output) -> String {
-    format!("{}{}", String::from_utf8_lossy(&told.stdout), String::from_utf8_lossy(&told.stderr))
+fn text(output: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
 /// Every name with its content and owner.
@@ -131,8 +131,8 @@ const UPDATE: [&str; 5] = ["update-ldcache", "--ldconfig-path", "/sbin/ldconfig"
 #[test]
 fn container_finds_mounted_libraries() {
     let Some(mut bundle) = Bundle::new() else { return };
-    let told = bundle.run();
-    assert!(!told.status.success() && both(&told).contains("cannot open shared object file"), "{}", both(&told));
+    let output = bundle.run();
+    assert!(!output.status.success() && text(&output).contains("cannot open shared object file"), "{}", text(&output));
 
     bundle.hook(&["create-symlinks", "--link", "libm.so.6::/opt/driver/libm.so"]);
     bundle.hook(&["enable-cuda-compat", "--host-driver-version=570.86.15"]);
@@ -141,28 +141,28 @@ fn container_finds_mounted_libraries() {
     bundle.hook(&["a-hook-of-the-future", "--with", "flags"]);
     bundle.hook(&UPDATE);
     for _ in 0..2 {
-        let told = bundle.run();
-        assert_eq!((told.status.code(), both(&told).as_str()), (Some(0), "it runs\n"));
+        let output = bundle.run();
+        assert_eq!((output.status.code(), text(&output).as_str()), (Some(0), "it runs\n"));
     }
     assert_eq!(fs::read_link(bundle.path("rootfs/opt/driver/libm.so")).unwrap(), Path::new("libm.so.6"));
     assert_eq!(fs::read_link(bundle.path("rootfs/opt/driver/libm.so.6")).unwrap(), Path::new("libm.so.6.99"));
 }
 
 #[test]
-fn failing_hook_says_why_and_container_does_not_start() {
+fn failing_hook_stops_container_start() {
     let Some(mut bundle) = Bundle::new() else { return };
     let conf = bundle.path("rootfs/etc/ld.so.conf");
     rustix::fs::mkfifoat(rustix::fs::CWD, &conf, rustix::fs::Mode::RUSR).unwrap();
     bundle.hook(&UPDATE);
-    let told = bundle.run();
-    assert!(!told.status.success(), "{}", both(&told));
-    let wanted = "nvidia-cdi-hook: update-ldcache: /etc/ld.so.conf in the container is not a regular file";
-    assert!(both(&told).contains(wanted), "{}", both(&told));
+    let output = bundle.run();
+    assert!(!output.status.success(), "{}", text(&output));
+    let message = "nvidia-cdi-hook: update-ldcache: /etc/ld.so.conf in the container is not a regular file";
+    assert!(text(&output).contains(message), "{}", text(&output));
 
     let mut bundle = Bundle::new().unwrap();
     bundle.hook(&["update-ldcache", "--folder", "/opt/driver", "--flag-of-the-future"]);
-    let told = bundle.run();
-    assert!(!told.status.success() && both(&told).contains("'--flag-of-the-future'"), "{}", both(&told));
+    let output = bundle.run();
+    assert!(!output.status.success() && text(&output).contains("'--flag-of-the-future'"), "{}", text(&output));
 }
 
 /// CVE-2024-0132 and CVE-2025-23359: names that an image, or another container on the same volume, turns into links to
@@ -182,14 +182,14 @@ fn cve_2024_0132_links_stay_in_root() {
     bundle.hook(&["create-symlinks", "--link", "evil::/usr/etc/new,evil::/usr/etc/passwd,evil::/host/mpu-was-here"]);
     bundle.hook(&["chmod", "--mode", "777", "--path", "/usr/etc,/host/passwd"]);
     bundle.hook(&["update-ldcache", "--folder", "/opt/driver", "--folder", "/usr"]);
-    let told = bundle.run();
-    assert_eq!(snapshot(&outside), before.0, "{}", both(&told));
+    let output = bundle.run();
+    assert_eq!(snapshot(&outside), before.0, "{}", text(&output));
     assert_eq!(fs::metadata("/etc").unwrap().mtime_nsec(), before.1);
     assert!(!Path::new("/etc/mpu-was-here").exists());
 }
 
 #[test]
-fn cve_2025_23359_folder_swapped_for_link_under_hook_leads_nowhere() {
+fn cve_2025_23359_swapped_folder_cannot_escape() {
     let Some(bundle) = Bundle::new() else { return };
     let (outside, root) = (bundle.path("outside"), bundle.path("rootfs"));
     fs::create_dir_all(root.join("lib/etc")).unwrap();
@@ -208,8 +208,8 @@ fn cve_2025_23359_folder_swapped_for_link_under_hook_leads_nowhere() {
         });
         for turn in 0..100 {
             let links = format!("--link=evil::/lib/etc/passwd,evil::/lib/etc/{turn},evil::/lib/new/{turn}");
-            let told = start("nvidia-cdi-hook", &["create-symlinks", &links], &state);
-            done += u32::from(told.status.success());
+            let output = start("nvidia-cdi-hook", &["create-symlinks", &links], &state);
+            done += u32::from(output.status.success());
             start("nvidia-cdi-hook", &["chmod", "--mode=700", "--path=/lib/etc"], &state);
         }
         stop.store(true, Ordering::Relaxed);
@@ -232,7 +232,7 @@ fn fed(command: &mut Command, input: &str) -> Output {
 
 /// CVE-2025-23266: a hook without an environment of its own is started with the image's, in the image's root.
 #[test]
-fn cve_2025_23266_library_of_image_is_not_loaded_into_hook() {
+fn cve_2025_23266_hook_ignores_image_library() {
     let Some(mut bundle) = Bundle::new() else { return };
     let trace = bundle.path("outside/loaded");
     let source = format!(
@@ -249,8 +249,8 @@ fn cve_2025_23266_library_of_image_is_not_loaded_into_hook() {
         json!(["PATH=/bin", "LD_PRELOAD=/proc/self/cwd/evil.so", "LD_LIBRARY_PATH=/proc/self/cwd"]);
     // The attack works on a hook that is an ordinary program.
     bundle.spec["hooks"]["createContainer"] = json!([{"path": "/bin/true"}]);
-    let told = bundle.run();
-    assert!(trace.exists(), "the attack itself: {}", both(&told));
+    let output = bundle.run();
+    assert!(trace.exists(), "the attack itself: {}", text(&output));
     fs::remove_file(&trace).unwrap();
     if is_dynamic(&executable()) {
         return println!("skipped: this build of mpu-container is not static");
@@ -258,9 +258,9 @@ fn cve_2025_23266_library_of_image_is_not_loaded_into_hook() {
     bundle.spec["hooks"]["createContainer"] = json!([]);
     bundle.hook(&["create-symlinks", "--link", "libm.so.6::/opt/driver/libm.so"]);
     bundle.hook(&UPDATE);
-    let told = bundle.run();
-    assert!(!trace.exists(), "{}", both(&told));
-    assert!(bundle.path("rootfs/etc/ld.so.cache").exists(), "the hooks have run: {}", both(&told));
+    let output = bundle.run();
+    assert!(!trace.exists(), "{}", text(&output));
+    assert!(bundle.path("rootfs/etc/ld.so.cache").exists(), "the hooks have run: {}", text(&output));
 }
 
 /// `update-ldcache` throws the image's environment away, and starts no program of the image.
@@ -274,8 +274,8 @@ fn images_own_ldconfig_is_not_started() {
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
     }
     bundle.hook(&UPDATE);
-    let told = bundle.run();
-    assert_eq!(both(&told), "it runs\n");
+    let output = bundle.run();
+    assert_eq!(text(&output), "it runs\n");
     assert!(!bundle.path("rootfs/started").exists());
 }
 
@@ -300,15 +300,15 @@ fn in_users_own_namespace_cache_is_written() {
     if !may.is_ok_and(|status| status.success()) {
         return println!("skipped: users may not make namespaces here");
     }
-    let told = user(&["env"]);
-    assert_eq!(told.status.code(), Some(1));
+    let output = user(&["env"]);
+    assert_eq!(output.status.code(), Some(1));
     assert!(
-        both(&told).contains("(root's rights are needed, or those of a user namespace's root): "),
+        text(&output).contains("(root's rights are needed, or those of a user namespace's root): "),
         "{}",
-        both(&told)
+        text(&output)
     );
-    let told = user(&["unshare", "--user", "--map-root-user", "--mount"]);
-    assert!(told.status.success(), "{}", both(&told));
+    let output = user(&["unshare", "--user", "--map-root-user", "--mount"]);
+    assert!(output.status.success(), "{}", text(&output));
     assert_eq!(fs::metadata(root.join("etc/ld.so.cache")).unwrap().uid(), 65534);
 }
 
@@ -330,8 +330,8 @@ fn in_containers_user_namespace_hooks_do_the_same() {
     for path in snapshot(&bundle.path("rootfs")).into_keys().chain([bundle.path("rootfs")]) {
         std::os::unix::fs::lchown(path, Some(200_000), Some(200_000)).unwrap();
     }
-    let told = bundle.run();
-    assert_eq!((told.status.code(), both(&told).as_str()), (Some(0), "it runs\n"));
+    let output = bundle.run();
+    assert_eq!((output.status.code(), text(&output).as_str()), (Some(0), "it runs\n"));
     assert_eq!(fs::metadata(bundle.path("rootfs/etc/ld.so.cache")).unwrap().uid(), 200_000);
 }
 
@@ -350,10 +350,10 @@ fn mistakes_are_one_line_with_code() {
         (&["update-ldcache", "--ldconfig-path", "/bin/sh"], &state, 1, "is not a statically linked program"),
         (&["hook-of-the-future"], "", 0, "\"hook-of-the-future\""),
     ] {
-        let told = start("nvidia-cdi-hook", words, input);
-        let text = String::from_utf8(told.stderr).unwrap();
-        assert_eq!((told.status.code(), text.lines().count()), (Some(code), 1), "{text}");
-        assert!(told.stdout.is_empty());
+        let output = start("nvidia-cdi-hook", words, input);
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert_eq!((output.status.code(), text.lines().count()), (Some(code), 1), "{text}");
+        assert!(output.stdout.is_empty());
         // A part that begins with the program's name is the beginning.
         let found = text.find(part).unwrap_or_else(|| panic!("{part}: {text}"));
         assert!(found == 0 || !part.starts_with("nvidia-cdi-hook"), "{text}");

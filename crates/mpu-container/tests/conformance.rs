@@ -1,5 +1,5 @@
-//! An engine cannot tell the wrapper from the runtime behind it: the same cases, one after the other, with a bare runtime,
-//! through the wrapper for a container that asks for no GPU, and through it for one whose specification it edits.
+//! The wrapper behaves like the runtime behind it. Each case runs with the bare runtime, through the wrapper for a container that
+//! requests no GPU, and through the wrapper for one whose specification it edits.
 //!
 //! Needs root, a runtime (runc, crun) and a static busybox; without one of them it says which and checks nothing. Each
 //! case has words that the bare runtime must show. The cases are data: `conformance/cases.toml`.
@@ -111,7 +111,7 @@ impl World<'_> {
         World { dir, busybox, config, runtime }
     }
 
-    /// Runs a case; says what was written and how it ended.
+    /// Runs a case; returns its output and exit status.
     fn run(&self, name: &str, case: &Case, way: &Way<'_>) -> String {
         // The same path for every way, so that no message differs by it.
         let bundle = self.dir.join("bundle");
@@ -137,14 +137,14 @@ impl World<'_> {
         let after = fs::read_to_string(bundle.join("config.json")).unwrap();
         assert!(way.name == "edited" || after == text, "{name}: {} touched the specification", way.name);
         fs::remove_dir_all(&bundle).unwrap();
-        let said = format!("{}\n{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        let text = format!("{}\n{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
         let left = fs::read_dir(self.dir.join("state")).map(Iterator::count).unwrap_or(0);
-        assert_eq!(left, 0, "{name}: {} left a container behind: {said}", way.name);
-        format!("{}\nstatus {}", without_time(&said).replace(way.asks, "ASKS"), output.status)
+        assert_eq!(left, 0, "{name}: {} left a container behind: {text}", way.name);
+        format!("{}\nstatus {}", without_time(&text).replace(way.asks, "ASKS"), output.status)
     }
 }
 
-/// Runtimes put the time before what they say.
+/// Removes the time from runtimes' messages.
 fn without_time(text: &str) -> String {
     let mut lines: Vec<String> = text
         .lines()

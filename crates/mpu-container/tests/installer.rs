@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// A folder that stands for a host, and what is asked of the installer there.
+/// A fake host in a folder, and the installer's variables.
 struct Host {
     dir: tempfile::TempDir,
     variables: Vec<(String, String)>,
@@ -80,33 +80,33 @@ impl Host {
         self.command(words).output().expect("ended")
     }
 
-    /// Starts it and waits until it waits.
+    /// Starts it and waits for its message that it waits for a signal.
     fn start(&self) -> Running {
         let mut child = self.command(&[]).spawn().expect("started");
         let mut lines = BufReader::new(child.stderr.take().expect("piped")).lines();
-        let mut said = String::new();
+        let mut output = String::new();
         for line in lines.by_ref() {
-            said += &(line.expect("text") + "\n");
-            if said.contains("waiting for a signal") {
+            output += &(line.expect("text") + "\n");
+            if output.contains("waiting for a signal") {
                 let rest = thread::spawn(move || lines.map_while(Result::ok).collect::<Vec<_>>().join("\n"));
-                return Running { child, said, rest };
+                return Running { child, output, rest };
             }
         }
-        panic!("it ended, {:?}: {said}", child.wait());
+        panic!("it ended, {:?}: {output}", child.wait());
     }
 }
 
 struct Running {
     child: Child,
-    said: String,
+    output: String,
     rest: JoinHandle<String>,
 }
 
 impl Running {
     fn end(mut self, signal: Signal) -> (ExitStatus, String) {
-        kill_process(Pid::from_child(&self.child), signal).expect("told to end");
+        kill_process(Pid::from_child(&self.child), signal).expect("a signal");
         let status = self.child.wait().expect("ended");
-        (status, self.said + &self.rest.join().expect("its last words"))
+        (status, self.output + &self.rest.join().expect("its last words"))
     }
 }
 
@@ -121,7 +121,7 @@ impl Engine {
     fn start(host: &Host, kind: &'static str) -> Engine {
         let (socket, log) = (host.at("engine.sock"), host.at("engine.log"));
         let stop = Arc::new(AtomicBool::new(false));
-        let (tell, pid) = mpsc::channel();
+        let (sender, pid) = mpsc::channel();
         let stopped = stop.clone();
         let keeper = thread::spawn(move || {
             while !stopped.load(Ordering::SeqCst) {
@@ -133,7 +133,7 @@ impl Engine {
                     .stdout(Stdio::null())
                     .spawn()
                     .expect("an engine");
-                let _ = tell.send(Pid::from_child(&engine));
+                let _ = sender.send(Pid::from_child(&engine));
                 engine.wait().expect("ended");
             }
         });
@@ -175,19 +175,19 @@ fn engine() {
     for stream in listener.incoming() {
         let mut stream = stream.expect("a caller");
         if kind == "docker" {
-            let mut asked = [0; 16];
-            let _ = stream.read(&mut asked);
+            let mut request = [0; 16];
+            let _ = stream.read(&mut request);
         }
         let _ = stream.write_all(b"I am here");
     }
 }
 
 #[test]
-fn containerd_is_configured_until_it_is_told_to_end() {
-    let theirs = "# theirs\nversion = 2\n[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.runc.options]\n\
+fn containerd_is_configured_until_sigterm() {
+    let existing = "# theirs\nversion = 2\n[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.runc.options]\n\
                   BinaryName = \"/opt/their/runc\"\nSystemdCgroup = true\n";
     let host = Host::new("containerd").drop_in("99-nvidia.toml");
-    host.write("etc/config", theirs);
+    host.write("etc/config", existing);
     // What an earlier installer of NVIDIA's left.
     host.write("opt/toolkit/libnvidia-container.so.1", "");
     host.write("opt/toolkit/nvidia-container-runtime.real", "");
@@ -196,12 +196,12 @@ fn containerd_is_configured_until_it_is_told_to_end() {
 
     assert_eq!(host.text("run/toolkit.pid").trim(), running.child.id().to_string());
     let second = host.once(&[]);
-    let said = String::from_utf8_lossy(&second.stderr).into_owned();
-    assert!(second.status.code() == Some(1) && said.contains("another installer holds"), "{said}");
+    let output = String::from_utf8_lossy(&second.stderr).into_owned();
+    assert!(second.status.code() == Some(1) && output.contains("another installer holds"), "{output}");
     assert_eq!(host.text("run/toolkit.pid").trim(), running.child.id().to_string(), "whose file it is stays");
 
     let imports = "# For nvidia-ctk's file: /etc/conf.d/*.toml\nimports = [\"/etc/conf.d/*.toml\"]\n";
-    assert_eq!(host.text("etc/config"), theirs.replace("version = 2\n", &format!("version = 2\n{imports}")));
+    assert_eq!(host.text("etc/config"), existing.replace("version = 2\n", &format!("version = 2\n{imports}")));
     let own: toml_edit::DocumentMut = host.text("dropped.d/99-nvidia.toml").parse().expect("TOML");
     let containerd = &own["plugins"]["io.containerd.grpc.v1.cri"]["containerd"];
     assert_eq!(containerd["default_runtime_name"].as_str(), Some("nvidia"));
@@ -233,12 +233,12 @@ fn containerd_is_configured_until_it_is_told_to_end() {
         ]
     );
 
-    let (status, said) = running.end(Signal::TERM);
-    assert!(status.success(), "{said}");
-    assert_eq!(host.text("etc/config"), theirs, "to the byte");
-    assert!(!host.at("dropped.d/99-nvidia.toml").exists() && !host.at("run/toolkit.pid").exists(), "{said}");
+    let (status, output) = running.end(Signal::TERM);
+    assert!(status.success(), "{output}");
+    assert_eq!(host.text("etc/config"), existing, "to the byte");
+    assert!(!host.at("dropped.d/99-nvidia.toml").exists() && !host.at("run/toolkit.pid").exists(), "{output}");
     assert!(toolkit.join("nvidia-container-runtime").exists(), "containers that run need it still");
-    assert_eq!(engine.stop(), 3, "it was started, and had to begin anew twice: {said}");
+    assert_eq!(engine.stop(), 3, "it was started, and had to begin anew twice: {output}");
 }
 
 #[test]
@@ -250,17 +250,17 @@ fn docker_reads_its_file_again() {
     let configured: serde_json::Value = serde_json::from_str(&host.text("etc/config")).expect("JSON");
     assert_eq!(configured["runtimes"].as_object().map(|runtimes| runtimes.len()), Some(3), "{configured}");
     assert!(configured.get("default-runtime").is_none() && configured["log-driver"] == "local", "{configured}");
-    let (status, said) = running.end(Signal::INT);
-    assert!(status.success(), "{said}");
+    let (status, output) = running.end(Signal::INT);
+    assert!(status.success(), "{output}");
     let left: serde_json::Value = serde_json::from_str(&host.text("etc/config")).expect("JSON");
     assert_eq!(left, serde_json::json!({"log-driver": "local"}));
     thread::sleep(Duration::from_millis(200));
-    assert_eq!(host.text("engine.log"), "read again\nread again\n", "{said}");
+    assert_eq!(host.text("engine.log"), "read again\nread again\n", "{output}");
     assert_eq!(engine.stop(), 1, "it never ended");
 }
 
 #[test]
-fn crio_keeps_runtimes_and_gets_its_own_default_back() {
+fn crio_default_runtime_is_restored() {
     let host = Host::new("crio").drop_in("99-nvidia.conf").set("RUNTIME_RESTART_MODE", "none");
     host.write(
         "dropped.d/10-crio.conf",
@@ -276,8 +276,8 @@ fn crio_keeps_runtimes_and_gets_its_own_default_back() {
         host.text("opt/toolkit/.config/nvidia-container-runtime/config.toml")
             .contains("runtimes = [\"/opt/crun\", \"runc\", \"crun\"]")
     );
-    let (status, said) = running.end(Signal::TERM);
-    assert!(status.success() && said.contains("not restarted"), "{said}");
+    let (status, output) = running.end(Signal::TERM);
+    assert!(status.success() && output.contains("not restarted"), "{output}");
     let left: toml_edit::DocumentMut = host.text("dropped.d/99-nvidia.conf").parse().expect("TOML");
     assert!(left["crio"]["runtime"].get("default_runtime").is_none());
     assert!(left["crio"]["runtime"]["runtimes"]["nvidia"].get("runtime_path").is_some());
@@ -290,8 +290,8 @@ fn programs_alone_find_their_configuration_beside_themselves() {
         .set("NVIDIA_DRIVER_ROOT", "/run/nvidia/driver")
         .set("MPU_CONFIG_SET", "mpu.notify=opt-in,disable-require");
     let done = host.once(&["--no-runtime-config", "--no-daemon"]);
-    let said = String::from_utf8_lossy(&done.stderr).into_owned();
-    assert!(done.status.success() && !host.at("etc").exists() && !host.at("run/toolkit.pid").exists(), "{said}");
+    let output = String::from_utf8_lossy(&done.stderr).into_owned();
+    assert!(done.status.success() && !host.at("etc").exists() && !host.at("run/toolkit.pid").exists(), "{output}");
     let run = |name: &str, words: &[&str]| {
         let done = Command::new(host.at("opt/toolkit").join(name))
             .args(words)
@@ -321,17 +321,16 @@ fn programs_alone_find_their_configuration_beside_themselves() {
     let loaded =
         fs::read_to_string("/proc/modules").unwrap_or_default().lines().any(|line| line.starts_with("nvidia "));
     for name in ["nvidia-container-runtime", "nvidia-container-runtime.cdi"] {
-        let said = run(name, &["state", "it's one"]);
-        assert!(loaded || said == "state it's one\n", "{name}: {said}");
+        let output = run(name, &["state", "it's one"]);
+        assert!(loaded || output == "state it's one\n", "{name}: {output}");
     }
     // Once more over what is there: programs that run are not in the way.
     assert!(host.once(&["--no-runtime-config", "--no-daemon"]).status.success());
 }
 
-/// Who was killed has left our runtime as the engine's default one, under whatever name the operator's values give it. It
-/// would hand containers on to itself.
+/// A killed installer has left our runtime as the engine's default, under any name from the operator's values. It would call itself.
 #[test]
-fn second_run_never_takes_runtime_of_the_first_for_engines_own() {
+fn second_run_ignores_runtime_of_first() {
     for (engine, name) in [("containerd", "gpu"), ("containerd", "runc"), ("docker", "gpu"), ("crio", "gpu")] {
         let mut host = Host::new(engine).set("NVIDIA_RUNTIME_NAME", name).set("RUNTIME_RESTART_MODE", "none");
         if engine != "docker" {
@@ -384,9 +383,9 @@ fn invalid_options_change_no_files() {
     ] {
         let host = Host::new("containerd");
         let done = host.once(words);
-        let said = String::from_utf8_lossy(&done.stderr).into_owned();
-        assert!(done.status.code() == Some(1) && said.contains(part), "{words:?}: {said}");
-        assert!(!host.at("etc").exists() && !host.at("run/toolkit.pid").exists(), "{words:?}: {said}");
+        let output = String::from_utf8_lossy(&done.stderr).into_owned();
+        assert!(done.status.code() == Some(1) && output.contains(part), "{words:?}: {output}");
+        assert!(!host.at("etc").exists() && !host.at("run/toolkit.pid").exists(), "{words:?}: {output}");
     }
 }
 
@@ -409,10 +408,10 @@ fn bare_installer_call_prints_usage() {
             command.uid(65534).gid(65534);
         }
         let done = command.output().expect("ended");
-        let said = String::from_utf8_lossy(&done.stderr).into_owned();
-        assert_eq!(done.status.code(), Some(2), "{said}");
-        assert!(done.stdout.is_empty() && said.contains("Usage: nvidia-ctk-installer"), "{said}");
-        assert!(said.contains("--runtime=docker"), "{said}");
+        let output = String::from_utf8_lossy(&done.stderr).into_owned();
+        assert_eq!(done.status.code(), Some(2), "{output}");
+        assert!(done.stdout.is_empty() && output.contains("Usage: nvidia-ctk-installer"), "{output}");
+        assert!(output.contains("--runtime=docker"), "{output}");
     }
 }
 
@@ -421,48 +420,48 @@ fn malformed_engine_file_is_left_alone() {
     let host = Host::new("containerd").drop_in("99-nvidia.toml");
     host.write("etc/config", "version = 2\n[plugins\n");
     let done = host.once(&[]);
-    let said = String::from_utf8_lossy(&done.stderr).into_owned();
-    assert!(done.status.code() == Some(1) && said.contains("is left as it is"), "{said}");
+    let output = String::from_utf8_lossy(&done.stderr).into_owned();
+    assert!(done.status.code() == Some(1) && output.contains("is left as it is"), "{output}");
     assert_eq!(host.text("etc/config"), "version = 2\n[plugins\n");
     assert!(!host.at("run/toolkit.pid").exists(), "the next one can start");
 }
 
 #[test]
 fn docker_configuration_is_restored() {
-    let theirs = "{\n    \"default-runtime\": \"kata\",\n    \"runtimes\": {\n        \
+    let existing = "{\n    \"default-runtime\": \"kata\",\n    \"runtimes\": {\n        \
                   \"nvidia\": {\n            \"path\": \"/their/nvidia\"\n        \
                   },\n        \"kata\": {\n            \"path\": \"/their/kata\"\n        }\n    }\n}\n";
     let host = Host::new("docker").set("RUNTIME_RESTART_MODE", "none").set("NVIDIA_RUNTIME_SET_AS_DEFAULT", "true");
     let host = host.set("RUNTIME_ENABLE_CDI", "true");
-    host.write("etc/config", theirs);
+    host.write("etc/config", existing);
     let running = host.start();
     let now: serde_json::Value = serde_json::from_str(&host.text("etc/config")).expect("JSON");
     assert_eq!((&now["default-runtime"], &now["features"]["cdi"]), (&"nvidia".into(), &true.into()));
     // One that was killed has put nothing back: what was there before it still is what is put back.
     let (status, _) = running.end(Signal::KILL);
     assert!(!status.success());
-    let (status, said) = host.start().end(Signal::TERM);
-    assert!(status.success(), "{said}");
+    let (status, output) = host.start().end(Signal::TERM);
+    assert!(status.success(), "{output}");
     let left: serde_json::Value = serde_json::from_str(&host.text("etc/config")).expect("JSON");
-    let before: serde_json::Value = serde_json::from_str(theirs).expect("JSON");
-    assert_eq!(left, before, "{said}");
+    let before: serde_json::Value = serde_json::from_str(existing).expect("JSON");
+    assert_eq!(left, before, "{output}");
     let kept = host.at("opt/toolkit/.config/nvidia-container-runtime/before.json");
     assert!(!kept.exists(), "and is forgotten");
 }
 
 #[test]
 fn administrators_own_runtime_in_containerds_first_file_stays() {
-    let theirs = "version = 2\n[plugins.\"io.containerd.grpc.v1.cri\".containerd]\ndefault_runtime_name = \"nvidia\"\n\
+    let existing = "version = 2\n[plugins.\"io.containerd.grpc.v1.cri\".containerd]\ndefault_runtime_name = \"nvidia\"\n\
                   [plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.nvidia.options]\nBinaryName = \"/their/nvidia\"\n";
     let host = Host::new("containerd").drop_in("99-nvidia.toml").set("RUNTIME_RESTART_MODE", "none");
     let host = host.set("RUNTIME_ENABLE_CDI", "true");
-    host.write("etc/config", theirs);
+    host.write("etc/config", existing);
     let running = host.start();
-    assert!(host.text("dropped.d/99-nvidia.toml").contains("enable_cdi = true"), "{}", running.said);
-    let (status, said) = running.end(Signal::TERM);
-    assert!(status.success(), "{said}");
-    assert_eq!(host.text("etc/config"), theirs);
-    assert!(!host.at("dropped.d/99-nvidia.toml").exists(), "{said}");
+    assert!(host.text("dropped.d/99-nvidia.toml").contains("enable_cdi = true"), "{}", running.output);
+    let (status, output) = running.end(Signal::TERM);
+    assert!(status.success(), "{output}");
+    assert_eq!(host.text("etc/config"), existing);
+    assert!(!host.at("dropped.d/99-nvidia.toml").exists(), "{output}");
 }
 
 #[test]
@@ -483,7 +482,7 @@ fn closed_stderr_does_not_end_installer() {
     }
     assert!(configured());
     thread::sleep(Duration::from_millis(300));
-    kill_process(Pid::from_child(&child), Signal::TERM).expect("told to end");
+    kill_process(Pid::from_child(&child), Signal::TERM).expect("a signal");
     assert!(child.wait().expect("ended").success());
     let left: serde_json::Value = serde_json::from_str(&host.text("etc/config")).expect("JSON");
     assert_eq!(left.get("runtimes"), None);
@@ -501,10 +500,10 @@ fn dry_run_fails_only_on_write_error() {
     };
     let (reader, writer) = std::io::pipe().expect("a pipe");
     drop(reader);
-    let (code, said) = run(writer.into());
-    assert_eq!(code, Some(0), "{said}");
-    let (code, said) = run(fs::File::options().write(true).open("/dev/full").expect("a device").into());
-    assert!(code == Some(1) && said.contains("standard output"), "{code:?} {said}");
+    let (code, output) = run(writer.into());
+    assert_eq!(code, Some(0), "{output}");
+    let (code, output) = run(fs::File::options().write(true).open("/dev/full").expect("a device").into());
+    assert!(code == Some(1) && output.contains("standard output"), "{code:?} {output}");
 }
 
 #[test]
@@ -522,19 +521,19 @@ fn full_engine_queue_does_not_block_exit() {
     let mut child = host.command(&[]).spawn().expect("started");
     let mut lines = BufReader::new(child.stderr.take().expect("piped")).lines();
     let ended = thread::spawn(move || {
-        let told = lines.by_ref().map_while(Result::ok).find(|line| line.contains("does not answer yet"));
-        (told, lines)
+        let first_failure = lines.by_ref().map_while(Result::ok).find(|line| line.contains("does not answer yet"));
+        (first_failure, lines)
     });
     thread::sleep(Duration::from_secs(2));
     for _ in 0..10 {
-        if let Some(status) = child.try_wait().expect("asked") {
+        if let Some(status) = child.try_wait().expect("ours") {
             assert!(status.success(), "{status}");
             assert!(ended.join().expect("its words").0.is_some());
             assert_eq!(host.text("etc/config"), "{}\n");
             return;
         }
         // The first one ends the wait for the engine, the second the one after the file is put back.
-        kill_process(Pid::from_child(&child), Signal::TERM).expect("told to end");
+        kill_process(Pid::from_child(&child), Signal::TERM).expect("a signal");
         thread::sleep(Duration::from_secs(1));
     }
     child.kill().expect("killed");
@@ -546,13 +545,13 @@ fn full_engine_queue_does_not_block_exit() {
 #[test]
 fn docker_restart_is_advised_only_when_needed() {
     let host = Host::new("docker");
-    let told = |options: &[&str]| {
+    let reload_commands = |options: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_mpu-container"));
         let config = format!("--config={}", host.at("daemon.json").display());
         let program = format!("--nvidia-runtime-path={}", env!("CARGO_BIN_EXE_mpu-container"));
         command.arg0("nvidia-ctk").args(["runtime", "configure", &config, &program]).args(options);
-        let said = String::from_utf8_lossy(&command.output().expect("ran").stderr).into_owned();
-        let by = ["reload docker", "restart docker"].into_iter().filter(|by| said.contains(by)).collect::<Vec<_>>();
+        let output = String::from_utf8_lossy(&command.output().expect("ran").stderr).into_owned();
+        let by = ["reload docker", "restart docker"].into_iter().filter(|by| output.contains(by)).collect::<Vec<_>>();
         by.join(" ")
     };
     for (options, by) in [
@@ -565,7 +564,7 @@ fn docker_restart_is_advised_only_when_needed() {
         (&["--nvidia-runtime-name=second", "--remove"], "reload docker"),
         (&["--remove"], "restart docker"),
     ] {
-        assert_eq!(told(options), by, "{options:?}");
+        assert_eq!(reload_commands(options), by, "{options:?}");
     }
 }
 
@@ -575,7 +574,7 @@ fn failed_write_is_not_reported_written() {
     // Where no file can be made, not even by root.
     command.arg0("nvidia-ctk").args(["runtime", "configure", "--config=/proc/mpu-has-no-such-file.json"]);
     let done = command.output().expect("ran");
-    let said = String::from_utf8_lossy(&done.stderr).into_owned();
-    assert!(done.status.code() == Some(1) && said.contains("cannot write"), "{said}");
-    assert!(!said.contains("is written"), "{said}");
+    let output = String::from_utf8_lossy(&done.stderr).into_owned();
+    assert!(done.status.code() == Some(1) && output.contains("cannot write"), "{output}");
+    assert!(!output.contains("is written"), "{output}");
 }

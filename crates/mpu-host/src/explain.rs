@@ -1,7 +1,7 @@
 //! The facts of every error beside its message: a stable word, an exit code, and a fix.
 
 use crate::exit::Exit;
-use mpu_os::lock::Held;
+use mpu_os::lock::HeldLock;
 use std::error::Error;
 
 /// An error with its fix.
@@ -53,7 +53,7 @@ impl<E: Sum> Explain for E {
     }
 }
 
-impl Explain for Held {
+impl Explain for HeldLock {
     fn code(&self) -> &'static str {
         "lock_held"
     }

@@ -1,12 +1,10 @@
-//! The supervisor's own processor time: whose calls it went to, and how much of it one container may have.
+//! Accounts and limits the supervisor's processor time for each container.
 //!
-//! Owns one account for each container. The threads that answer for a container answer for no other, so the kernel's clock of each
-//! thread is the measure, and a thread that takes no call spends nothing. A thread that finds its container beyond the budget pauses with the call in
-//! its hand; no other container's thread knows of it.
+//! A worker thread serves one container only, so the kernel's clock of each thread is the measure. A thread pauses, with its call
+//! unanswered, while its container exceeds the budget. Other containers are not affected.
 //!
-//! Owns, too, what a page costs that a caller's program had never touched: the kernel makes it for us, and charges the tables for it (and a huge
-//! page) to our control group instead of the container's. Each is paid for like so much time, so that no container gets
-//! much of that.
+//! Page faults in a caller's memory are charged, too. For a page that the caller's program had never touched, the kernel charges
+//! page tables (and a huge page) to our control group instead of the container's.
 //!
 //! Outside truth: getrusage(2) (`RUSAGE_THREAD`: faults count for the thread that touches, also in another's memory); clock_gettime(2), and for
 //! the clock of a thread include/linux/posix-timers_types.h (`CPUCLOCK_PERTHREAD_MASK`).
@@ -18,17 +16,17 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Over so long the budget is averaged: so much of it can be had at once.
+/// The budget is an average over one second, in nanoseconds. A container can use up one window's budget at once.
 const WINDOW: u64 = 1_000_000_000;
-/// What a fault costs: of a budget of 100 percent, 64 pages come to a second.
+/// Charge for a page fault: 64 pages cost one second.
 const FAULT: Duration = Duration::from_micros(15_625);
-/// Of so many calls one is looked at whatever the clock says: in one of its ticks a quick processor passes on hundreds, each of which may have
-/// brought a page.
+/// The budget is checked at least once in so many calls. A fast processor handles hundreds in one clock tick, and each may
+/// have caused a page fault.
 const CALLS: u32 = 16;
-/// A thread that pauses looks so often whether it has another budget.
-const LOOK: Duration = Duration::from_millis(100);
+/// Interval at which a paused thread reads the budget again.
+const RECHECK: Duration = Duration::from_millis(100);
 
-/// What one container has had.
+/// Processor time spent on one container.
 #[derive(Debug, Default)]
 pub(crate) struct Account {
     spent: Mutex<Spent>,
@@ -38,20 +36,20 @@ pub(crate) struct Account {
 
 #[derive(Debug, Default)]
 struct Spent {
-    /// By threads that have ended.
+    /// Sum over threads that have ended.
     before: Duration,
     threads: Vec<Tid>,
 }
 
 impl Account {
-    /// Processor time of all its threads, up to now.
+    /// Processor time of all its threads until now.
     pub(crate) fn spent(&self) -> Duration {
         let spent = lock(&self.spent);
-        // A thread in the list cannot end before the lock is let go, so no number is another's.
+        // A thread in the list cannot end before the lock is released, so no TID is reused.
         spent.before + spent.threads.iter().filter_map(|tid| sys::thread_time(*tid).ok()).sum::<Duration>()
     }
 
-    /// How long its threads paused, added up.
+    /// Sum of its threads' pauses.
     pub(crate) fn paused(&self) -> Duration {
         Duration::from_nanos(self.paused.load(Relaxed))
     }
@@ -62,80 +60,88 @@ pub(crate) struct Worker {
     account: Arc<Account>,
     tid: Tid,
     charged: Duration,
-    /// Our own faults that are none of the container's, or are counted.
+    /// Page faults of this thread up to the last count.
     faults: u64,
-    /// Pages that were brought in and are to be paid for.
+    /// Page faults to charge to the container.
     pages: u64,
-    looked: Timespec,
+    clock_tick: Timespec,
     calls: u32,
     percent: u32,
 }
 
 impl Worker {
-    /// Of this thread, which must drop it.
+    /// For this thread, which must also drop it.
     pub(crate) fn of_this_thread(account: Arc<Account>) -> Worker {
         let tid = Tid::of_this_thread();
         lock(&account.spent).threads.push(tid);
-        let looked = Timespec { tv_sec: 0, tv_nsec: 0 };
-        Worker { account, tid, charged: own_time(), faults: sys::own_faults(), pages: 0, looked, calls: 0, percent: 0 }
+        let clock_tick = Timespec { tv_sec: 0, tv_nsec: 0 };
+        Worker {
+            account,
+            tid,
+            charged: own_time(),
+            faults: sys::own_faults(),
+            pages: 0,
+            clock_tick,
+            calls: 0,
+            percent: 0,
+        }
     }
 
-    /// Comes back once the container is within its budget: so many percent of one processor; 0 is no limit. Or once there is no caller whose calls
-    /// are held back: what was spent stays to be paid for.
+    /// Waits until the container is within its budget, in percent of one processor; 0 is no limit. Returns at once, with the debt
+    /// unpaid, if `is_needed` is false: no caller waits.
     ///
-    /// The coarse clock is a read of memory. Once in each of its ticks, or in [`CALLS`] calls, the thread's own is asked: so a call costs next to
-    /// nothing.
+    /// Reads the thread's clock, a system call, only once in a tick of the coarse clock or in [`CALLS`] calls.
     pub(crate) fn keep_within(&mut self, percent: &AtomicU32, is_needed: impl Fn() -> bool) {
         let now = clock_gettime(ClockId::MonotonicCoarse);
         self.calls += 1;
-        if now == self.looked && self.calls < CALLS {
+        if now == self.clock_tick && self.calls < CALLS {
             return;
         }
-        (self.looked, self.calls) = (now, 0);
-        let mut more = self.more();
+        (self.clock_tick, self.calls) = (now, 0);
+        let mut charge = self.charge();
         loop {
             let began = Instant::now();
             self.percent = percent.load(Relaxed);
-            let wait = lock(&self.account.level).charge(more, self.percent);
-            if wait.is_zero() || !is_needed() {
+            let released = lock(&self.account.level).charge(charge, self.percent);
+            if released.is_zero() || !is_needed() {
                 return;
             }
-            more = Duration::ZERO;
-            std::thread::sleep(wait.min(LOOK));
+            charge = Duration::ZERO;
+            std::thread::sleep(released.min(RECHECK));
             self.account.paused.fetch_add(began.elapsed().as_nanos() as u64, Relaxed);
         }
     }
 
-    /// What came to be paid for since this was asked last.
-    fn more(&mut self) -> Duration {
+    /// Time and page faults since the last call of this function.
+    fn charge(&mut self) -> Duration {
         self.before_translating();
         let spent = own_time();
         let price = FAULT.saturating_mul(u32::try_from(std::mem::take(&mut self.pages)).unwrap_or(u32::MAX));
-        let more = spent.saturating_sub(self.charged).saturating_add(price);
+        let charge = spent.saturating_sub(self.charged).saturating_add(price);
         self.charged = spent;
-        more
+        charge
     }
 
-    /// While calls are passed on, this thread touches nothing new but what callers point at.
+    /// Charges all page faults since the last count. A thread that only passes calls on faults in callers' memory only.
     pub(crate) fn before_translating(&mut self) {
         let faults = sys::own_faults();
         self.pages = self.pages.saturating_add(faults.saturating_sub(self.faults));
         self.faults = faults;
     }
 
-    /// A translation needs memory of our own, too: `brought` of its faults are the container's.
-    pub(crate) fn after_translating(&mut self, brought: u64) {
-        self.pages = self.pages.saturating_add(brought);
+    /// Charges `brought` of the translation's page faults. The others are in our own memory.
+    pub(crate) fn after_translating(&mut self, pages_brought_in: u64) {
+        self.pages = self.pages.saturating_add(pages_brought_in);
         self.faults = sys::own_faults();
     }
 }
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        // The last call is behind the last look at the budget.
+        // The last call came after the last check of the budget.
         if self.percent != 0 {
-            let more = self.more();
-            lock(&self.account.level).charge(more, self.percent);
+            let charge = self.charge();
+            lock(&self.account.level).charge(charge, self.percent);
         }
         let mut spent = lock(&self.account.spent);
         spent.threads.retain(|tid| *tid != self.tid);
@@ -149,30 +155,30 @@ pub(crate) fn own_time() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// What was had and is not yet paid for by the passing of time, in nanoseconds.
+/// Processor time used beyond what the budget has granted since, in nanoseconds.
 #[derive(Debug, Default)]
 struct Level {
-    had: u64,
+    debt: u64,
     at: Option<Instant>,
 }
 
 impl Level {
-    /// Adds some; how long to wait until all is within the budget.
-    fn charge(&mut self, more: Duration, percent: u32) -> Duration {
-        self.charge_at(more, Instant::now(), percent)
+    /// Adds a charge. Returns the time to wait until the container is within the budget.
+    fn charge(&mut self, charge: Duration, percent: u32) -> Duration {
+        self.charge_at(charge, Instant::now(), percent)
     }
 
-    fn charge_at(&mut self, more: Duration, now: Instant, percent: u32) -> Duration {
+    fn charge_at(&mut self, charge: Duration, now: Instant, percent: u32) -> Duration {
         let Some(budget) = std::num::NonZeroU64::new(percent.into()) else {
             *self = Level::default();
             return Duration::ZERO;
         };
         let passed = now.saturating_duration_since(self.at.unwrap_or(now)).as_nanos() as u64;
         self.at = Some(now);
-        self.had = self.had.saturating_sub(passed.saturating_mul(budget.get()) / 100);
-        self.had = self.had.saturating_add(more.as_nanos() as u64);
-        let beyond = self.had.saturating_sub(WINDOW.saturating_mul(budget.get()) / 100);
-        Duration::from_nanos(beyond.saturating_mul(100) / budget)
+        self.debt = self.debt.saturating_sub(passed.saturating_mul(budget.get()) / 100);
+        self.debt = self.debt.saturating_add(charge.as_nanos() as u64);
+        let excess = self.debt.saturating_sub(WINDOW.saturating_mul(budget.get()) / 100);
+        Duration::from_nanos(excess.saturating_mul(100) / budget)
     }
 }
 
@@ -214,54 +220,60 @@ mod tests {
         let own = vec![1u8; 8 << 20];
         worker.after_translating(3);
         assert_eq!((worker.pages, own[1 << 20]), (3, 1));
-        let asked = vec![1u8; 8 << 20];
+        let callers = vec![1u8; 8 << 20];
         worker.before_translating();
-        assert!(worker.pages > 3 && asked[1 << 20] == 1, "what is touched while calls are passed on is theirs");
+        assert!(worker.pages > 3 && callers[1 << 20] == 1, "faults between translations are the callers'");
         let price = FAULT * u32::try_from(worker.pages).expect("not so many");
-        assert!(worker.more() >= price && worker.pages == 0);
+        assert!(worker.charge() >= price && worker.pages == 0);
     }
 
     #[test]
     fn two_processors_worth_of_calls_come_to_budget() {
         let (mut level, began) = (Level::default(), Instant::now());
-        // Two threads that rest only when the budget makes them, for ten seconds in steps of four milliseconds.
-        let (mut had, mut free) = (Duration::ZERO, [began; 2]);
+        // Two threads that pause only for the budget, for ten seconds in steps of four milliseconds.
+        let (mut debt, mut free) = (Duration::ZERO, [began; 2]);
         let step = Duration::from_millis(4);
         for now in (0..2500).map(|tick| began + tick * step) {
             for thread in free.iter_mut().filter(|free| **free <= now) {
-                had += step;
+                debt += step;
                 *thread = now + step + level.charge_at(step, now + step, 100);
             }
         }
-        assert!(had > 10 * SECOND && had < 11 * SECOND + 4 * step, "{had:?}");
+        assert!(debt > 10 * SECOND && debt < 11 * SECOND + 4 * step, "{debt:?}");
     }
 
     #[test]
-    fn account_has_its_threads_time_whether_they_live_or_not() {
+    fn account_includes_running_and_ended_threads() {
         let account = Arc::new(Account::default());
-        let (told, wait) = std::sync::mpsc::channel::<()>();
-        let (tell, burnt) = std::sync::mpsc::channel();
+        let (release, released) = std::sync::mpsc::channel::<()>();
+        let (sender, burned) = std::sync::mpsc::channel();
         let thread = std::thread::spawn({
             let account = account.clone();
             move || {
                 let _worker = Worker::of_this_thread(account);
                 burn(Duration::from_millis(40));
-                let _ = tell.send(());
-                let _ = wait.recv();
+                let _ = sender.send(());
+                let _ = released.recv();
                 burn(Duration::from_millis(20));
             }
         });
-        burnt.recv().expect("burnt");
-        let living = account.spent();
-        assert!(living >= Duration::from_millis(40) && living < Duration::from_millis(60), "{living:?}");
-        drop(told);
+        burned.recv().expect("burnt");
+        let while_running = account.spent();
+        assert!(
+            while_running >= Duration::from_millis(40) && while_running < Duration::from_millis(60),
+            "{while_running:?}"
+        );
+        drop(release);
         thread.join().expect("it ends");
         let ended = account.spent();
-        assert!(ended >= living + Duration::from_millis(20) && lock(&account.spent).threads.is_empty(), "{ended:?}");
+        assert!(
+            ended >= while_running + Duration::from_millis(20) && lock(&account.spent).threads.is_empty(),
+            "{ended:?}"
+        );
     }
 
     #[test]
-    fn thread_beyond_its_budget_pauses_until_it_has_another() {
+    fn paused_thread_resumes_after_budget_change() {
         let (account, percent) = (Arc::new(Account::default()), AtomicU32::new(0));
         let mut worker = Worker::of_this_thread(account.clone());
         let tick = || std::thread::sleep(Duration::from_millis(12));

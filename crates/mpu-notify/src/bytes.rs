@@ -1,6 +1,4 @@
-//! Numbers in bytes of the driver's, which are this machine's own.
-//!
-//! Owns that reading beyond the end is 0, where no row has a field. Knows no layout.
+//! Native-endian numbers in parameters of the driver. A read beyond the end returns 0.
 
 /// The u32 at an offset.
 pub(crate) fn word(bytes: &[u8], at: usize) -> u32 {

@@ -1,4 +1,4 @@
-//! What can go wrong with the notify engine, each with its way out.
+//! Errors of the notify engine, each with its fix.
 
 use mpu_host::config::{ConfigError, UnknownDriver};
 use mpu_host::exit::Exit;
@@ -22,7 +22,7 @@ pub enum NotifyError {
     NoAnswer { source: io::Error },
     #[error("the supervisor refuses: {message}")]
     Refused { message: String },
-    #[error("the supervisor that is up is MPU {up}, and this is {this}")]
+    #[error("the running supervisor is MPU {up}, and this is {this}")]
     OtherVersion { up: String, this: &'static str },
     #[error("the supervisor was started and did not come up within {seconds} s")]
     NotUp { seconds: u64 },

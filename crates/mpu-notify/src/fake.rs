@@ -1,6 +1,4 @@
-//! A supervisor without listeners or callers, for tests of those who ask one: it answers on the control socket of a made-up host.
-//!
-//! Owns what a real one says to whom; the real one is tried in `tests/operator.rs`.
+//! A fake supervisor for tests: it answers on the control socket of a fake host. Tests of the real one are in `tests/operator.rs`.
 
 use super::CONTROL_SOCKET;
 use super::client::{Cost, State};
@@ -12,17 +10,17 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
-/// It, until this is dropped.
+/// Runs until it is dropped.
 pub struct FakeSupervisor {
     path: PathBuf,
-    /// What it says of itself.
+    /// Its answer to `state`.
     pub state: Arc<Mutex<State>>,
-    /// The commands that it got, in order, but for questions.
-    pub told: Arc<Mutex<Vec<String>>>,
-    answers: Option<JoinHandle<()>>,
+    /// The requests that it received, in order, without `state`.
+    pub commands: Arc<Mutex<Vec<String>>>,
+    thread: Option<JoinHandle<()>>,
 }
 
-/// This version's, with these containers.
+/// State of a supervisor of this version with these containers.
 pub fn state(containers: &[&str]) -> State {
     State {
         version: env!("CARGO_PKG_VERSION").to_string(),
@@ -48,29 +46,29 @@ pub fn state(containers: &[&str]) -> State {
 }
 
 impl FakeSupervisor {
-    /// Comes up on a host.
+    /// Starts one on a host.
     pub fn on(fake: &FakeHost, state: State) -> FakeSupervisor {
         FakeSupervisor::at(fake.host().at(CONTROL_SOCKET), state)
     }
 
-    /// Comes up at a path.
+    /// Starts one with its control socket at a path.
     pub fn at(path: PathBuf, state: State) -> FakeSupervisor {
         std::fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
         let listener = UnixListener::bind(&path).expect("a socket");
-        let (state, told) = (Arc::new(Mutex::new(state)), Arc::default());
-        let answers = std::thread::spawn({
-            let (path, state, told) = (path.clone(), Arc::clone(&state), Arc::clone(&told));
+        let (state, commands) = (Arc::new(Mutex::new(state)), Arc::default());
+        let thread = std::thread::spawn({
+            let (path, state, commands) = (path.clone(), Arc::clone(&state), Arc::clone(&commands));
             move || {
-                while answer(&listener, &state, &told) {}
+                while answer(&listener, &state, &commands) {}
                 let _ = std::fs::remove_file(path);
             }
         });
-        FakeSupervisor { path, state, told, answers: Some(answers) }
+        FakeSupervisor { path, state, commands, thread: Some(thread) }
     }
 }
 
-/// One conversation; false if it ends with it.
-fn answer(listener: &UnixListener, state: &Mutex<State>, told: &Mutex<Vec<String>>) -> bool {
+/// Answers one request; false if the supervisor ends.
+fn answer(listener: &UnixListener, state: &Mutex<State>, commands: &Mutex<Vec<String>>) -> bool {
     let (mut stream, _) = listener.accept().expect("a client");
     let mut request = String::new();
     stream.read_to_string(&mut request).expect("a request");
@@ -80,7 +78,7 @@ fn answer(listener: &UnixListener, state: &Mutex<State>, told: &Mutex<Vec<String
         let _ = stream.write_all(serde_json::to_string(&*state).expect("JSON").as_bytes());
         return true;
     }
-    told.lock().expect("ours").push(request.clone());
+    commands.lock().expect("ours").push(request.clone());
     match word {
         "retire" => state.state = Phase::Retired,
         "resume" => state.state = Phase::Armed,
@@ -101,6 +99,6 @@ impl Drop for FakeSupervisor {
         if let Ok(mut stream) = std::os::unix::net::UnixStream::connect(&self.path) {
             let _ = stream.write_all(b"end");
         }
-        let _ = self.answers.take().map(JoinHandle::join);
+        let _ = self.thread.take().map(JoinHandle::join);
     }
 }

@@ -1,7 +1,6 @@
-//! The filter that hands the driver's controls and events to a listener.
+//! The seccomp filter that sends the driver's controls and events to a listener. `mpu-seccomp` has the same rules for OCI.
 //!
-//! Owns which system calls those are, as a program for the kernel. The OCI rules that `mpu-container` writes say the same.
-//! Looks at no device: a filter sees a descriptor's number only. The supervisor looks.
+//! A filter sees a descriptor's number only, so the supervisor checks the device.
 
 use crate::sys::{self, sock_filter};
 use mpu_abi::ioctl::{
@@ -10,10 +9,10 @@ use mpu_abi::ioctl::{
 use std::io;
 use std::os::fd::OwnedFd;
 
-/// The bits of a request that the driver looks at: number and size, under any type and direction.
-pub(crate) const LOOKED_AT: u32 = 0x3fff_00ff;
+/// The bits of a request that the driver checks: number and size. It ignores type and direction.
+pub(crate) const REQUEST_MASK: u32 = 0x3fff_00ff;
 
-/// The requests that are handed over, as far as [`LOOKED_AT`] goes: an RM control, what fetches an event, and the wrapper that may hold either.
+/// The intercepted requests under [`REQUEST_MASK`]: an RM control, the fetch of an event, and the wrapper that may hold either.
 pub(crate) const CONTROL: u32 = (RM_CONTROL_SIZE as u32) << 16 | NV_ESC_RM_CONTROL as u32;
 pub(crate) const EVENT: u32 = (RM_EVENT_SIZE as u32) << 16 | NV_ESC_RM_GET_EVENT_DATA as u32;
 pub(crate) const WRAPPED: u32 = (XFER_SIZE as u32) << 16 | NV_ESC_IOCTL_XFER_CMD as u32;
@@ -41,26 +40,26 @@ fn op(code: u16, k: u32) -> sock_filter {
     sock_filter { code, jt: 0, jf: 0, k }
 }
 
-/// Goes on after `skip` instructions unless the value is `k`.
-fn only(k: u32, skip: usize) -> sock_filter {
+/// Skips `skip` instructions unless the value is `k`.
+fn jump_unless_equal(k: u32, skip: usize) -> sock_filter {
     sock_filter { code: EQUAL, jt: 0, jf: skip as u8, k }
 }
 
-/// The program. Each pair of architecture and number is a block of its own; one that fits ends the program.
+/// The filter's program, with one block for each pair of architecture and system call number.
 pub(crate) fn program() -> Vec<sock_filter> {
     let mut program = Vec::new();
     for (arch, numbers) in IOCTLS {
         for number in *numbers {
             let block = [
                 op(LOAD, ARCH),
-                only(*arch, 9),
+                jump_unless_equal(*arch, 9),
                 op(LOAD, NUMBER),
-                only(*number, 7),
+                jump_unless_equal(*number, 7),
                 op(LOAD, REQUEST),
-                op(AND, LOOKED_AT),
+                op(AND, REQUEST_MASK),
                 sock_filter { code: EQUAL, jt: 2, jf: 0, k: CONTROL },
                 sock_filter { code: EQUAL, jt: 1, jf: 0, k: EVENT },
-                only(WRAPPED, 1),
+                jump_unless_equal(WRAPPED, 1),
                 op(RETURN, libc::SECCOMP_RET_USER_NOTIF),
                 op(RETURN, libc::SECCOMP_RET_ALLOW),
             ];
@@ -71,13 +70,13 @@ pub(crate) fn program() -> Vec<sock_filter> {
     program
 }
 
-/// Puts the filter on this thread and whatever it will start, and returns the listener. From then on signals that do not kill a
-/// caller wait for the answer, where the kernel can do that (Linux 5.19).
+/// Installs the filter on this thread and its future children, and returns the listener. From Linux 5.19 on, non-fatal signals to
+/// a caller wait for the answer.
 pub fn listen() -> io::Result<OwnedFd> {
     let program = program();
     match sys::listen(&program, libc::SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV) {
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => sys::listen(&program, 0),
-        made => made,
+        listener => listener,
     }
 }
 
@@ -85,8 +84,8 @@ pub fn listen() -> io::Result<OwnedFd> {
 mod tests {
     use super::*;
 
-    /// What the kernel would do with the program.
-    fn fate(arch: u32, number: u32, request: u32) -> u32 {
+    /// Interprets the program as the kernel does.
+    fn verdict(arch: u32, number: u32, request: u32) -> u32 {
         let program = program();
         let (mut value, mut at) = (0, 0);
         loop {
@@ -108,21 +107,21 @@ mod tests {
     }
 
     #[test]
-    fn drivers_controls_and_events_are_handed_over_under_any_type_and_direction() {
+    fn filter_ignores_type_and_direction() {
         for (arch, numbers) in IOCTLS {
             for number in *numbers {
                 for request in
                     [0xc020_462a, 0x0020_002a, 0x8020_ff2a, 0xc010_4652, 0x4010_6f52, 0xc010_46d3, 0x0010_00d3]
                 {
-                    assert_eq!(fate(*arch, *number, request), libc::SECCOMP_RET_USER_NOTIF, "{request:#x}");
+                    assert_eq!(verdict(*arch, *number, request), libc::SECCOMP_RET_USER_NOTIF, "{request:#x}");
                 }
                 for request in [0xc020_462b, 0xc010_462a, 0xc021_462a, 0xc020_4652, 0xc010_4653, 0xc020_46d3, 0x5413, 0]
                 {
-                    assert_eq!(fate(*arch, *number, request), libc::SECCOMP_RET_ALLOW, "{request:#x}");
+                    assert_eq!(verdict(*arch, *number, request), libc::SECCOMP_RET_ALLOW, "{request:#x}");
                 }
-                assert_eq!(fate(*arch, number + 1, 0xc020_462a), libc::SECCOMP_RET_ALLOW);
+                assert_eq!(verdict(*arch, number + 1, 0xc020_462a), libc::SECCOMP_RET_ALLOW);
             }
-            assert_eq!(fate(arch ^ 0x100, numbers[0], 0xc020_462a), libc::SECCOMP_RET_ALLOW);
+            assert_eq!(verdict(arch ^ 0x100, numbers[0], 0xc020_462a), libc::SECCOMP_RET_ALLOW);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A thread and a stretch of memory, as the kernel reports them.
+//! A thread and a memory mapping, as the kernel reports them.
 //!
 //! Source: seccomp_unotify(2), proc_pid_maps(5).
 
@@ -7,9 +7,9 @@
 pub(crate) struct Tid(u32);
 
 impl Tid {
-    /// The one that a notification is about: a supervisor gets numbers of its own namespace.
-    pub(crate) fn of(taken: &libc::seccomp_notif) -> Tid {
-        Tid(taken.pid)
+    /// The caller of a notification. The kernel translates it to the supervisor's namespace.
+    pub(crate) fn of(notification: &libc::seccomp_notif) -> Tid {
+        Tid(notification.pid)
     }
 
     pub(crate) fn of_this_thread() -> Tid {
@@ -21,7 +21,7 @@ impl Tid {
     }
 }
 
-/// A stretch of memory and what may be done with it.
+/// A memory mapping and its protection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Mapping {
     pub(crate) start: u64,

@@ -1,13 +1,10 @@
-//! The engine's log lines on standard error.
-//!
-//! Owns that each line has its time, and that a log which cannot be written to ends nothing: containers wait for those who write here.
-//! Decides nothing.
+//! The engine's log lines on standard error, each with its time.
 
-/// Writes a line to standard error, if that takes it.
-macro_rules! say {
+/// Writes a line to standard error. Ignores errors: a full disk must not stop the supervisor.
+macro_rules! log {
     ($($words:tt)+) => {{
         use std::io::Write as _;
         let _ = writeln!(std::io::stderr(), "{}mpu: {}", mpu_host::time::of_line(), format_args!($($words)+));
     }};
 }
-pub(crate) use say;
+pub(crate) use log;

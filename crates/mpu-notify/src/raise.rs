@@ -1,8 +1,6 @@
-//! Raises and lowers the notify engine: sees that there is a supervisor of this version that takes containers, or that there is
-//! none.
+//! Starts and retires the notify engine: makes sure that a supervisor of this version takes containers, or that none does.
 //!
-//! Owns who starts it (systemd where that has the unit, else a keeper of our own) and the waiting. What a supervisor does, and
-//! whether it lives on while containers still need it, is its own business.
+//! systemd starts the supervisor if it has the unit, else our own keeper does.
 
 use super::CONTROL_SOCKET;
 use super::client;
@@ -24,56 +22,55 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// The unit that keeps a supervisor where systemd runs.
 pub const UNIT: &str = "mpu-notify.service";
-/// What a supervisor that systemd does not keep has to say.
+/// Log of a supervisor without systemd.
 pub const LOG: &str = "/run/mpu/notify/log";
-/// How long a supervisor may take to come up: it starts in milliseconds, but on a host that boots, everything else does, too.
-const PATIENCE: Duration = Duration::from_secs(30);
-/// How long one without containers may take to end.
-const END_PATIENCE: Duration = Duration::from_secs(5);
+/// Limit for a supervisor's start. It takes milliseconds, but much longer while the host boots.
+const TIMEOUT: Duration = Duration::from_secs(30);
+/// Limit for the end of a supervisor without containers.
+const END_TIMEOUT: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(20);
-/// The first kernel with all that is needed: 5.5 has `SECCOMP_USER_NOTIF_FLAG_CONTINUE`, 5.6 `pidfd_getfd(2)`; and
-/// from 5.9 on a listener tells when its last caller has gone.
+/// The first kernel with all that is needed: 5.5 has `SECCOMP_USER_NOTIF_FLAG_CONTINUE`, 5.6 `pidfd_getfd(2)`, and from 5.9 on a
+/// listener reports the end of its last process.
 const OLDEST_KERNEL: [i64; 2] = [5, 9];
 
-/// What the caller wants of it.
+/// Options of a start.
 #[derive(Debug, Clone, Default)]
 pub struct SupervisorOptions {
-    /// Let this version take over from another that is up.
+    /// Let this version take over from another running one.
     pub replace: bool,
-    /// With which releases of the driver.
+    /// Accepted releases of the driver.
     pub drivers: Drivers,
     /// Rules of the policy, for a supervisor that was retired.
     pub policy: String,
     /// The budget of one container, for a supervisor that was retired.
     pub cpu_percent: u32,
-    /// The executable that keeps the supervisor, if not this one.
+    /// The keeper's executable, if not this one.
     pub program: Option<PathBuf>,
 }
 
 #[derive(Debug)]
 pub enum Raised {
     Started(State),
-    /// One was retired, and takes containers again.
+    /// A retired one takes containers again.
     Resumed(State),
-    /// One of another version, which was this one, has made room.
+    /// One of another version, given here, has been replaced.
     Replaced(State, String),
     Already(State),
 }
 
-/// What became of one that was up.
+/// State of a running supervisor after [`lower`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lowered {
     Ended,
-    /// It ends with the last of so many containers, and lets their calls pass untouched until then.
+    /// It ends with the last of its containers. Until then their calls continue untranslated.
     Retired {
         containers: usize,
     },
 }
 
 impl Lowered {
-    /// What became of it, as half a sentence.
+    /// The end of a sentence about the supervisor.
     pub fn in_words(self) -> String {
         match self {
             Lowered::Ended => "has ended".to_string(),
@@ -84,19 +81,19 @@ impl Lowered {
     }
 }
 
-/// Why this host cannot have the engine; none if it can.
+/// Why this host cannot run the engine; none if it can.
 pub fn unfit(host: &Host) -> Option<NotifyError> {
     let lacks = |what: String| Some(NotifyError::NoListeners { source: io::Error::other(what) });
     let release = host.release().unwrap_or_default();
     if kernel_release::numbers(&release).get(..2) < Some(&OLDEST_KERNEL) {
         return lacks(format!("kernel {release} is older than 5.9"));
     }
-    // There from Linux 4.14 on where seccomp is (Documentation/userspace-api/seccomp_filter.rst, Sysctls).
+    // Exists from Linux 4.14 on if the kernel has seccomp (Documentation/userspace-api/seccomp_filter.rst, Sysctls).
     let actions = host.text("/proc/sys/kernel/seccomp/actions_avail").unwrap_or_default();
     if !actions.split_whitespace().any(|action| action == "user_notif") {
         return lacks("it has no action user_notif".to_string());
     }
-    // Documentation/admin-guide/LSM/Yama.rst: no process may attach, and until the next boot that stays so.
+    // Documentation/admin-guide/LSM/Yama.rst: no process may attach until the next boot.
     if host.text("/proc/sys/kernel/yama/ptrace_scope").as_deref() == Some("3") {
         return lacks("it lets no process read another's memory (kernel.yama.ptrace_scope = 3)".to_string());
     }
@@ -104,33 +101,33 @@ pub fn unfit(host: &Host) -> Option<NotifyError> {
 }
 
 pub fn raise(host: &Host, options: &SupervisorOptions, driver: Option<&Driver>) -> Result<Raised, NotifyError> {
-    let this = env!("CARGO_PKG_VERSION");
+    let this_version = env!("CARGO_PKG_VERSION");
     options.drivers.take(driver)?;
     match client::state(host)? {
         None => Ok(Raised::Started(start(host, options)?)),
-        Some(found) if found.version != this && !options.replace => {
-            Err(NotifyError::OtherVersion { up: found.version, this })
+        Some(state) if state.version != this_version && !options.replace => {
+            Err(NotifyError::OtherVersion { up: state.version, this: this_version })
         }
-        Some(found) if found.version != this => {
-            let was = found.version.clone();
-            Ok(Raised::Replaced(replace(host, options, found)?, was))
+        Some(state) if state.version != this_version => {
+            let old_version = state.version.clone();
+            Ok(Raised::Replaced(replace(host, options, state)?, old_version))
         }
-        Some(found) if is_retired(&found) => Ok(Raised::Resumed(resume(host, options)?)),
-        Some(found) => Ok(Raised::Already(found)),
+        Some(state) if is_retired(&state) => Ok(Raised::Resumed(resume(host, options)?)),
+        Some(state) => Ok(Raised::Already(state)),
     }
 }
 
-/// Tells the supervisor to go, if there is one.
+/// Retires the supervisor, if one runs.
 pub fn lower(host: &Host) -> Result<Option<Lowered>, NotifyError> {
-    let Some(found) = client::state(host)? else { return Ok(None) };
+    let Some(state) = client::state(host)? else { return Ok(None) };
     if !client::retire(host)? {
         return Ok(Some(Lowered::Ended));
     }
-    let mut containers = found.containers.len();
+    let mut containers = state.containers.len();
     let began = Instant::now();
-    // Without containers it ends by itself, once runtimes that knew its socket have had their time.
-    while began.elapsed() < END_PATIENCE {
-        match answering(host)? {
+    // Without containers it ends by itself, after a short wait for runtimes that are just starting a container.
+    while began.elapsed() < END_TIMEOUT {
+        match state_if_any(host)? {
             None => return Ok(Some(Lowered::Ended)),
             Some(state) if state.listeners > 0 => {
                 return Ok(Some(Lowered::Retired { containers: state.containers.len() }));
@@ -146,8 +143,8 @@ fn is_retired(state: &State) -> bool {
     state.state == Phase::Retired
 }
 
-/// The state, if one answers. One that ends while it is asked says nothing, and is none.
-fn answering(host: &Host) -> Result<Option<State>, NotifyError> {
+/// The state, if a supervisor answers. It may end during the request.
+fn state_if_any(host: &Host) -> Result<Option<State>, NotifyError> {
     match client::state(host) {
         Err(NotifyError::NoAnswer { .. }) => Ok(None),
         other => other,
@@ -157,21 +154,21 @@ fn answering(host: &Host) -> Result<Option<State>, NotifyError> {
 fn resume(host: &Host, options: &SupervisorOptions) -> Result<State, NotifyError> {
     match client::resume(host) {
         Ok(true) => {}
-        // Its last container has gone in between, and it with it.
+        // It has ended with its last container meanwhile.
         Ok(false) | Err(NotifyError::NoAnswer { .. }) => return start(host, options),
         Err(error) => return Err(error),
     }
     client::set_policy(host, &options.policy)?;
     client::set_cpu_percent(host, options.cpu_percent)?;
-    up(host, &mut || Ok(()), |state| !is_retired(state))
+    wait_until(host, &mut || Ok(()), |state| !is_retired(state))
 }
 
 fn replace(host: &Host, options: &SupervisorOptions, old: State) -> Result<State, NotifyError> {
-    let this = env!("CARGO_PKG_VERSION");
+    let this_version = env!("CARGO_PKG_VERSION");
     client::again(host)?;
-    let state = up(host, &mut || Ok(()), |state| state.pid != old.pid)?;
-    if state.version != this {
-        let message = format!("its keeper starts version {} again and not {this}", state.version);
+    let state = wait_until(host, &mut || Ok(()), |state| state.pid != old.pid)?;
+    if state.version != this_version {
+        let message = format!("its keeper started version {} again instead of {this_version}", state.version);
         return Err(NotifyError::Refused { message });
     }
     if is_retired(&state) {
@@ -189,32 +186,32 @@ fn start(host: &Host, options: &SupervisorOptions) -> Result<State, NotifyError>
     let _progress = Progress::of("waiting for the supervisor");
     if by_systemd {
         systemd::start(host, UNIT)?;
-        return up(host, &mut || Ok(()), |state| !is_retired(state));
+        return wait_until(host, &mut || Ok(()), |state| !is_retired(state));
     }
-    // One that lives starts a supervisor again that has died: two would serve some containers each.
+    // A living keeper restarts a dead supervisor. A second keeper would start a second supervisor.
     let mut keeper = None;
-    let mut lives = || match &mut keeper {
-        None if keeper::lives(host) => Ok(()),
+    let mut ensure_keeper = || match &mut keeper {
+        None if keeper::is_alive(host) => Ok(()),
         None => {
-            keeper = Some(keep(host, options)?);
+            keeper = Some(start_keeper(host, options)?);
             Ok(())
         }
-        Some(ours) => match ours.try_wait() {
-            // Another one was first.
-            Ok(Some(_)) if keeper::lives(host) => {
+        Some(child) => match child.try_wait() {
+            // Another keeper was first.
+            Ok(Some(_)) if keeper::is_alive(host) => {
                 keeper = None;
                 Ok(())
             }
             Ok(Some(status)) => Err(NotifyError::Start {
                 what: "the supervisor's keeper".to_string(),
-                source: io::Error::other(format!("it ended ({status}): {}", last_words(host))),
+                source: io::Error::other(format!("it ended ({status}): {}", last_log_line(host))),
             }),
             _ => Ok(()),
         },
     };
-    let raised = up(host, &mut lives, |state| !is_retired(state));
+    let raised = wait_until(host, &mut ensure_keeper, |state| !is_retired(state));
     if let (Err(_), Some(mut keeper)) = (&raised, keeper) {
-        // One that cannot come up is tried again and again by its keeper.
+        // Otherwise the keeper would try to start it for ever.
         let group = Pid::from_raw(keeper.id() as i32);
         let _ = group.map(|group| kill_process_group(group, Signal::KILL));
         let _ = keeper.kill();
@@ -229,7 +226,7 @@ pub fn systemd_has_unit(host: &Host) -> bool {
 }
 
 /// Starts a keeper that outlives us.
-fn keep(host: &Host, options: &SupervisorOptions) -> Result<Child, NotifyError> {
+fn start_keeper(host: &Host, options: &SupervisorOptions) -> Result<Child, NotifyError> {
     let failed = |source| NotifyError::Start { what: "the supervisor's keeper".to_string(), source };
     let program = options.program.clone().map_or_else(keeper::this_program, Ok).map_err(failed)?;
     let log = host.at(LOG);
@@ -244,8 +241,8 @@ fn keep(host: &Host, options: &SupervisorOptions) -> Result<Child, NotifyError> 
     command.stdout(log.try_clone().map_err(failed)?).stderr(log).spawn().map_err(failed)
 }
 
-/// What the keeper or its supervisor wrote last, and where the rest is.
-fn last_words(host: &Host) -> String {
+/// The last log line of the keeper or its supervisor, and the log's path.
+fn last_log_line(host: &Host) -> String {
     let log = fs::read_to_string(host.at(LOG)).unwrap_or_default();
     match log.lines().rev().map(str::trim).find(|line| !line.is_empty()) {
         Some(words) => format!("\"{words}\"; {LOG} has the rest"),
@@ -253,24 +250,24 @@ fn last_words(host: &Host) -> String {
     }
 }
 
-/// Waits for a supervisor that is as it should be.
-fn up(
+/// Waits for a supervisor in the expected state.
+fn wait_until(
     host: &Host,
-    lives: &mut dyn FnMut() -> Result<(), NotifyError>,
-    is_right: impl Fn(&State) -> bool,
+    ensure_keeper: &mut dyn FnMut() -> Result<(), NotifyError>,
+    is_expected: impl Fn(&State) -> bool,
 ) -> Result<State, NotifyError> {
     let began = Instant::now();
-    while began.elapsed() < PATIENCE {
-        if let Some(state) = answering(host)?.filter(&is_right) {
+    while began.elapsed() < TIMEOUT {
+        if let Some(state) = state_if_any(host)?.filter(&is_expected) {
             return Ok(state);
         }
-        lives()?;
+        ensure_keeper()?;
         std::thread::sleep(PAUSE);
     }
-    Err(NotifyError::NotUp { seconds: PATIENCE.as_secs() })
+    Err(NotifyError::NotUp { seconds: TIMEOUT.as_secs() })
 }
 
-/// Whether there is a socket that no process answers: its supervisor was killed, and its keeper, too.
+/// Whether the control socket exists and no process answers: supervisor and keeper were killed.
 pub fn is_stale(host: &Host) -> bool {
     fs::symlink_metadata(host.at(CONTROL_SOCKET)).is_ok() && matches!(client::state(host), Ok(None))
 }

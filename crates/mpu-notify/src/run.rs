@@ -1,7 +1,6 @@
-//! `mpu run`: one command in a PID namespace of its own, under a listener.
+//! `mpu run`: one command under a listener in a new PID namespace, with a small init as its PID 1.
 //!
-//! Owns the namespace, the small init that is its PID 1, and who answers: the host's supervisor if there is one, else this
-//! process for as long as the command runs. Knows nothing of containers.
+//! The host's supervisor answers the calls if it runs, else this process does while the command runs.
 
 use super::error::NotifyError;
 use super::{LISTENER_SOCKET, RETIRED};
@@ -31,22 +30,21 @@ use std::path::Path;
 use std::process::{Command, ExitStatus};
 use std::sync::Arc;
 
-/// The child's end of the conversation. Far from the descriptors that the caller gives to the command.
+/// Descriptor of the child's end of the socket pair. High, because the user may pass low ones to the command.
 pub(crate) const SOCKET: i32 = 250;
-/// What the parent sends once a supervisor answers the listener.
-pub(crate) const ATTENDED: u8 = b'a';
-/// Exit codes of `env`, `chroot` and `docker run`: we failed, the command cannot be executed, it is not there.
+/// The parent sends this once a supervisor answers the listener.
+pub(crate) const SUPERVISED: u8 = b'a';
+/// Exit codes of `env`, `chroot` and `docker run`: own failure, command not executable, command not found.
 const FAILED: u8 = 125;
 const NOT_EXECUTABLE: u8 = 126;
 const NOT_FOUND: u8 = 127;
-/// Signals that reach the command when they are sent to one of us.
+/// Signals that this process and its init forward to the command.
 const FORWARDED: [i32; 6] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2];
 
-/// The exit code for a failure of our own.
+/// The exit code if `mpu run` itself fails.
 pub const OWN_FAILURE: u8 = FAILED;
 
-/// Runs a command; its exit code, or 128 and the signal that ended it. `program` is the executable whose [`init`] is reached by
-/// `arguments` and the command after them.
+/// Runs a command. Returns its exit code, or 128 plus the signal that ended it. `program` with `arguments` and the command calls [`init`].
 pub fn run(host: &Host, program: &Path, arguments: &[&str], command: &[OsString]) -> Result<u8, NotifyError> {
     if !host.has_capability(CAP_SYS_ADMIN) {
         return Err(NotifyError::NotRoot);
@@ -55,30 +53,30 @@ pub fn run(host: &Host, program: &Path, arguments: &[&str], command: &[OsString]
         return Err(NotifyError::NotOnHost);
     }
     let failed = |source| NotifyError::Start { what: "the command".to_string(), source };
-    // Before the child, so that no signal is lost in between.
+    // Before the child starts, so that no signal is lost.
     let mut signals = SignalsInfo::<WithOrigin>::new(FORWARDED).map_err(failed)?;
-    let (ours, theirs) = UnixStream::pair().map_err(failed)?;
+    let (own_end, child_end) = UnixStream::pair().map_err(failed)?;
     let mut init = Command::new(program);
     init.args(arguments).args(command);
-    init.fd_mappings(vec![FdMapping { parent_fd: theirs.into(), child_fd: SOCKET }])
+    init.fd_mappings(vec![FdMapping { parent_fd: child_end.into(), child_fd: SOCKET }])
         .map_err(|error| failed(io::Error::other(error)))?;
-    let (born, birth) = std::sync::mpsc::channel();
-    // The thread's children are born in the new namespace, so it is one that has no others; and it stays, because a child gets a signal
-    // at the death of the thread that made it.
-    let waiting = std::thread::spawn(move || {
+    let (pid_sender, pid_receiver) = std::sync::mpsc::channel();
+    // A thread of its own, because all its later children are in the new namespace. It waits, because its end would signal the child
+    // (PR_SET_PDEATHSIG).
+    let waiter = std::thread::spawn(move || {
         let child = mpu_host::own::unshare_pid_namespace_of_children().and_then(|()| init.spawn());
-        // Ours of the socket goes with the command: only the child has it then.
+        // Closes our copy of the child's end of the socket.
         drop(init);
         let mut child = child.map_err(|source| NotifyError::Namespace { source })?;
-        let _ = born.send(Pid::from_child(&child));
+        let _ = pid_sender.send(Pid::from_child(&child));
         child.wait().map_err(|source| NotifyError::Start { what: "the command".to_string(), source })
     });
-    let wait = || waiting.join().unwrap_or_else(|_| Err(failed(io::Error::other("the thread that waits failed"))));
-    let Ok(pid) = birth.recv() else {
+    let wait = || waiter.join().unwrap_or_else(|_| Err(failed(io::Error::other("the thread that waits failed"))));
+    let Ok(pid) = pid_receiver.recv() else {
         return Ok(code_of(wait()?));
     };
-    let supervised = match attend(host, &ours) {
-        Ok(supervised) => supervised,
+    let registry = match supervise(host, &own_end) {
+        Ok(registry) => registry,
         Err(error) => {
             let _ = kill_process(pid, Signal::KILL);
             wait()?;
@@ -87,37 +85,37 @@ pub fn run(host: &Host, program: &Path, arguments: &[&str], command: &[OsString]
     };
     std::thread::spawn(move || forward(&mut signals, pid));
     let status = wait()?;
-    drop(supervised);
+    drop(registry);
     Ok(code_of(status))
 }
 
-/// Takes the child's listener and gives it to a supervisor.
-fn attend(host: &Host, child: &UnixStream) -> Result<Option<Arc<Registry>>, NotifyError> {
+/// Receives the child's listener. Without a supervisor, this process answers it.
+fn supervise(host: &Host, child: &UnixStream) -> Result<Option<Arc<Registry>>, NotifyError> {
     let failed = |source| NotifyError::Start { what: "the command".to_string(), source };
-    let Some(handed) = message::receive(child.as_fd()).map_err(failed)? else {
-        return Err(failed(io::Error::other("it ended before it was under a listener")));
+    let Some(new) = message::receive(child.as_fd()).map_err(failed)? else {
+        return Err(failed(io::Error::other("it ended before its listener was installed")));
     };
-    let registry = match hand_over(host, handed.listener.as_fd()) {
+    let registry = match hand_over(host, new.listener.as_fd()) {
         Ok(true) => None,
         Ok(false) | Err(_) => {
-            // The command has begun already, with the limits that it was given.
+            // The init has started already, with the limits of the user.
             crate::supervisor::daemon::raise_limits();
             let config = Config::of(host)?;
             let (rules, budget) = (rules::compile(&config), config.notify_cpu_percent);
             let setting = Setting::new(Lookup::of_this_kernel(), &rules, budget).map_err(failed)?;
             let registry = Registry::of_this_process(Arc::new(setting)).map_err(failed)?;
-            registry.adopt(handed.listener, &handed.container).map_err(failed)?;
-            if registry.attend_late() {
+            registry.add(new.listener, &new.container).map_err(failed)?;
+            if registry.start_waiting() {
                 return Err(failed(io::Error::from_raw_os_error(libc::EAGAIN)));
             }
             Some(registry)
         }
     };
-    (&*child).write_all(&[ATTENDED]).map_err(failed)?;
+    (&*child).write_all(&[SUPERVISED]).map_err(failed)?;
     Ok(registry)
 }
 
-/// Gives a listener to the host's supervisor, as an OCI runtime does; false if there is none.
+/// Sends a listener to the host's supervisor, as an OCI runtime does; false if none takes listeners.
 pub fn hand_over(host: &Host, listener: BorrowedFd<'_>) -> io::Result<bool> {
     if host.at(RETIRED).exists() {
         return Ok(false);
@@ -142,8 +140,7 @@ fn send(stream: &UnixStream, listener: BorrowedFd<'_>) -> io::Result<()> {
     Ok(())
 }
 
-/// Comes under the host's supervisor and becomes the command, in the namespaces that this process has or that the command enters.
-/// Returns only with what is in the way.
+/// Executes the command under the host's supervisor, in this process's namespaces. Returns only an error.
 pub fn join(host: &Host, command: &[OsString]) -> NotifyError {
     use std::os::unix::process::CommandExt;
     let failed = |source| NotifyError::Start { what: "the command".to_string(), source };
@@ -162,23 +159,22 @@ pub fn join(host: &Host, command: &[OsString]) -> NotifyError {
     failed(Command::new(name).args(arguments).exec())
 }
 
-/// Puts this process, and what it starts from now on, under a listener that the process at the other end of `stream` sees to.
-/// Returns once that one says so.
-pub fn come_under(stream: &mut UnixStream) -> io::Result<()> {
+/// Installs the filter on this process and its future children, and sends the listener through `stream`. Returns once a supervisor answers it.
+pub fn install_filter(stream: &mut UnixStream) -> io::Result<()> {
     let listener = filter::listen()?;
     send(stream, listener.as_fd())?;
     drop(listener);
     let mut word = [0];
     stream.read_exact(&mut word)?;
-    if word != [ATTENDED] {
+    if word != [SUPERVISED] {
         return Err(io::ErrorKind::InvalidData.into());
     }
     Ok(())
 }
 
-/// The namespace's PID 1: `/proc` of its own, the filter, the command, and the orphans that it reaps. Ends with the command's code.
+/// The namespace's PID 1: mounts `/proc`, installs the filter, runs the command and reaps orphans. Returns the command's exit code.
 pub fn init(command: &[OsString]) -> u8 {
-    match under_filter(command) {
+    match run_filtered(command) {
         Ok(code) => code,
         Err(error) => {
             eprintln!("mpu: cannot start the command: {error}");
@@ -187,12 +183,13 @@ pub fn init(command: &[OsString]) -> u8 {
     }
 }
 
-fn under_filter(command: &[OsString]) -> io::Result<u8> {
-    own_proc()?;
+fn run_filtered(command: &[OsString]) -> io::Result<u8> {
+    mount_proc()?;
     let mut stream = UnixStream::from(super::sys::inherited(SOCKET));
     let mut signals = SignalsInfo::<WithOrigin>::new(FORWARDED)?;
-    come_under(&mut stream)?;
-    // Not before: the signal comes when the thread that made us ends (PR_SET_PDEATHSIG(2const)), which it has by now.
+    install_filter(&mut stream)?;
+    // The signal comes when the thread that started this process ends (PR_SET_PDEATHSIG(2const)). If it ended before this, no signal
+    // comes, but the socket has hung up.
     set_parent_process_death_signal(Some(Signal::KILL))?;
     if has_hung_up(&stream) {
         return Err(io::ErrorKind::BrokenPipe.into());
@@ -217,15 +214,15 @@ fn has_hung_up(stream: &UnixStream) -> bool {
     poll(&mut polled, Some(&now)).is_ok_and(|_| !polled[0].revents().is_empty())
 }
 
-/// Mounts the namespace's own `/proc` where no other namespace sees it.
-fn own_proc() -> io::Result<()> {
+/// Mounts the namespace's `/proc` in a new mount namespace.
+fn mount_proc() -> io::Result<()> {
     super::sys::unshare_mounts()?;
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
     Ok(mount("proc", "/proc", "proc", flags, None)?)
 }
 
-/// Waits for everybody, as PID 1 must; returns with the command.
+/// Reaps all children, as PID 1 must, until the command ends.
 fn reap(command: Pid) -> io::Result<u8> {
     loop {
         match wait(WaitOptions::empty()) {
@@ -238,7 +235,7 @@ fn reap(command: Pid) -> io::Result<u8> {
     }
 }
 
-/// Signals that a process sent. Those of a terminal reach the command by themselves: it is in the same group.
+/// Forwards signals from processes. Signals from a terminal reach the command directly: it is in the same process group.
 fn forward(signals: &mut SignalsInfo<WithOrigin>, to: Pid) {
     for origin in signals.forever().filter(|origin| origin.process.is_some()) {
         if let Some(signal) = Signal::from_named_raw(origin.signal) {

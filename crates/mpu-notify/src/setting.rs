@@ -1,18 +1,16 @@
-//! What every thread of a supervisor goes by.
-//!
-//! Owns what root can change while it runs: the rules, the budget, and that it is retired.
+//! Settings shared by all threads of a supervisor. Root can change rules, budget and the retired state while it runs.
 
 use crate::caller::namespace::Namespace;
 use crate::caller::numbers::Lookup;
 use crate::caller::proc_folder::field;
-use crate::caller::process::Everybody;
-use crate::caller::rights::Own;
+use crate::caller::process::SharedProcesses;
+use crate::caller::rights::OwnRights;
 use crate::caller::rules::Rules;
 use crate::caller::thread::own_user_namespace;
 use crate::caller::threads::Threads;
 use crate::counters::Counters;
 use crate::filter::NATIVE;
-use crate::log::say;
+use crate::log::log;
 use crate::sys::{self, seccomp_data};
 use mpu_core::HostPid;
 use mpu_core::policy::BadRule;
@@ -26,24 +24,24 @@ pub struct Setting {
     pub(crate) host: Namespace,
     pub(crate) pid: HostPid,
     pub(crate) threads: Threads,
-    /// Processes that are held for all containers.
-    pub(crate) held: Everybody,
-    pub(crate) host_users: ((u64, u64), OwnedFd),
-    pub(crate) own: Own,
+    /// Processes in the caches of all containers.
+    pub(crate) processes: SharedProcesses,
+    pub(crate) user_namespace: ((u64, u64), OwnedFd),
+    pub(crate) own: OwnRights,
     takes_x32: bool,
     rules: RwLock<Arc<Rules>>,
-    /// Processor time that one container may have of us, in percent of one processor; 0 is no limit.
+    /// One container's processor time, in percent of one processor; 0 is no limit.
     pub(crate) budget: AtomicU32,
-    /// Nothing is translated any more.
+    /// All calls continue untranslated.
     pub(crate) retired: AtomicBool,
     pub(crate) counters: Counters,
 }
 
 impl Setting {
-    /// That of this host and of this process, which must be root in the host's PID namespace.
+    /// Settings of this process, which must be root in the host's PID namespace.
     pub fn new(lookup: Lookup, rules: &str, budget: u32) -> io::Result<Setting> {
         let rules = Rules::read(rules).unwrap_or_else(|bad| {
-            say!("line {} of the policy is no rule: everybody sees its own processes only", bad.line);
+            log!("line {} of the policy is no rule: each container sees its own processes only", bad.line);
             Rules::none()
         });
         Ok(Setting {
@@ -51,9 +49,9 @@ impl Setting {
             host: Namespace::own()?,
             pid: HostPid::new(std::process::id()).ok_or(io::ErrorKind::InvalidData)?,
             threads: Threads::default(),
-            held: Everybody::default(),
-            host_users: own_user_namespace()?,
-            own: Own::of_now()?,
+            processes: SharedProcesses::default(),
+            user_namespace: own_user_namespace()?,
+            own: OwnRights::of_now()?,
             takes_x32: takes_x32(),
             rules: RwLock::new(Arc::new(rules)),
             budget: AtomicU32::new(budget),
@@ -62,12 +60,12 @@ impl Setting {
         })
     }
 
-    /// Whether the kernel wakes those who wait for a caller when the last one has gone: Linux 6.11, as namespaces that can be asked.
-    pub(crate) fn wakes_takers(&self) -> bool {
+    /// Whether the end of a listener's last process wakes NOTIF_RECV: from Linux 6.11 on, like the ioctls of [`Lookup::Kernel`].
+    pub(crate) fn wakes_receivers(&self) -> bool {
         self.lookup == Lookup::Kernel
     }
 
-    /// Whether the kernel has no such system call, though a filter comes before it looks.
+    /// Whether the kernel does not support this x32 call. The filter runs before the kernel checks that.
     pub(crate) fn kernel_lacks(&self, call: &seccomp_data) -> bool {
         call.arch == NATIVE && call.nr & sys::X32 != 0 && !self.takes_x32
     }
@@ -80,7 +78,7 @@ impl Setting {
         self.rules.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Those of now stay if one of these is none.
+    /// Keeps the current rules if one of the new ones is malformed.
     pub(crate) fn set_rules(&self, rules: &str) -> Result<(), BadRule> {
         let rules = Arc::new(Rules::read(rules)?);
         *self.rules.write().unwrap_or_else(PoisonError::into_inner) = rules;
@@ -88,14 +86,15 @@ impl Setting {
     }
 }
 
-/// Whether the kernel takes system calls of the x32 kind, as far as that can be known: the unit's `SystemCallArchitectures=` kills their callers.
-/// Where it cannot, a call of that kind is taken for one.
+/// Whether the kernel supports x32 system calls, or may. A process under a filter cannot test it: the unit's `SystemCallArchitectures=`
+/// kills callers of x32.
 fn takes_x32() -> bool {
     let is_filtered = |status: &str| field(status, "Seccomp") != Some("0");
     match std::fs::read_to_string("/proc/self/status") {
         Ok(status) if !is_filtered(&status) => sys::takes_x32(),
-        // Debian's kernels tell (`syscall.x32`).
-        _ => std::fs::read_to_string("/sys/module/syscall/parameters/x32").map_or(true, |told| told.trim() != "N"),
+        // Debian's kernels have the parameter `syscall.x32`.
+        _ => std::fs::read_to_string("/sys/module/syscall/parameters/x32")
+            .map_or(true, |parameter| parameter.trim() != "N"),
     }
 }
 

@@ -1,7 +1,5 @@
-//! The system calls of the notify engine that no safe wrapper covers.
-//!
-//! Owns this engine's unsafe: the listener's requests, memory of a caller, namespaces' numbers, and memory of our own that a
-//! driver cannot be made to write past. Decides nothing.
+//! System calls without a safe wrapper, and the unsafe code of this crate: ioctls of listeners and namespaces, memory of callers,
+//! and our own memory that the driver cannot write beyond.
 //!
 //! Outside truth: Linux `include/uapi/linux/seccomp.h` and `nsfs.h`; seccomp_unotify(2), ioctl_ns(2).
 #![allow(unsafe_code)]
@@ -55,39 +53,39 @@ fn done(result: libc::c_int) -> io::Result<libc::c_int> {
     Ok(result)
 }
 
-/// Puts a filter on this thread and on what it will start, and returns the listener for its notifications.
+/// Installs a filter on this thread and its future children, and returns the listener.
 pub(crate) fn listen(filter: &[sock_filter], flags: libc::c_ulong) -> io::Result<OwnedFd> {
     let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_ptr().cast_mut() };
     let flags = flags | libc::SECCOMP_FILTER_FLAG_NEW_LISTENER;
     // SAFETY: the kernel reads `len` instructions behind a pointer that outlives the call, and writes nothing.
-    let made = unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, &raw const program) };
-    let made = done(made as libc::c_int)?;
+    let fd = unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, &raw const program) };
+    let fd = done(fd as libc::c_int)?;
     // SAFETY: the kernel has just made this descriptor for us alone.
-    Ok(unsafe { OwnedFd::from_raw_fd(made) })
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Takes the next notification into `place`, which must be all zero. Waits for one if there is none.
+/// Receives the next notification into `notification`, which must be all zero. Waits for one if there is none.
 ///
-/// The kernel writes it before it counts as taken for anybody who can see the memory of `place`: a process that is killed right
-/// after has left there what has to be answered.
-pub(crate) fn receive(listener: BorrowedFd<'_>, place: &mut seccomp_notif) -> io::Result<()> {
-    // SAFETY: the kernel writes one `struct seccomp_notif`, which `place` is.
-    done(unsafe { libc::ioctl(listener.as_raw_fd(), NOTIF_RECV, ptr::from_mut(place)) }).map(|_| ())
+/// The kernel writes shared memory before the notification counts as received. If this process is killed right after, its successor
+/// finds the notification there.
+pub(crate) fn receive(listener: BorrowedFd<'_>, notification: &mut seccomp_notif) -> io::Result<()> {
+    // SAFETY: the kernel writes one `struct seccomp_notif`, which `notification` is.
+    done(unsafe { libc::ioctl(listener.as_raw_fd(), NOTIF_RECV, ptr::from_mut(notification)) }).map(|_| ())
 }
 
-/// What the caller's system call comes to.
+/// The end of the caller's system call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Answer {
-    /// The kernel goes on with it as if there were no filter.
-    GoOn,
+    /// The kernel executes it as if there were no filter.
+    Continue,
     /// It returns this number, or fails with this `errno`.
     Returned(Result<i32, i32>),
 }
 
-/// Answers a notification. Fails with `ENOENT` when the caller is gone or was interrupted.
+/// Answers a notification. Fails with `ENOENT` if the caller is gone or was interrupted.
 pub(crate) fn answer(listener: BorrowedFd<'_>, id: u64, answer: Answer) -> io::Result<()> {
     let (val, error, flags) = match answer {
-        Answer::GoOn => (0, 0, libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE as u32),
+        Answer::Continue => (0, 0, libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE as u32),
         Answer::Returned(Ok(value)) => (i64::from(value), 0, 0),
         Answer::Returned(Err(errno)) => (0, -errno, 0),
     };
@@ -96,24 +94,23 @@ pub(crate) fn answer(listener: BorrowedFd<'_>, id: u64, answer: Answer) -> io::R
     done(unsafe { libc::ioctl(listener.as_raw_fd(), NOTIF_SEND, &raw mut reply) }).map(|_| ())
 }
 
-/// Whether the caller still waits for the answer, hence its numbers are still its own.
-pub(crate) fn still_waits(listener: BorrowedFd<'_>, id: u64) -> bool {
+/// Whether the caller still waits for the answer, so its TID was not reused.
+pub(crate) fn is_waiting(listener: BorrowedFd<'_>, id: u64) -> bool {
     // SAFETY: the kernel reads one u64.
     done(unsafe { libc::ioctl(listener.as_raw_fd(), NOTIF_ID_VALID, &raw const id) }).is_ok()
 }
 
-/// Asks the kernel to run supervisor and caller on one CPU; kernels before 6.6 refuse, and are slower for it.
-pub(crate) fn wake_in_turn(listener: BorrowedFd<'_>) {
+/// Lets the kernel run supervisor and caller on one CPU, which is faster. Kernels before 6.6 refuse.
+pub(crate) fn set_sync_wakeup(listener: BorrowedFd<'_>) {
     // SAFETY: the request takes a flag word by value.
     unsafe { libc::ioctl(listener.as_raw_fd(), NOTIF_SET_FLAGS, SYNC_WAKE_UP) };
 }
 
-/// Reads a caller's memory: as many bytes as can be read from `address` on.
+/// Reads a caller's memory from `address` on; returns the number of bytes read.
 pub(crate) fn peek(tid: Tid, address: u64, bytes: &mut [u8]) -> io::Result<usize> {
     let here = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
     let there = libc::iovec { iov_base: ptr::without_provenance_mut(address as usize), iov_len: bytes.len() };
-    // SAFETY: the kernel writes at most `iov_len` bytes to a slice that we hold mutably; the address in the caller is looked at
-    // by the kernel, never by us.
+    // SAFETY: the kernel writes at most `iov_len` bytes to a slice that we borrow mutably; only the kernel uses the caller's address.
     let read = unsafe { libc::process_vm_readv(tid.get() as libc::pid_t, &raw const here, 1, &raw const there, 1, 0) };
     usize::try_from(read).map_err(|_| io::Error::last_os_error())
 }
@@ -143,7 +140,7 @@ const PROCMAP_QUERY: libc::c_ulong = 0xc000_6611 | (size_of::<ProcmapQuery>() as
 const VMA_READABLE: u64 = 1;
 const VMA_WRITABLE: u64 = 2;
 
-/// What of a program's memory an address lies in, by an open `/proc/TID/maps`. `ENOTTY` before Linux 6.11.
+/// The mapping of an address, by an open `/proc/TID/maps`. `ENOTTY` before Linux 6.11.
 pub(crate) fn mapping(maps: BorrowedFd<'_>, address: u64) -> io::Result<Option<Mapping>> {
     let mut query = ProcmapQuery { size: size_of::<ProcmapQuery>() as u64, query_addr: address, ..Default::default() };
     // SAFETY: the kernel reads and writes one `struct procmap_query`, which is as long as it says; it asks for no name.
@@ -159,7 +156,7 @@ pub(crate) fn mapping(maps: BorrowedFd<'_>, address: u64) -> io::Result<Option<M
     }
 }
 
-/// `struct pidfd_info` of linux/pidfd.h as Linux 6.13 has it; later ones are longer, and take this one.
+/// `struct pidfd_info` of linux/pidfd.h in Linux 6.13; later kernels accept this shorter one.
 #[repr(C)]
 #[derive(Default)]
 struct PidfdInfo {
@@ -177,7 +174,7 @@ const PIDFD_GET_INFO: libc::c_ulong = 0xc000_ff0b | (size_of::<PidfdInfo>() as l
 /// `PIDFD_INFO_PID | PIDFD_INFO_CREDS`.
 const PID_AND_CREDS: u64 = 3;
 
-/// Numbers and users of a process or thread that has not been waited for.
+/// PIDs and users of a process or thread that has not been waited for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Info {
     pub(crate) pid: u32,
@@ -186,16 +183,16 @@ pub(crate) struct Info {
     pub(crate) ids: [u32; 8],
 }
 
-/// What the kernel says of the thread behind a descriptor; none before Linux 6.13, and when it is no more.
+/// Facts of a pidfd's thread; none before Linux 6.13, and after its end.
 pub(crate) fn info(pidfd: BorrowedFd<'_>) -> Option<Info> {
     let mut info = PidfdInfo { mask: PID_AND_CREDS, ..Default::default() };
     // SAFETY: the kernel reads and writes one `struct pidfd_info`, as long as the request's number says.
     done(unsafe { libc::ioctl(pidfd.as_raw_fd(), PIDFD_GET_INFO, &raw mut info) }).ok()?;
-    let told = info.mask & PID_AND_CREDS == PID_AND_CREDS;
-    told.then_some(Info { pid: info.pid, tgid: info.tgid, ids: info.ids })
+    let is_complete = info.mask & PID_AND_CREDS == PID_AND_CREDS;
+    is_complete.then_some(Info { pid: info.pid, tgid: info.tgid, ids: info.ids })
 }
 
-/// The namespace above this one.
+/// The parent of a PID namespace.
 pub(crate) fn parent(namespace: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     // SAFETY: the request takes no argument.
     let fd = done(unsafe { libc::ioctl(namespace.as_raw_fd(), NS_GET_PARENT) })?;
@@ -208,23 +205,22 @@ fn number(namespace: BorrowedFd<'_>, request: libc::c_ulong, number: u32) -> io:
     done(unsafe { libc::ioctl(namespace.as_raw_fd(), request, libc::c_ulong::from(number)) }).map(|n| n as u32)
 }
 
-/// The number in `namespace` of a process of ours; `ESRCH` if it has none there, or if this is only a thread's number. `ENOTTY`
-/// before Linux 6.11.
+/// The PID in `namespace` of a process of our namespace; `ESRCH` if it has none there, or if `pid` is a thread's. `ENOTTY` before
+/// Linux 6.11.
 pub(crate) fn view_of(namespace: BorrowedFd<'_>, pid: HostPid) -> io::Result<Option<ViewPid>> {
     let process = number(namespace, NS_GET_TGID_IN_PIDNS, pid.get())?;
     let thread = number(namespace, NS_GET_PID_IN_PIDNS, pid.get())?;
     Ok(ViewPid::new(process).filter(|_| process == thread))
 }
 
-/// Our number of a process of `namespace`, with the same errors.
+/// The PID in our namespace of a process of `namespace`, with the same errors.
 pub(crate) fn host_of(namespace: BorrowedFd<'_>, pid: ViewPid) -> io::Result<Option<HostPid>> {
     let process = number(namespace, NS_GET_TGID_FROM_PIDNS, pid.get())?;
     let thread = number(namespace, NS_GET_PID_FROM_PIDNS, pid.get())?;
     Ok(HostPid::new(process).filter(|_| process == thread))
 }
 
-/// Asks the driver. The address and size of the parameters are put into `block` here; a pointer in them is null or that of `inner`,
-/// as the caller of this function sees to.
+/// Issues a control. Writes the address and size of the parameters into `block`. A pointer in them must be null or point to `inner`.
 pub(crate) fn rm_control(
     driver: BorrowedFd<'_>,
     block: &mut [u8; 32],
@@ -234,43 +230,43 @@ pub(crate) fn rm_control(
 ) -> io::Result<i32> {
     block[16..24].copy_from_slice(&params.address().to_ne_bytes());
     block[24..28].copy_from_slice(&(size.min(FENCED) as u32).to_ne_bytes());
-    // SAFETY: the request's number says 32 bytes, which `block` is. The parameters and what they point to lie in memory that we hold
-    // mutably; whatever length a caller made the driver believe in, it meets a page there that cannot be written.
+    // SAFETY: the request's size is 32 bytes, which `block` is. The parameters and their pointers' targets are memory that we borrow
+    // mutably. A driver that uses a longer length reaches a page that cannot be written.
     done(unsafe { libc::ioctl(driver.as_raw_fd(), RM_CONTROL, block.as_mut_ptr()) })
 }
 
-/// Asks the driver with parameters in memory that no process can read or write; how many bytes there are says `block`. Address 0 stays: the
-/// driver has an answer of its own to that (rmapi/control.c, 515.43.04 to 580.95.05).
+/// Issues a control with parameters at an inaccessible address, of the size in `block`. Address 0 stays: the driver has its own error
+/// for it (rmapi/control.c, 515.43.04 to 580.95.05).
 pub(crate) fn rm_control_unreadable(driver: BorrowedFd<'_>, block: &mut [u8; 32], fenced: &Fenced) -> io::Result<i32> {
     if block[16..24] != [0; 8] {
         block[16..24].copy_from_slice(&(fenced.address() + FENCED as u64).to_ne_bytes());
     }
-    // SAFETY: the request's number says 32 bytes, which `block` is. The parameters begin at a page that is mapped for nothing and is ours, or
-    // at address 0, where nothing is: the first byte that the driver copies from there or to there fails.
+    // SAFETY: the request's size is 32 bytes, which `block` is. The parameters begin at our PROT_NONE page, or at address 0, where nothing
+    // is mapped: the driver's copy fails at its first byte.
     done(unsafe { libc::ioctl(driver.as_raw_fd(), RM_CONTROL, block.as_mut_ptr()) })
 }
 
-/// Fetches an event of this open file into the last bytes of `fenced`, as many as releases are known to have. A driver whose events are longer
-/// meets the page that cannot be written, and says that the address is wrong. The address is put into `block` here.
+/// Fetches an event of this open file into the last bytes of `fenced`, and writes the address into `block`. A driver with longer events
+/// reaches the page that cannot be written, and returns the status of an invalid address.
 pub(crate) fn rm_event(driver: BorrowedFd<'_>, block: &mut [u8; 16], fenced: &mut Fenced) -> io::Result<i32> {
     let event = fenced.last(mpu_abi::event::SIZE);
     event.fill(0);
     block[..8].copy_from_slice(&(event.as_ptr() as u64).to_ne_bytes());
-    // SAFETY: the request's number says 16 bytes, which `block` is. The event goes to memory that we hold mutably and that ends at a page which
-    // cannot be written.
+    // SAFETY: the request's size is 16 bytes, which `block` is. The event goes to memory that we borrow mutably and that ends at a page
+    // that cannot be written.
     done(unsafe { libc::ioctl(driver.as_raw_fd(), RM_GET_EVENT_DATA, block.as_mut_ptr()) })
 }
 
-/// Set in the number of a system call of the x32 kind (`__X32_SYSCALL_BIT`, arch/x86/include/uapi/asm/unistd.h).
+/// Set in the number of an x32 system call (`__X32_SYSCALL_BIT`, arch/x86/include/uapi/asm/unistd.h).
 pub(crate) const X32: libc::c_int = 0x4000_0000;
 
-/// Whether the kernel takes system calls of the x32 kind from this process. No filter may be on it: it could be one that kills for them.
+/// Whether the kernel supports x32 system calls. The process must have no filter, which could kill it for the attempt.
 pub(crate) fn takes_x32() -> bool {
     // SAFETY: getpid(2) takes no argument and touches no memory, by whichever number it is called.
     unsafe { libc::syscall(libc::c_long::from(X32) | libc::SYS_getpid) >= 0 }
 }
 
-/// Processor time of a thread of this process. The caller makes sure that it lives.
+/// Processor time of a living thread of this process.
 pub(crate) fn thread_time(tid: Tid) -> io::Result<Duration> {
     // CPUCLOCK_PERTHREAD_MASK and CPUCLOCK_SCHED below the number's complement: MAKE_THREAD_CPUCLOCK of posix-timers_types.h.
     let clock = (!(tid.get() as libc::clockid_t)) << 3 | 4 | 2;
@@ -280,7 +276,7 @@ pub(crate) fn thread_time(tid: Tid) -> io::Result<Duration> {
     Ok(Duration::new(time.tv_sec as u64, time.tv_nsec as u32))
 }
 
-/// Pages that this thread's touch brought into its own memory or another process's.
+/// Page faults that this thread caused in its own memory and other processes'.
 pub(crate) fn own_faults() -> u64 {
     // SAFETY: a `struct rusage` is numbers only, all of which may be 0.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
@@ -295,17 +291,17 @@ pub(crate) fn unshare_mounts() -> io::Result<()> {
     done(unsafe { libc::unshare(libc::CLONE_NEWNS) }).map(|_| ())
 }
 
-/// A descriptor that was ours when this process began, and that has no other owner here: our parent passed it to us.
+/// A descriptor that this process inherited from its parent and that has no other owner here.
 pub(crate) fn inherited(number: std::os::fd::RawFd) -> OwnedFd {
-    // SAFETY: sd_listen_fds(3): descriptors from 3 on were put there for this process; it asks for them once.
+    // SAFETY: sd_listen_fds(3): the parent passed descriptors from 3 on to this process, which takes each once.
     unsafe { OwnedFd::from_raw_fd(number) }
 }
 
-/// Bytes of a [`Fenced`]: the most that the driver copies at once (`RMAPI_PARAM_COPY_MAX_PARAMS_SIZE`, param_copy.h), so that it
-/// refuses by itself whatever would not fit. Only what is used of it is memory.
+/// Size of a [`Fenced`] in bytes: the driver's limit for one copy (`RMAPI_PARAM_COPY_MAX_PARAMS_SIZE`, param_copy.h), so it refuses
+/// anything longer. Only used pages take memory.
 pub(crate) const FENCED: usize = 1 << 20;
 
-/// Memory for the driver to write to, followed by as much that cannot be written.
+/// Memory for the driver, followed by the same size of inaccessible memory.
 pub(crate) struct Fenced {
     base: *mut u8,
 }
@@ -314,7 +310,7 @@ pub(crate) struct Fenced {
 unsafe impl Send for Fenced {}
 
 impl Fenced {
-    /// Takes the memory, which costs nothing before it is used.
+    /// Maps the memory, which uses no pages before its first access.
     pub(crate) fn new() -> io::Result<Fenced> {
         let private = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         // SAFETY: a new mapping at a place of the kernel's choice touches nothing that exists.
@@ -328,14 +324,14 @@ impl Fenced {
         Ok(fenced)
     }
 
-    /// Where the driver finds it.
+    /// The address for the driver.
     pub(crate) fn address(&self) -> u64 {
         self.base as u64
     }
 
     /// The first `len` bytes, or all of them if there are fewer.
     pub(crate) fn bytes(&mut self, len: usize) -> &mut [u8] {
-        // SAFETY: so many bytes are mapped readable and writable, began as zeros, and are borrowed through us alone.
+        // SAFETY: these bytes are mapped readable and writable, were zero at first, and are borrowed through `self` only.
         unsafe { std::slice::from_raw_parts_mut(self.base, len.min(FENCED)) }
     }
 
@@ -354,7 +350,7 @@ impl Drop for Fenced {
     }
 }
 
-/// Numbers in shared memory, for as long as this process lives. The file is at least that long, and no process makes it shorter.
+/// Maps numbers in a file for the process's life. The file must be long enough, and no process may shorten it.
 pub(crate) fn shared_numbers(file: &File, count: usize) -> io::Result<&'static [AtomicU64]> {
     let (len, read_write) = (count * size_of::<AtomicU64>(), libc::PROT_READ | libc::PROT_WRITE);
     // SAFETY: a new mapping at a place of the kernel's choice touches nothing that exists.
@@ -362,81 +358,81 @@ pub(crate) fn shared_numbers(file: &File, count: usize) -> io::Result<&'static [
     if base == libc::MAP_FAILED {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: so many numbers begin at a page's beginning, are never unmapped, are right whatever bits they have, and other processes that map
-    // the file change them atomically.
+    // SAFETY: the numbers begin at a page boundary, are never unmapped, have no invalid bits, and other processes that map the file
+    // change them atomically.
     Ok(unsafe { std::slice::from_raw_parts(base.cast::<AtomicU64>(), count) })
 }
 
-/// One place of a [`Journal`].
+/// One slot's contents in a [`Journal`].
 #[repr(C)]
-pub(crate) struct Place {
-    /// How often it was begun to answer what stands in `taken`.
+pub(crate) struct JournalEntry {
+    /// Number of attempts to answer `notification`.
     pub(crate) tries: u64,
-    /// What the kernel wrote; all zero while nothing is in hand.
-    pub(crate) taken: seccomp_notif,
+    /// Written by the kernel; all zero while there is none.
+    pub(crate) notification: seccomp_notif,
 }
 
-/// Shared memory with one place for every thread that takes notifications: it outlives the process that maps it.
+/// Shared memory with one slot for each worker thread. It survives the process.
 pub(crate) struct Journal {
-    base: *mut Place,
-    places: usize,
+    base: *mut JournalEntry,
+    slots: usize,
     used: Mutex<BTreeSet<usize>>,
 }
 
-// SAFETY: places are handed out once each, under the lock.
+// SAFETY: each slot is handed out once, under the lock.
 unsafe impl Send for Journal {}
 // SAFETY: as above.
 unsafe impl Sync for Journal {}
 
 impl Journal {
-    /// Maps the first `places` places of `file`, which is that long.
-    pub(crate) fn map(file: &File, places: usize) -> io::Result<Arc<Journal>> {
+    /// Maps the first `slots` slots of `file`, which must be long enough.
+    pub(crate) fn map(file: &File, slots: usize) -> io::Result<Arc<Journal>> {
         let read_write = libc::PROT_READ | libc::PROT_WRITE;
-        let len = places * size_of::<Place>();
+        let len = slots * size_of::<JournalEntry>();
         // SAFETY: a new mapping at a place of the kernel's choice touches nothing that exists.
         let base = unsafe { libc::mmap(ptr::null_mut(), len, read_write, libc::MAP_SHARED, file.as_raw_fd(), 0) };
         if base == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        Ok(Arc::new(Journal { base: base.cast(), places, used: Mutex::default() }))
+        Ok(Arc::new(Journal { base: base.cast(), slots, used: Mutex::default() }))
     }
 
-    /// Takes a place for one thread; none if it is another's or beyond the end.
-    pub(crate) fn place(self: &Arc<Journal>, index: usize) -> Option<JournalPlace> {
-        let free = index < self.places && self.used.lock().unwrap_or_else(PoisonError::into_inner).insert(index);
-        free.then(|| JournalPlace { journal: self.clone(), index })
+    /// Takes a slot for one thread; none if it is in use or beyond the end.
+    pub(crate) fn slot(self: &Arc<Journal>, index: usize) -> Option<JournalSlot> {
+        let free = index < self.slots && self.used.lock().unwrap_or_else(PoisonError::into_inner).insert(index);
+        free.then(|| JournalSlot { journal: self.clone(), index })
     }
 }
 
 impl Drop for Journal {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours, and each place holds an `Arc` of the journal, so none is in use.
-        unsafe { libc::munmap(self.base.cast(), self.places * size_of::<Place>()) };
+        // SAFETY: the mapping is ours, and each slot has an `Arc` of the journal, so none is in use.
+        unsafe { libc::munmap(self.base.cast(), self.slots * size_of::<JournalEntry>()) };
     }
 }
 
-/// A place that is one thread's.
-pub(crate) struct JournalPlace {
+/// One thread's slot of a [`Journal`].
+pub(crate) struct JournalSlot {
     journal: Arc<Journal>,
     index: usize,
 }
 
-impl JournalPlace {
-    pub(crate) fn get(&mut self) -> &mut Place {
-        // SAFETY: the index is below the number of places that are mapped.
-        let place = unsafe { self.journal.base.add(self.index) };
-        // SAFETY: any bytes are a `Place`; the index was handed out once, and the borrow is of that one holder.
-        unsafe { &mut *place }
+impl JournalSlot {
+    pub(crate) fn get(&mut self) -> &mut JournalEntry {
+        // SAFETY: the index is below the number of mapped slots.
+        let slot = unsafe { self.journal.base.add(self.index) };
+        // SAFETY: any bytes are a valid `JournalEntry`. The index was handed out once, and `self` is borrowed mutably.
+        unsafe { &mut *slot }
     }
 
-    /// Nothing is in hand any more.
+    /// Removes the notification.
     pub(crate) fn clear(&mut self) {
-        // SAFETY: a `Place` is numbers only, all of which may be 0.
+        // SAFETY: a `JournalEntry` has only numbers, all of which may be 0.
         *self.get() = unsafe { std::mem::zeroed() };
     }
 }
 
-impl Drop for JournalPlace {
+impl Drop for JournalSlot {
     fn drop(&mut self) {
         self.journal.used.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.index);
     }

@@ -1,4 +1,4 @@
-//! Runs a program that must end in time and may print so much.
+//! Runs a program with a deadline and a limit on its output.
 
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::process::{Pid, Signal, kill_process_group};
@@ -9,33 +9,33 @@ use std::process::{Command, ExitStatus};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How often is looked whether it has ended.
+/// Interval between two checks of the child.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// What became of a program.
+/// Status and output of an ended program.
 #[derive(Debug)]
 pub struct Output {
-    /// How it ended; none if it was killed, since it took too long or printed too much.
+    /// None if it was killed because it took too long or printed too much.
     pub status: Option<ExitStatus>,
-    /// The beginning of what it printed, up to the limit.
+    /// Up to the limit.
     pub stdout: Vec<u8>,
-    /// The beginning of what it complained of, up to the limit.
+    /// Up to the limit.
     pub stderr: Vec<u8>,
 }
 
 impl Output {
-    /// Whether it ended by itself, and well.
+    /// Whether it ended by itself with exit code 0.
     pub fn is_success(&self) -> bool {
         self.status.is_some_and(|status| status.success())
     }
 }
 
-/// Runs a program in a process group of its own. One that takes longer, or prints more than `limit` bytes, is killed with its group.
+/// Runs a program in its own process group. Kills the group after `timeout`, or when the program has printed more than `limit` bytes.
 ///
 /// # Errors
 /// If it cannot be started.
 pub fn run(command: &mut Command, timeout: Duration, limit: u64) -> io::Result<Output> {
-    // Not pipes: what the program leaves running may hold the other end for ever.
+    // No pipes: a process that the program leaves running could hold the other end open for ever.
     let file = || memfd_create("output", MemfdFlags::CLOEXEC).map(File::from);
     let (out, err) = (file()?, file()?);
     let mut child = command.stdout(out.try_clone()?).stderr(err.try_clone()?).process_group(0).spawn()?;
@@ -46,7 +46,7 @@ pub fn run(command: &mut Command, timeout: Duration, limit: u64) -> io::Result<O
             break Some(status);
         }
         if Instant::now() >= deadline || is_over(&out) || is_over(&err) {
-            // The program is not waited for yet, so the group's number is still its own.
+            // Before `wait`, so the kernel has not reused the group's number.
             let _ = kill_process_group(Pid::from_child(&child), Signal::KILL);
             child.wait()?;
             break None;
@@ -78,7 +78,7 @@ mod tests {
             ("echo out; echo err >&2; exit 3", Some(3), "out\n", "err\n"),
             ("true", Some(0), "", ""),
             ("printf 0123456789", Some(0), "0123456", ""),
-            // What it leaves running holds its output open.
+            // The background process holds the output open.
             ("sleep 60 & echo done", Some(0), "done\n", ""),
             ("kill -9 $$", None, "", ""),
         ] {

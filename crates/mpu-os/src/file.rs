@@ -1,4 +1,4 @@
-//! Writes whole files: a reader, also one after a crash, finds the old contents or the new ones. Reads files with a limit.
+//! Replaces files atomically: a reader, even after a crash, finds the old contents or the new ones. Reads files with a size limit.
 
 use rustix::fs::OFlags;
 use std::ffi::OsString;
@@ -11,45 +11,45 @@ use tempfile::{NamedTempFile, PersistError};
 /// The permissions of a written file, whatever the umask is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
-    /// Those of the file that is replaced; its owner's alone (0600) where there is none.
+    /// Those of the replaced file; 0600 for a new file.
     Kept,
     Of(u32),
 }
 
-/// Puts a file in the place of whatever is there, a link too. The written file is returned, open.
+/// Replaces a file or a symbolic link. Returns the new file, open.
 ///
 /// # Errors
-/// Then the old file is there, and nothing beside it. A folder cannot be replaced.
+/// Then the old file is unchanged and no temporary file is left. A folder cannot be replaced.
 pub fn replace_file_atomically(path: &Path, contents: &[u8], mode: Mode) -> io::Result<File> {
     put(path, contents, mode, |file| file.persist(path))
 }
 
-/// Puts a file where none is, readable by its owner alone.
+/// Creates a file with mode 0600.
 ///
 /// # Errors
-/// `AlreadyExists` if something is there, a link too.
+/// `AlreadyExists` if the path exists, also as a symbolic link.
 pub fn create_file_atomically(path: &Path, contents: &[u8]) -> io::Result<File> {
     put(path, contents, Mode::Kept, |file| file.persist_noclobber(path))
 }
 
-/// Whether a link that has the file's name is followed.
+/// Whether a symbolic link at the path is followed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Links {
     Followed,
     Refused,
 }
 
-/// Opens a regular file, or `/dev/null` as an empty one, for reading. A pipe could be waited for, and opening a device may do anything.
+/// Opens a regular file, or `/dev/null` as an empty one, for reading. Opening a pipe could block, and opening a device may have any effect.
 ///
 /// # Errors
-/// `InvalidInput` if it is something else.
+/// `InvalidInput` for any other kind of file.
 pub fn open_regular(path: &Path, links: Links) -> io::Result<File> {
     let (of, follow) = match links {
         Links::Followed => (fs::metadata(path)?, OFlags::empty()),
         Links::Refused => (fs::symlink_metadata(path)?, OFlags::NOFOLLOW),
     };
     check_regular(&of)?;
-    // Once more for what was opened, without waiting: a pipe may have taken the name meanwhile.
+    // Checked again once open: a pipe may have taken the name meanwhile.
     let flags = (OFlags::NONBLOCK | OFlags::NOCTTY | follow).bits().cast_signed();
     let file = File::options().read(true).custom_flags(flags).open(path)?;
     check_regular(&file.metadata()?)?;
@@ -64,7 +64,7 @@ fn check_regular(of: &Metadata) -> io::Result<()> {
     }
 }
 
-/// The bytes of such a file.
+/// Reads such a file.
 ///
 /// # Errors
 /// `FileTooLarge` if there are more than `limit`.
@@ -72,7 +72,7 @@ pub fn read_bounded(path: &Path, limit: u64, links: Links) -> io::Result<Vec<u8>
     read_all(open_regular(path, links)?, limit)
 }
 
-/// The bytes of a stream, likewise.
+/// Reads a stream to its end.
 ///
 /// # Errors
 /// As [`read_bounded`].
@@ -85,7 +85,7 @@ pub fn read_all(from: impl Read, limit: u64) -> io::Result<Vec<u8>> {
     }
 }
 
-/// Whether an open file is still the one that has this name.
+/// Whether an open file is still the file at this path.
 pub fn is_at(file: &File, path: &Path) -> bool {
     let id = |of: Metadata| (of.dev(), of.ino());
     match (file.metadata(), fs::symlink_metadata(path)) {
@@ -105,7 +105,7 @@ fn put(
         Some(parent) if parent != Path::new("") => parent,
         _ => Path::new("."),
     };
-    // Hidden, and with an ending of its own: programs that read a folder by endings pass it over.
+    // Hidden, and with a random ending: programs that select files of a folder by their ending ignore it.
     let mut prefix = OsString::from(".");
     prefix.push(name);
     prefix.push(".");
@@ -121,7 +121,7 @@ fn put(
     file.as_file().sync_all()?;
     let file = persist(file).map_err(|error| error.error)?;
     match File::open(folder)?.sync_all() {
-        // Such a file system keeps no folder on a disk of its own.
+        // The file system has no disk of its own.
         Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(file),
         synced => synced.map(|()| file),
     }

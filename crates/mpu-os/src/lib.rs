@@ -1,6 +1,4 @@
-//! What all crates ask of the operating system, in one way each.
-//!
-//! Each mechanism is a module around a library. Nothing here knows MPU.
+//! Operating system mechanisms, one module each, that all crates share.
 
 pub mod child;
 pub mod file;

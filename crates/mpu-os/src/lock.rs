@@ -1,6 +1,6 @@
-//! A file that one process at a time holds locked (flock(2)). The kernel ends the lock with the process.
+//! Lock files: one process at a time holds the lock (flock(2)). The kernel releases it when the process ends.
 //!
-//! To lock a file takes no more than a descriptor: such a file is its owner's alone, so that no other user can hold it for ever.
+//! Every user who can open a file can lock it. So only its owner can open a lock file.
 
 use crate::file::{Links, is_at, open_regular};
 use crate::text::printable;
@@ -13,36 +13,36 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How often is looked whether a lock is free.
+/// Interval between two attempts to take a lock.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// Why a lock is not ours.
+/// Why a lock was not taken.
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
     /// The file cannot be used.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// Another has it, and did not let it go in time.
+    /// Another process held it until the timeout.
     #[error(transparent)]
-    Held(#[from] Held),
+    Held(#[from] HeldLock),
 }
 
-/// A lock that another has.
+/// A lock that another process holds.
 #[derive(Debug, thiserror::Error)]
 #[error("{} is held by {by}; waited {} s", path.display(), waited.as_secs())]
-pub struct Held {
+pub struct HeldLock {
     pub path: PathBuf,
-    /// Who has it, in words.
+    /// PID and command of each holder.
     pub by: String,
     pub waited: Duration,
 }
 
-/// Opens such a file, and makes it if there is none. One that others could open before is its owner's alone from now on.
+/// Opens a lock file, creates a missing one, and takes all permissions of other users away.
 ///
 /// # Errors
-/// Also for a link, and if a folder is missing.
+/// Also for a symbolic link, and if the folder is missing.
 pub fn open(path: &Path) -> io::Result<File> {
-    // A link leads elsewhere, and a pipe would be waited for.
+    // Opening a pipe would block.
     let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
     let mut options = File::options();
     let file =
@@ -53,23 +53,23 @@ pub fn open(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Takes the lock, and waits no longer than `timeout` for its holder. It is held while the file is open.
+/// Takes the lock, and waits up to `timeout` for its holder. The lock lasts while the returned file is open.
 ///
 /// # Errors
-/// If another has it then, or the file cannot be used.
+/// If another process still holds the lock, or the file cannot be used.
 pub fn take(path: &Path, timeout: Duration) -> Result<File, LockError> {
     let deadline = Instant::now() + timeout;
     loop {
         let file = open(path)?;
         hold(&file, path, deadline.saturating_duration_since(Instant::now()), |_| {})?;
-        // Its last holder may have removed it since it was opened: this would be a lock that no process sees.
+        // The last holder may have removed the file since it was opened. No other process would see a lock on it.
         if is_at(&file, path) {
             return Ok(file);
         }
     }
 }
 
-/// Locks a file or folder that is open; `path` is its name for the error. Calls `on_wait` once, with the holder, if it must wait.
+/// Locks an open file or folder; `path` is its name in the error. Calls `on_wait` once, with the holder, before it waits.
 ///
 /// # Errors
 /// As [`take`].
@@ -85,7 +85,7 @@ pub fn hold(file: &File, path: &Path, timeout: Duration, on_wait: impl FnOnce(&s
         }
         let waited = began.elapsed();
         if waited >= timeout {
-            return Err(LockError::Held(Held { path: path.to_path_buf(), by: holders(file), waited }));
+            return Err(LockError::Held(HeldLock { path: path.to_path_buf(), by: holders(file), waited }));
         }
         if let Some(on_wait) = on_wait.take() {
             on_wait(&holders(file));
@@ -94,13 +94,13 @@ pub fn hold(file: &File, path: &Path, timeout: Duration, on_wait: impl FnOnce(&s
     }
 }
 
-/// Whether a process has the lock. It has it for a moment itself: a process that takes one gives this time to pass.
+/// Whether a process holds the lock. The check itself holds it for a moment, so a process that takes the lock must wait a little.
 pub fn is_held(path: &Path) -> bool {
     open_regular(path, Links::Refused)
         .is_ok_and(|file| flock(&file, FlockOperation::NonBlockingLockShared) == Err(Errno::WOULDBLOCK))
 }
 
-/// Removes a file that no process has locked. It is locked meanwhile, so no process takes a file that is removed.
+/// Removes a lock file that no process holds. Holds the lock meanwhile, so no process takes the removed file.
 pub fn remove_unheld(path: &Path) {
     let Ok(file) = open_regular(path, Links::Refused) else { return };
     if flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() && is_at(&file, path) {
@@ -109,19 +109,19 @@ pub fn remove_unheld(path: &Path) {
 }
 
 fn holders(file: &File) -> String {
-    let Ok(ours) = file.metadata() else { return "another process".to_string() };
-    // In large pieces: between two reads the lines shift when others take and free locks.
+    let Ok(own) = file.metadata() else { return "another process".to_string() };
+    // One large read: between two reads the lines move when other processes take and release locks.
     let mut locks = String::with_capacity(1 << 16);
     let _ = File::open("/proc/locks").and_then(|mut file| file.read_to_string(&mut locks));
-    let pids = locks.lines().filter_map(|line| holder(line, ours.ino()));
-    let found: Vec<String> = pids.filter(|pid| has_open(*pid, &ours)).map(name).collect();
+    let pids = locks.lines().filter_map(|line| holder(line, own.ino()));
+    let found: Vec<String> = pids.filter(|pid| has_open(*pid, &own)).map(name).collect();
     match found.is_empty() {
         true => "a process that cannot be seen from here".to_string(),
         false => found.join(", "),
     }
 }
 
-/// The process of a line of /proc/locks (proc_locks(5)) about an flock of that inode. Waiters' lines have an arrow.
+/// The process in a line of /proc/locks (proc_locks(5)) if it holds an flock of that inode. Lines of waiters have an arrow.
 fn holder(line: &str, inode: u64) -> Option<u32> {
     let words: Vec<&str> = line.split_whitespace().collect();
     let [_, "FLOCK", _, _, pid, place, ..] = words[..] else { return None };
@@ -129,10 +129,10 @@ fn holder(line: &str, inode: u64) -> Option<u32> {
     pid.parse().ok().filter(|_| is_ours)
 }
 
-/// Files of two file systems can have one inode number, and /proc/locks does not name the device of stat(2) for each file system.
-fn has_open(pid: u32, ours: &Metadata) -> bool {
+/// Whether a process has the file open. Two file systems can use one inode number, and on some /proc/locks names another device than stat(2).
+fn has_open(pid: u32, own: &Metadata) -> bool {
     let open = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
-    open.filter_map(|entry| fs::metadata(entry.path()).ok()).any(|it| (it.dev(), it.ino()) == (ours.dev(), ours.ino()))
+    open.filter_map(|entry| fs::metadata(entry.path()).ok()).any(|it| (it.dev(), it.ino()) == (own.dev(), own.ino()))
 }
 
 fn name(pid: u32) -> String {
@@ -170,10 +170,10 @@ mod tests {
         assert!(is_held(&path));
         let Err(LockError::Held(held)) = take(&path, Duration::from_millis(50)) else { panic!("two have it") };
         assert!(held.waited >= Duration::from_millis(50));
-        let us = format!("lock is held by process {} (", std::process::id());
-        assert!(held.to_string().contains(&us), "{held}");
+        let holder_text = format!("lock is held by process {} (", std::process::id());
+        assert!(held.to_string().contains(&holder_text), "{held}");
         remove_unheld(&path);
-        let waits = thread::spawn({
+        let waiter = thread::spawn({
             let path = path.clone();
             move || {
                 let (file, mut by) = (open(&path).expect("open"), Vec::new());
@@ -182,8 +182,8 @@ mod tests {
         });
         thread::sleep(Duration::from_millis(300));
         drop(first);
-        assert_eq!(waits.join().expect("no panic").expect("its turn").len(), 1, "one word of the wait");
-        // A process that another test starts at this moment has the lock until it runs its own program.
+        assert_eq!(waiter.join().expect("no panic").expect("its turn").len(), 1, "one report of the wait");
+        // A child that another test forks at this moment has the lock until its exec.
         let began = Instant::now();
         while path.exists() {
             assert!(began.elapsed() < Duration::from_secs(60), "a lock without a holder is kept");

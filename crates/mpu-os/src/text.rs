@@ -1,6 +1,6 @@
-//! Text of others, made harmless for a terminal and a log.
+//! Makes untrusted text harmless for a terminal and a log.
 
-/// At most `longest` characters of a text. A control character, hence each terminal escape, is U+FFFD; so is a mark that reorders or breaks it.
+/// At most `longest` characters of a text. U+FFFD replaces control characters, and marks that reorder text or break lines.
 pub fn printable(text: &str, longest: usize) -> String {
     let is_mark =
         |c| matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}');
@@ -12,7 +12,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_of_others_is_harmless() {
+    fn untrusted_text_is_made_harmless() {
         let cases = [
             ("plain \u{fc} text", 99, "plain \u{fc} text"),
             ("\u{1b}[31mred\u{9b}0m", 99, "\u{fffd}[31mred\u{fffd}0m"),

@@ -1,9 +1,9 @@
-//! A client of the resource manager with one GPU's objects: how it comes to be, and how it asks.
+//! A client of the resource manager with the objects of one GPU.
 
+use crate::bytes::set;
 use crate::error::RmError;
 use crate::object::{DEVICE, Object};
 use crate::sys;
-use crate::words::set;
 use mpu_abi::Release;
 use mpu_abi::ioctl::alloc_status;
 use std::fs::File;
@@ -32,10 +32,9 @@ const MOST_GPUS: u32 = 32;
 /// One client of the resource manager, with one GPU's device and subdevice.
 pub struct Client {
     control: File,
-    // Held open: the first opener of a GPU's node starts the GPU, and a driver without persistence stops it with the
-    // last.
+    // Kept open: the first open of the node starts the GPU, and without persistence mode the last close stops it.
     _gpu: Option<File>,
-    /// Which of the known layouts the driver has.
+    /// Selects the layouts of the parameters.
     pub(super) release: Release,
     pub(super) client: u32,
 }
@@ -44,7 +43,7 @@ impl Client {
     /// Opens the driver and becomes one of its clients on the first GPU that answers. RM records the thread that calls this.
     ///
     /// # Errors
-    /// When the control node cannot be opened, or the driver makes no client, or none for any GPU.
+    /// If the control node cannot be opened, or the driver creates no client, or no GPU answers.
     pub fn of_first_gpu(nodes: &dyn Nodes, release: Release) -> Result<Client, RmError> {
         let gpu = nodes.open_gpu().ok();
         let client = Client::new(nodes.open_control()?, gpu, release)?;
@@ -63,11 +62,11 @@ impl Client {
     fn new(control: File, gpu: Option<File>, release: Release) -> Result<Client, RmError> {
         let mut client = Client { control, _gpu: gpu, release, client: 0 };
         client.client = client.make(Object::Client)?;
-        // A driver that cannot attach the GPUs says so again, and more to the point, when a device is made.
+        // If this fails, creating a device fails with a better error.
         let mut all = vec![0u8; ATTACH_GPUS.1];
         set(&mut all, 0, ALL_GPUS);
         set(&mut all, 4, u32::MAX);
-        let _ = client.ask("GPU_ATTACH_IDS", ATTACH_GPUS.0, client.client, &mut all);
+        let _ = client.control("GPU_ATTACH_IDS", ATTACH_GPUS.0, client.client, &mut all);
         Ok(client)
     }
 
@@ -95,7 +94,7 @@ impl Client {
         false
     }
 
-    pub(super) fn ask(&self, what: &'static str, cmd: u32, object: u32, params: &mut [u8]) -> Result<(), RmError> {
+    pub(super) fn control(&self, what: &'static str, cmd: u32, object: u32, params: &mut [u8]) -> Result<(), RmError> {
         let status = sys::control(self.control.as_fd(), [self.client, object, cmd], params);
         match status.map_err(|source| RmError::Ioctl { what, source })? {
             0 => Ok(()),
@@ -103,9 +102,9 @@ impl Client {
         }
     }
 
-    /// Makes an object, and gives its handle.
+    /// Makes an object and returns its handle.
     pub(super) fn make(&self, object: Object<'_>) -> Result<u32, RmError> {
-        let (class, handle, what) = object.is();
+        let (class, handle, what) = object.class_handle_name();
         let words = [self.client, object.parent(self.client), handle, class];
         let answer = sys::alloc(self.control.as_fd(), words, &mut object.params(), alloc_status(self.release));
         match answer.map_err(|source| RmError::Ioctl { what, source })? {
@@ -114,7 +113,7 @@ impl Client {
         }
     }
 
-    /// Frees an object. What cannot be freed now goes with the client.
+    /// Frees an object. If that fails, the client's end frees it.
     pub(super) fn free(&self, parent: u32, handle: u32) {
         let _ = sys::free(self.control.as_fd(), [self.client, parent, handle]);
     }
@@ -122,7 +121,7 @@ impl Client {
 
 impl Drop for Client {
     fn drop(&mut self) {
-        // Closing the node frees the client, too; asking first means that a later look-up cannot still find it.
+        // Closing the node frees the client, too, but a lookup right after it may still find the client.
         self.free(0, self.client);
     }
 }

@@ -1,12 +1,12 @@
-//! What can go wrong between us and the driver.
+//! Errors of calls to the driver.
 
 use std::io;
 use std::path::PathBuf;
 
-/// What can go wrong between us and the driver.
+/// Why a call to the driver failed.
 #[derive(Debug, thiserror::Error)]
 pub enum RmError {
-    /// A device node is missing or shut.
+    /// A device node is missing or cannot be opened.
     #[error("cannot open {}", path.display())]
     Open { path: PathBuf, source: io::Error },
     /// The driver's ioctl returned an error.

@@ -1,19 +1,18 @@
-//! What a client asks of its GPU. Every question can be refused (an old release, a GPU that fell off, no rights); then there is
-//! no answer, and no error.
+//! Facts of a client's GPU. The driver can refuse each control (old release, GPU off the bus, missing rights); the result is then
+//! `None`.
 //!
 //! Outside truth: NVIDIA's open kernel modules 515 to 595: `ctrl2080gpu.h`, `ctrl2080mc.h`, `ctrlc638.h`.
 
+use crate::bytes::{get, set};
 use crate::client::Client;
 use crate::object::{GPU_INSTANCE, Object, SUBDEVICE};
-use crate::words::{get, set};
 use std::os::fd::BorrowedFd;
 
 /// `NV2080_CTRL_CMD_GPU_GET_GID_INFO`: index, flags (0: text), length, 256 bytes.
 const GPU_UUID: (u32, usize) = (0x2080_014a, 268);
 /// `NV2080_CTRL_CMD_MC_GET_ARCH_INFO`: architecture, implementation, revisions.
 const ARCHITECTURE: (u32, usize) = (0x2080_1701, 16);
-/// `NV2080_CTRL_CMD_GPU_GET_INFO_V2`: a count and pairs of index and value. Its length is the release's own: these are
-/// those of 515, 535, 550 and 580.
+/// `NV2080_CTRL_CMD_GPU_GET_INFO_V2`: a count and pairs of index and value. The lengths are those of 515, 535, 550 and 580.
 const GPU_INFO: (u32, [usize; 4]) = (0x2080_0102, [564, 524, 516, 500]);
 /// `NV2080_CTRL_GPU_INFO_INDEX_GPU_SMC_MODE`, and its value for "enabled".
 const MIG_MODE: (u32, u32) = (0x2a, 1);
@@ -24,7 +23,7 @@ impl Client {
     /// The chip: architecture and implementation, as `ctrl2080mc.h` numbers them.
     pub fn chip(&self) -> Option<(u32, u32)> {
         let mut params = vec![0u8; ARCHITECTURE.1];
-        self.ask("MC_GET_ARCH_INFO", ARCHITECTURE.0, SUBDEVICE, &mut params).ok()?;
+        self.control("MC_GET_ARCH_INFO", ARCHITECTURE.0, SUBDEVICE, &mut params).ok()?;
         Some((get(&params, 0), get(&params, 4)))
     }
 
@@ -34,7 +33,7 @@ impl Client {
             let mut params = vec![0u8; size];
             set(&mut params, 0, 1);
             set(&mut params, 4, MIG_MODE.0);
-            self.ask("GPU_GET_INFO_V2", GPU_INFO.0, SUBDEVICE, &mut params).ok()?;
+            self.control("GPU_GET_INFO_V2", GPU_INFO.0, SUBDEVICE, &mut params).ok()?;
             Some(get(&params, 8) == MIG_MODE.1)
         })
     }
@@ -44,7 +43,7 @@ impl Client {
         let uuid = self.make(Object::GpuInstance { number: instances[0], access: access[0] }).ok().and_then(|_| {
             let part = self.make(Object::ComputeInstance { number: instances[1], access: access[1] }).ok()?;
             let mut params = vec![0u8; COMPUTE_INSTANCE_UUID.1];
-            self.ask("a compute instance's UUID", COMPUTE_INSTANCE_UUID.0, part, &mut params).ok()?;
+            self.control("a compute instance's UUID", COMPUTE_INSTANCE_UUID.0, part, &mut params).ok()?;
             text(&params[16..]).filter(|uuid| uuid.starts_with("MIG-"))
         });
         self.free(SUBDEVICE, GPU_INSTANCE);
@@ -54,7 +53,7 @@ impl Client {
     /// The GPU's UUID as text, `GPU-…`.
     pub(super) fn uuid(&self) -> Option<String> {
         let mut params = vec![0u8; GPU_UUID.1];
-        self.ask("GPU_GET_GID_INFO", GPU_UUID.0, SUBDEVICE, &mut params).ok()?;
+        self.control("GPU_GET_GID_INFO", GPU_UUID.0, SUBDEVICE, &mut params).ok()?;
         text(&params[12..])
     }
 }

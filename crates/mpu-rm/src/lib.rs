@@ -1,8 +1,9 @@
-//! A small client of NVIDIA's resource manager: enough to be seen by it, to ask whom it sees, and to ask a GPU what no file tells.
+//! A small client of NVIDIA's resource manager (RM). It registers this process with the RM, lists the processes that the RM
+//! knows, and reads facts of a GPU that no file has.
 //!
-//! Owns the raw ioctls, which no other module has, and asks typed questions with them. Every object that it makes and every control
-//! that it asks has parameters without a pointer, so the driver writes into our buffers and nowhere else. Draws no conclusions.
+//! It uses only objects and controls without pointers in their parameters, so the driver writes to our buffers and nowhere else.
 
+mod bytes;
 mod client;
 mod error;
 mod gpu;
@@ -10,7 +11,6 @@ mod memory;
 mod object;
 mod processes;
 mod sys;
-mod words;
 
 pub use client::{Client, Nodes};
 pub use error::RmError;

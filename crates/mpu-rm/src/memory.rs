@@ -1,13 +1,11 @@
-//! Limits of the GPU memory that a cgroup may use, as drivers from release 615 on hold them.
-//!
-//! Owns the three controls. What a limit is for, and who may set one, is the caller's.
+//! Limits of a cgroup's GPU memory. The driver enforces them from release 615 on.
 //!
 //! Outside truth: NVIDIA's open kernel modules 615: `ctrl0000unix.h`, `ctrl2080gpu.h`.
 
+use crate::bytes::{get, get_wide, set};
 use crate::client::Client;
 use crate::error::RmError;
 use crate::object::SUBDEVICE;
-use crate::words::{get, get_wide, set};
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 /// `NV2080_CTRL_CMD_GPU_GET_ID`: the number by which controls of the client name a GPU.
@@ -15,13 +13,13 @@ const GPU_ID: (u32, usize) = (0x2080_0142, 4);
 /// `NV0000_CTRL_OS_UNIX_CMD_MEMACCT_SET_LIMITS`: a cgroup's descriptor, a GPU's number, two limits of 64 bits.
 const SET_LIMITS: (u32, usize) = (0x3d0d, 24);
 /// `NV0000_CTRL_OS_UNIX_CMD_MEMACCT_GET_LIMITS`: a cgroup's descriptor, a count, and for each of 32 GPUs its number,
-/// padding, two limits and what is used.
-const GET_LIMITS: (u32, usize) = (0x3d0e, 8 + 32 * ONE_LIMIT);
-const ONE_LIMIT: usize = 32;
-/// `NV0000_CTRL_OS_UNIX_CMD_MEMACCT_GET_IMPL`: who counts memory.
+/// padding, two limits and the memory in use.
+const GET_LIMITS: (u32, usize) = (0x3d0e, 8 + 32 * ENTRY_SIZE);
+const ENTRY_SIZE: usize = 32;
+/// `NV0000_CTRL_OS_UNIX_CMD_MEMACCT_GET_IMPL`: which component counts memory.
 const BACKEND: (u32, usize) = (0x3d0f, 4);
 
-/// Who counts the memory that a cgroup uses.
+/// The component that counts a cgroup's GPU memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MemoryBackend {
     None,
@@ -31,10 +29,10 @@ pub enum MemoryBackend {
 }
 
 impl Client {
-    /// Who counts memory; none from a release that does not know the question.
+    /// None if the release does not know this control.
     pub fn memory_backend(&self) -> Option<MemoryBackend> {
         let mut params = vec![0u8; BACKEND.1];
-        self.ask("MEMACCT_GET_IMPL", BACKEND.0, self.client, &mut params).ok()?;
+        self.control("MEMACCT_GET_IMPL", BACKEND.0, self.client, &mut params).ok()?;
         match get(&params, 0) {
             1 => Some(MemoryBackend::Driver),
             2 => Some(MemoryBackend::Dmem),
@@ -45,24 +43,24 @@ impl Client {
     /// Limits the memory of a cgroup, given by its open directory, on this client's GPU: soft and hard, in bytes.
     ///
     /// # Errors
-    /// What the driver answers instead.
+    /// If the driver refuses.
     pub fn set_memory_limits(&self, cgroup: BorrowedFd<'_>, limits: [u64; 2]) -> Result<(), RmError> {
         let gpu = self.gpu_id()?;
-        self.ask("MEMACCT_SET_LIMITS", SET_LIMITS.0, self.client, &mut limit_params(cgroup, gpu, limits))
+        self.control("MEMACCT_SET_LIMITS", SET_LIMITS.0, self.client, &mut limit_params(cgroup, gpu, limits))
     }
 
-    /// The limits that hold for a cgroup, its own or those of the nearest above it: soft and hard, in bytes.
+    /// Limits of a cgroup, its own or those of its nearest limited ancestor: soft and hard, in bytes.
     pub fn memory_limits(&self, cgroup: BorrowedFd<'_>) -> Option<[u64; 2]> {
         let gpu = self.gpu_id().ok()?;
         let mut params = vec![0u8; GET_LIMITS.1];
         set(&mut params, 0, cgroup.as_raw_fd() as u32);
-        self.ask("MEMACCT_GET_LIMITS", GET_LIMITS.0, self.client, &mut params).ok()?;
+        self.control("MEMACCT_GET_LIMITS", GET_LIMITS.0, self.client, &mut params).ok()?;
         limits_of(&params, gpu)
     }
 
     fn gpu_id(&self) -> Result<u32, RmError> {
         let mut params = vec![0u8; GPU_ID.1];
-        self.ask("GPU_GET_ID", GPU_ID.0, SUBDEVICE, &mut params)?;
+        self.control("GPU_GET_ID", GPU_ID.0, SUBDEVICE, &mut params)?;
         Ok(get(&params, 0))
     }
 }
@@ -77,12 +75,12 @@ fn limit_params(cgroup: BorrowedFd<'_>, gpu: u32, limits: [u64; 2]) -> Vec<u8> {
     params
 }
 
-/// A GPU's limits in an answer. The count is the driver's, and no more than there is room for is looked at.
+/// A GPU's limits in an answer. A count beyond the end of `params` is cut.
 fn limits_of(params: &[u8], gpu: u32) -> Option<[u64; 2]> {
     let count = get(params, 4) as usize;
-    let mut all = params[8..].chunks_exact(ONE_LIMIT).take(count);
-    let one = all.find(|one| get(one, 0) == gpu)?;
-    Some([get_wide(one, 8), get_wide(one, 16)])
+    let mut entries = params[8..].chunks_exact(ENTRY_SIZE).take(count);
+    let entry = entries.find(|entry| get(entry, 0) == gpu)?;
+    Some([get_wide(entry, 8), get_wide(entry, 16)])
 }
 
 #[cfg(test)]
@@ -93,17 +91,17 @@ mod tests {
     #[test]
     fn limits_travel_as_driver_reads_them() {
         let file = std::fs::File::open("/dev/null").expect("/dev/null");
-        let sent = limit_params(file.as_fd(), 0x1b00, [1 << 32, u64::MAX]);
-        assert_eq!((get(&sent, 0), get(&sent, 4)), (file.as_raw_fd() as u32, 0x1b00));
-        assert_eq!((get_wide(&sent, 8), get_wide(&sent, 16)), (1 << 32, u64::MAX));
+        let request = limit_params(file.as_fd(), 0x1b00, [1 << 32, u64::MAX]);
+        assert_eq!((get(&request, 0), get(&request, 4)), (file.as_raw_fd() as u32, 0x1b00));
+        assert_eq!((get_wide(&request, 8), get_wide(&request, 16)), (1 << 32, u64::MAX));
         let mut answer = vec![0u8; GET_LIMITS.1];
         for (number, gpu) in [0x4300u32, 0x1b00].into_iter().enumerate() {
-            let at = 8 + number * ONE_LIMIT;
+            let at = 8 + number * ENTRY_SIZE;
             set(&mut answer, at, gpu);
-            answer[at + 8..at + 24].copy_from_slice(&sent[8..]);
+            answer[at + 8..at + 24].copy_from_slice(&request[8..]);
         }
-        let held = Some([1 << 32, u64::MAX]);
-        for (count, found) in [(0, None), (1, None), (2, held), (u32::MAX, held)] {
+        let limits_found = Some([1 << 32, u64::MAX]);
+        for (count, found) in [(0, None), (1, None), (2, limits_found), (u32::MAX, limits_found)] {
             set(&mut answer, 4, count);
             assert_eq!(limits_of(&answer, 0x1b00), found, "{count}");
         }

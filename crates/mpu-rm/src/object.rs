@@ -2,7 +2,7 @@
 //!
 //! Outside truth: `cl0080.h`, `cl2080.h`, `cl0040.h`, `clc637.h` and `clc638.h` of NVIDIA's open kernel modules, 515 to 595.
 
-use crate::words::set;
+use crate::bytes::set;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 /// Handles of our own choice; they need to be unique in one client only.
@@ -36,7 +36,7 @@ pub(super) enum Object<'a> {
 
 impl Object<'_> {
     /// Class, handle, and the name in errors. The driver chooses a client's handle.
-    pub(super) fn is(self) -> (u32, u32, &'static str) {
+    pub(super) fn class_handle_name(self) -> (u32, u32, &'static str) {
         match self {
             Object::Client => (0, 0, "a new client"),
             Object::Device { .. } => (0x80, DEVICE, "a device object"),
@@ -84,11 +84,11 @@ impl Object<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::words::{get, get_wide};
+    use crate::bytes::{get, get_wide};
     use std::os::fd::AsFd;
 
     #[test]
-    fn parameters_hold_descriptor_and_number_and_no_pointer() {
+    fn parameters_hold_no_pointer() {
         assert_eq!(Object::Client.params(), [0; 128]);
         assert_eq!(Object::Subdevice.params(), [0; 128]);
         assert_eq!(Object::Device { instance: 3 }.params()[4..], [0; 124]);

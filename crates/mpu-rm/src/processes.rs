@@ -1,66 +1,64 @@
-//! Whom the resource manager sees: processes, what they hold, and who stands in the samples of the engines' load.
-//!
-//! Owns the choice of a row by release. Refuses to know what an answer means: that is the caller's.
+//! Processes that the resource manager knows: their list, their memory, and the utilisation samples that name them.
 //!
 //! Outside truth: `mpu-abi`'s rows.
 
+use crate::bytes::{get, get_wide, set};
 use crate::client::Client;
 use crate::error::RmError;
 use crate::object::{DEVICE, Object, SUBDEVICE, SUBDEVICE_CLASS};
-use crate::words::{get, get_wide, set};
 use mpu_abi::ioctl::gpumon;
 use mpu_abi::pid::GPUMON_PID_INVALID;
 use mpu_abi::{Control, Entry, Layout, ROWS, Release, Row, RowId, Rows, Samples as SampleLayout};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Whether a release has the utilisation control that this client speaks. Before 460 samples were fetched through a pointer by
-/// another control, which this client leaves alone.
+/// Whether a release has the utilisation control that this client uses. Before 460 another control with a pointer returned the
+/// samples; this client does not use it.
 pub fn has_samples(release: Release) -> bool {
     mpu_abi::row_of(Control::PerfGpumonUtilV2, release).is_some()
 }
 
-/// One row of GET_PID_INFO as far as the probe reads it.
+/// One entry of GET_PID_INFO.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PidInfo {
-    /// The number as it came back.
+    /// As the driver returned it.
     pub pid: u32,
     pub result: u32,
     /// Its first memory word: private video memory in bytes.
     pub memory: u64,
 }
 
-/// What the engines' samples name.
+/// Processes in the utilisation samples.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, JsonSchema, Deserialize)]
 pub struct Samples {
-    /// Every process named, without repetition, idle slots left out.
+    /// Each process once; idle slots are left out.
     pub pids: Vec<u32>,
-    /// How many slots carried a kernel address.
+    /// Number of slots with a kernel address.
     pub kernel_pointers: usize,
 }
 
 impl Client {
-    /// Takes video memory, so that the details of this process are not all zero.
+    /// Allocates video memory, so that the driver has a size to report for this process.
     pub fn take_memory(&self, bytes: u64) -> Result<(), RmError> {
         self.make(Object::VideoMemory { bytes }).map(|_| ())
     }
 
-    /// The processes with an object on this GPU, ours being the subdevice.
+    /// Processes with an object on this GPU. This process is one: it has the subdevice.
     pub fn pids(&self) -> Result<Vec<u32>, RmError> {
-        let row = row(list_of(self.release));
+        let row = row(list_row(self.release));
         let Layout::List(rows) = row.layout else { unreachable!("tested for every release") };
         let mut params = vec![0u8; row.params_size as usize];
         set(&mut params, 4, SUBDEVICE_CLASS);
-        self.ask("GPU_GET_PIDS", row.cmd.0, self.process_object(), &mut params)?;
+        self.control("GPU_GET_PIDS", row.cmd.0, self.process_object(), &mut params)?;
         let count = get(&params, rows.count.into()).min(rows.capacity.into());
         Ok((0..count as usize).map(|i| get(&params, entry(rows, i))).collect())
     }
 
-    /// The details of some processes, at most as many as one call takes.
+    /// Details of the first of these processes, up to the capacity of one call.
     pub fn pid_info(&self, pids: &[u32]) -> Result<Vec<PidInfo>, RmError> {
-        let id = details_of(self.release);
+        let id = details_row(self.release);
         let row = row(id);
-        let (Layout::Query(rows), Some(about)) = (row.layout, mpu_abi::history(id).entry) else {
+        let (Layout::Query(rows), Some(details_entry)) = (row.layout, mpu_abi::history(id).entry) else {
             unreachable!("tested for every release")
         };
         let pids = &pids[..pids.len().min(rows.capacity.into())];
@@ -69,35 +67,35 @@ impl Client {
         for (i, pid) in pids.iter().enumerate() {
             set(&mut params, entry(rows, i), *pid);
         }
-        self.ask("GPU_GET_PID_INFO", row.cmd.0, self.process_object(), &mut params)?;
-        Ok((0..pids.len()).map(|i| pid_info(&params, entry(rows, i), about)).collect())
+        self.control("GPU_GET_PID_INFO", row.cmd.0, self.process_object(), &mut params)?;
+        Ok((0..pids.len()).map(|i| pid_info(&params, entry(rows, i), details_entry)).collect())
     }
 
-    /// The utilisation samples' processes, where the release has the control.
+    /// None if the release does not have the control.
     pub fn samples(&self) -> Result<Option<Samples>, RmError> {
         let Some(row) = mpu_abi::row_of(Control::PerfGpumonUtilV2, self.release).map(row) else { return Ok(None) };
         let Layout::Samples(layout) = row.layout else { unreachable!("tested for every release") };
         let mut params = vec![0u8; row.params_size as usize];
         params[gpumon::KIND] = gpumon::PERFORMANCE;
         set(&mut params, gpumon::ROOM, row.params_size - u32::from(layout.first));
-        self.ask("GPUMON_UTIL_V2", row.cmd.0, SUBDEVICE, &mut params)?;
+        self.control("GPUMON_UTIL_V2", row.cmd.0, SUBDEVICE, &mut params)?;
         Ok(Some(read_samples(&params, layout)))
     }
 
     /// The object that lists processes: the subdevice, or in old releases the device.
     fn process_object(&self) -> u32 {
-        match row(list_of(self.release)).cmd.0 >> 16 {
+        match row(list_row(self.release)).cmd.0 >> 16 {
             0x80 => DEVICE,
             _ => SUBDEVICE,
         }
     }
 }
 
-fn list_of(release: Release) -> RowId {
+fn list_row(release: Release) -> RowId {
     mpu_abi::row_of(Control::GpuGetPids, release).expect("a row (tested for every release)")
 }
 
-fn details_of(release: Release) -> RowId {
+fn details_row(release: Release) -> RowId {
     mpu_abi::row_of(Control::GpuGetPidInfo, release).expect("a row (tested for every release)")
 }
 
@@ -149,7 +147,7 @@ mod tests {
     fn each_branch_gets_its_numbers_and_sizes() {
         let check = |version: &str, list: u32, details: u32, samples: Option<u32>, status_at: usize| {
             let release = release(version);
-            let (list_id, details_id) = (list_of(release), details_of(release));
+            let (list_id, details_id) = (list_row(release), details_row(release));
             let samples_of = mpu_abi::row_of(Control::PerfGpumonUtilV2, release).map(row);
             let sizes = (row(details_id).params_size, samples_of.map(|s| s.params_size));
             let found = (row(list_id).cmd.0, sizes, alloc_status(release));
@@ -173,9 +171,9 @@ mod tests {
     fn every_release_has_process_list_layouts() {
         for (major, minor) in (0..1000).flat_map(|major| [0, 76, 86, 999].map(|minor| (major, minor))) {
             let release = Release::new(major, minor, 0);
-            let (list, details) = (row(list_of(release)).layout, row(details_of(release)).layout);
+            let (list, details) = (row(list_row(release)).layout, row(details_row(release)).layout);
             assert!(matches!((list, details), (Layout::List(_), Layout::Query(_))), "{release}");
-            assert!(mpu_abi::history(details_of(release)).entry.is_some(), "{release}");
+            assert!(mpu_abi::history(details_row(release)).entry.is_some(), "{release}");
             let samples = mpu_abi::row_of(Control::PerfGpumonUtilV2, release).map(|id| row(id).layout);
             assert!(samples.is_none_or(|layout| matches!(layout, Layout::Samples(_))), "{release}");
         }

@@ -1,12 +1,9 @@
-//! The requests of the NVIDIA driver that no safe wrapper covers.
-//!
-//! Owns the unsafe of this crate. Knows the argument blocks well enough to keep the driver inside our buffers, and nothing of
-//! what travels in them.
+//! The ioctls of NVIDIA's driver, and the unsafe code of this crate.
 //!
 //! Outside truth: NVIDIA's open kernel modules, `nvos.h` (`NVOS54`, `NVOS21`, `NVOS00`) and `nv_escape.h`.
 #![allow(unsafe_code)]
 
-use crate::words::get;
+use crate::bytes::get;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
@@ -20,18 +17,17 @@ const RM_FREE: libc::Ioctl = 0xc010_4629_u32 as libc::Ioctl;
 /// Sends one 32-byte (or, for a free, 16-byte) argument block.
 fn send(fd: BorrowedFd<'_>, request: libc::Ioctl, block: &mut [u8]) -> io::Result<()> {
     assert_eq!(block.len(), (request >> 16 & 0x3fff) as usize, "the request number carries the size of its block");
-    // SAFETY: the driver reads and writes as many bytes at this address as the request number says, and the assertion
-    // above says that the slice has as many. A pointer inside the block is the callers' concern, below: each puts in
-    // one that it holds mutably.
+    // SAFETY: the driver accesses as many bytes at this address as the request number has in its size field, and the
+    // assertion above checks that the slice has as many. A pointer inside the block comes from a caller below, which
+    // borrows that memory mutably.
     match unsafe { libc::ioctl(fd.as_raw_fd(), request, block.as_mut_ptr()) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
 }
 
-/// Asks a control. `words` are client, object and command; the answer is RM's status. The driver fills `params` up to
-/// its length: it refuses a length that is not exactly the command's. Callers pass only commands whose parameters hold
-/// no pointer.
+/// Issues a control. `words` are client, object and command; returns RM's status. The driver refuses a length of `params`
+/// that is not exactly the command's. Callers pass only commands whose parameters hold no pointer.
 pub(super) fn control(fd: BorrowedFd<'_>, words: [u32; 3], params: &mut [u8]) -> io::Result<u32> {
     let mut block = [0u8; 32];
     put(&mut block, 0, &words.map(u32::to_ne_bytes).concat());
@@ -41,9 +37,8 @@ pub(super) fn control(fd: BorrowedFd<'_>, words: [u32; 3], params: &mut [u8]) ->
     Ok(get(&block, 28))
 }
 
-/// Makes an object. `words` are client, parent, new handle and class; the answer is RM's status, read at `status_at`,
-/// and the handle. `params` must be as long as the class wants in any release (128 bytes are), and hold no pointer
-/// (`Object`).
+/// Makes an object. `words` are client, parent, new handle and class; returns RM's status, read at `status_at`, and the
+/// handle. 128 bytes of `params` are enough for each class in every release. They hold no pointer (`Object`).
 pub(super) fn alloc(
     fd: BorrowedFd<'_>,
     words: [u32; 4],
@@ -57,7 +52,7 @@ pub(super) fn alloc(
     Ok((get(&block, status_at), get(&block, 8)))
 }
 
-/// Frees an object and all below it. `words` are client, parent and the object itself.
+/// Frees an object and its children. `words` are client, parent and the object itself.
 pub(super) fn free(fd: BorrowedFd<'_>, words: [u32; 3]) -> io::Result<u32> {
     let mut block = [0u8; 16];
     put(&mut block, 0, &words.map(u32::to_ne_bytes).concat());

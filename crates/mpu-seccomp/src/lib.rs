@@ -1,13 +1,10 @@
-//! Whether a container's calls of the driver go to MPU's notify engine, and the edit of its specification that sends them
-//! there.
+//! Decides whether a container gets the notify engine's listener, and adds it to the container's specification. The runtime
+//! wrapper and the NRI plugin both use this.
 //!
-//! Owns who gets a listener, and the reasons ([`Without`]) why one does not; the runtime wrapper and the NRI plugin both
-//! ask here. Knows the engine by its socket alone: that it takes a connection, with no file `retired` beside it, means that
-//! an engine is there and takes containers. A container never fails for the engine's sake: in doubt its specification stays
-//! as it is. Refuses to know who put the driver's nodes into a specification, and how one is read and stored.
+//! An engine takes containers if its socket accepts a connection and there is no file `retired` beside it. In doubt the
+//! specification stays unchanged ([`NoListener`] is the reason): a container never fails because of the engine.
 //!
-//! Outside truth: OCI runtime specification 1.2, `linux.seccomp.listenerPath`; what runtimes make of it is in
-//! docs/container/notify.md.
+//! Outside truth: OCI runtime specification 1.2, `linux.seccomp.listenerPath`. docs/container/notify.md describes the runtimes.
 
 mod policy;
 mod profile;
@@ -28,7 +25,7 @@ use thiserror::Error;
 
 pub use policy::{Notify, NotifyPolicy, SOCKET};
 
-/// The variable with which a container decides, where the policy lets it.
+/// The container's own choice, if the policy allows one.
 const VARIABLE: &str = "MPU_NOTIFY";
 /// The driver's own major number (`NV_MAJOR_DEVICE_NUMBER` of its `nv.h`): an alias of a node is known by it.
 const DRIVER_MAJOR: u64 = 195;
@@ -40,60 +37,53 @@ const FUSE: (Option<u64>, Option<u64>) = (Some(10), Some(229));
 const TSYNC: &str = "SECCOMP_FILTER_FLAG_TSYNC";
 /// A file beside the socket of an engine that takes no new container.
 pub const RETIRED: &str = "retired";
-/// How often an engine is asked whose queue is full, and how long is waited in between: a tenth of a second would be
-/// seen in a container's start.
+/// Attempts to connect to an engine whose queue is full, and the pause between them. Users would notice a tenth of a second
+/// in a container's start.
 const TRIES: u32 = 10;
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// Why a container starts without the engine. Nothing has been changed then.
+/// Why a container starts without the engine, its specification unchanged.
 #[derive(Debug, Error)]
-pub enum Without {
-    /// The administrator, or the container where it may decide.
+pub enum NoListener {
+    /// The administrator's choice, or the container's where the policy allows one.
     #[error("{0}")]
     Policy(&'static str),
-    /// It gets none of the driver's nodes.
     #[error("it gets no device of the driver")]
     NoDevice,
-    /// It numbers processes as the host does.
     #[error("it has no PID namespace of its own")]
     HostPids,
-    /// Its PID namespace is another's, which is not there.
+    /// The specification names a PID namespace by a path that cannot be read.
     #[error("cannot look at its PID namespace {}", .0.display())]
     PidNamespace(PathBuf, #[source] io::Error),
-    /// It can have its own programs serve memory that the engine reads, and never answer: nothing ends a process that waits for
-    /// that, so a container could keep the engine from being started again. (A privileged one can do worse without us.)
+    /// A FUSE file system of the container could serve memory that the engine reads, and never answer. No signal ends such a
+    /// wait, so the container could keep the engine from restarting. (A privileged container can do worse without the engine.)
     #[error("it is given /dev/fuse")]
     Fuse,
     #[error("no engine listens at {}", .0.display())]
     NoEngine(PathBuf, #[source] io::Error),
-    /// An engine that takes no new container, but still processes that enter containers that it has.
+    /// The engine still takes processes that enter one of its containers.
     #[error("the engine at {} takes no new container", .0.display())]
     Retired(PathBuf),
-    /// Another program armed it before us: the NRI plugin, where the wrapper follows.
+    /// Another program added it: the NRI plugin runs before the wrapper.
     #[error("it has the engine's listener already")]
     Already,
-    /// One filter has one listener.
+    /// A filter can have one listener only.
     #[error("its seccomp profile has a listener of its own")]
     Listener,
-    /// And the kernel allows one filter with one.
+    /// A process can have one filter with a listener only.
     #[error("its seccomp profile has a rule SCMP_ACT_NOTIFY of its own")]
     Notifies,
-    /// The kernel refuses both at once: either answers by the call's one result.
+    /// The kernel refuses both at once: each uses the return value of seccomp(2).
     #[error("its seccomp profile has the flag {TSYNC}, with which no filter has a listener")]
     Tsync,
-    /// Its profile allows some requests, not others.
     #[error("its seccomp profile decides about ioctl by argument")]
     ByArgument,
-    /// Rules of its profile contradict each other.
     #[error("its seccomp profile has several rules for ioctl")]
     Contradictory,
-    /// Its profile does not let programs call a driver.
     #[error("its seccomp profile answers ioctl with {0}")]
     Refused(String),
-    /// We know no profile for this machine.
     #[error("it has no seccomp profile, and none is known for {0}")]
     Architecture(String),
-    /// Runtimes will say more about it.
     #[error("{at} of its config.json is not {expected}")]
     Malformed {
         /// Where, as in `linux.seccomp.syscalls`.
@@ -102,90 +92,89 @@ pub enum Without {
     },
 }
 
-impl Without {
-    /// Whether that is how a host without an engine, or an administrator, wants it: then it is not reported.
+impl NoListener {
+    /// Whether this is normal on a host without an engine, or the administrator's choice. Then it is not reported.
     pub fn is_ordinary(&self) -> bool {
         matches!(
             self,
-            Without::Policy(_)
-                | Without::NoDevice
-                | Without::HostPids
-                | Without::NoEngine(..)
-                | Without::Retired(_)
-                | Without::Already
+            NoListener::Policy(_)
+                | NoListener::NoDevice
+                | NoListener::HostPids
+                | NoListener::NoEngine(..)
+                | NoListener::Retired(_)
+                | NoListener::Already
         )
     }
 }
 
-/// Edits the specification of a container that holds the driver's nodes, so that the engine receives its calls.
-pub fn listen(tree: &mut Value, config: &Notify) -> Result<(), Without> {
-    if !holds_the_drivers_nodes(tree) {
-        return Err(Without::NoDevice);
+/// Adds the engine's listener to the specification of a container that has the driver's nodes.
+pub fn listen(tree: &mut Value, config: &Notify) -> Result<(), NoListener> {
+    if !has_driver_nodes(tree) {
+        return Err(NoListener::NoDevice);
     }
-    wanted(tree, config.policy)?;
-    own_pids(tree)?;
+    check_policy(tree, config.policy)?;
+    check_pid_namespace(tree)?;
     if has_fuse(tree) && !is_privileged(tree) {
-        return Err(Without::Fuse);
+        return Err(NoListener::Fuse);
     }
-    // A program that is executed in a container needs the socket for as long as the container lives; so it can be open when
-    // its engine is on the way out, and says so by a file beside it.
+    // A retired engine keeps its socket open: an `exec` into one of its containers needs it.
     if config.socket.with_file_name(RETIRED).exists() {
-        return Err(Without::Retired(config.socket.clone()));
+        return Err(NoListener::Retired(config.socket.clone()));
     }
-    takes_connections(&config.socket).map_err(|error| Without::NoEngine(config.socket.clone(), error))?;
-    // Its key in config.toml is a text, so the path is one.
+    takes_connections(&config.socket).map_err(|error| NoListener::NoEngine(config.socket.clone(), error))?;
+    // The path comes from a text in config.toml, so it is UTF-8.
     let socket = config.socket.to_string_lossy();
     let linux = tree.get_mut("linux").and_then(Value::as_object_mut);
-    let linux = linux.ok_or_else(|| Without::Malformed { at: "linux".into(), expected: "an object" })?;
-    let with = match linux.get("seccomp") {
+    let linux = linux.ok_or_else(|| NoListener::Malformed { at: "linux".into(), expected: "an object" })?;
+    let profile = match linux.get("seccomp") {
         None | Some(Value::Null) => profile::minimal(std::env::consts::ARCH, &socket)?,
         Some(profile) => profile::edited(profile, &socket)?,
     };
-    linux.insert("seccomp".into(), with);
+    linux.insert("seccomp".into(), profile);
     Ok(())
 }
 
-fn wanted(tree: &Value, policy: NotifyPolicy) -> Result<(), Without> {
-    let word = || {
+fn check_policy(tree: &Value, policy: NotifyPolicy) -> Result<(), NoListener> {
+    let value = || {
         let env = tree.pointer("/process/env")?.as_array()?;
-        // Of several with one name the last one counts.
+        // The last of several with one name counts.
         let mut values = env.iter().rev().filter_map(|entry| entry.as_str()?.strip_prefix(VARIABLE)?.strip_prefix('='));
         values.next()
     };
     match policy {
         NotifyPolicy::Always => Ok(()),
-        NotifyPolicy::Off => Err(Without::Policy("mpu.notify of config.toml is off")),
-        NotifyPolicy::On if word() == Some("off") => Err(Without::Policy("its environment has MPU_NOTIFY=off")),
+        NotifyPolicy::Off => Err(NoListener::Policy("mpu.notify of config.toml is off")),
+        NotifyPolicy::On if value() == Some("off") => Err(NoListener::Policy("its environment has MPU_NOTIFY=off")),
         NotifyPolicy::On => Ok(()),
-        NotifyPolicy::OptIn if word() == Some("on") => Ok(()),
+        NotifyPolicy::OptIn if value() == Some("on") => Ok(()),
         NotifyPolicy::OptIn => {
-            Err(Without::Policy("mpu.notify of config.toml is opt-in, and its environment has no MPU_NOTIFY=on"))
+            Err(NoListener::Policy("mpu.notify of config.toml is opt-in, and its environment has no MPU_NOTIFY=on"))
         }
     }
 }
 
-/// Whether anybody gave the container a node of the driver's: an engine by CDI or by name, or we.
-fn holds_the_drivers_nodes(tree: &Value) -> bool {
+/// Whether the container gets a node of the driver, by CDI, by name or from MPU.
+fn has_driver_nodes(tree: &Value) -> bool {
     let path = |entry: &Value, key: &str| entry.get(key).and_then(Value::as_str).map(PathBuf::from);
     let is_node = |node: &Value| {
         numbers(node).0 == Some(DRIVER_MAJOR) && node.get("type").is_some_and(|kind| kind == "c")
-            || path(node, "path").is_some_and(|path| is_the_drivers(&path))
+            || path(node, "path").is_some_and(|path| is_driver_node(&path))
     };
-    // Libraries and programs are called nvidia…, too; nodes lie in a folder `dev`, the host's or that of a driver's root.
+    // Names of libraries and programs begin with nvidia, too. Nodes lie in a folder `dev` of the host or of a driver root.
     let is_mounted = |mount: &Value| {
         path(mount, "source").is_some_and(|source| {
-            is_the_drivers(&source) && source.parent().and_then(Path::file_name).is_some_and(|folder| folder == "dev")
+            is_driver_node(&source) && source.parent().and_then(Path::file_name).is_some_and(|folder| folder == "dev")
         })
     };
     list(tree, "/linux/devices").iter().any(is_node) || list(tree, "/mounts").iter().any(is_mounted)
 }
 
-/// The driver's nodes are called nvidia…, wherever a container has them.
-fn is_the_drivers(node: &Path) -> bool {
+/// Names of the driver's nodes begin with nvidia in every container.
+fn is_driver_node(node: &Path) -> bool {
     node.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"nvidia"))
 }
 
-/// Device number in a list of a specification. -1 stands for any, as its absence does.
+/// Device numbers of an entry. None, also for -1, stands for any number.
 fn numbers(entry: &Value) -> (Option<u64>, Option<u64>) {
     let number = |key: &str| entry.get(key).and_then(Value::as_u64);
     (number("major"), number("minor"))
@@ -195,27 +184,28 @@ fn list<'a>(tree: &'a Value, at: &str) -> &'a [Value] {
     tree.pointer(at).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default()
 }
 
-/// Whether it gets the node, or may make it. Every container has rules that let it make nodes which it cannot open.
+/// Whether it gets the node, or may make and open it. Every container may make nodes that it cannot open.
 fn has_fuse(tree: &Value) -> bool {
-    list(tree, "/linux/devices").iter().any(|node| numbers(node) == FUSE) || writes(tree).any(|rule| covers(rule, FUSE))
+    list(tree, "/linux/devices").iter().any(|node| numbers(node) == FUSE)
+        || write_rules(tree).any(|rule| covers(rule, FUSE))
 }
 
-/// Whether it may use every device of either type, as privileged containers may.
+/// Whether it may use every device, as privileged containers may.
 fn is_privileged(tree: &Value) -> bool {
     let of_all = |rule: &Value| rule.get("type").and_then(Value::as_str).is_none_or(|kind| matches!(kind, "" | "a"));
-    writes(tree).any(|rule| of_all(rule) && numbers(rule) == (None, None))
+    write_rules(tree).any(|rule| of_all(rule) && numbers(rule) == (None, None))
 }
 
-/// Whether a rule is about a device, by its number or by any.
+/// Whether a rule applies to a device.
 fn covers(rule: &Value, device: (Option<u64>, Option<u64>)) -> bool {
     let (major, minor) = numbers(rule);
     major.is_none_or(|major| Some(major) == device.0) && minor.is_none_or(|minor| Some(minor) == device.1)
 }
 
 /// Rules that let a container write to character devices.
-fn writes(tree: &Value) -> impl Iterator<Item = &Value> {
+fn write_rules(tree: &Value) -> impl Iterator<Item = &Value> {
     let has = |rule: &Value, key: &str, letters: [char; 2]| {
-        rule.get(key).and_then(Value::as_str).is_none_or(|word| word.is_empty() || word.contains(letters))
+        rule.get(key).and_then(Value::as_str).is_none_or(|value| value.is_empty() || value.contains(letters))
     };
     let allows = move |rule: &&Value| {
         rule.get("allow") == Some(&Value::Bool(true))
@@ -225,27 +215,27 @@ fn writes(tree: &Value) -> impl Iterator<Item = &Value> {
     list(tree, "/linux/resources/devices").iter().filter(allows)
 }
 
-/// A new PID namespace is its own, and so is one that it shares with others, unless that is the host's.
-fn own_pids(tree: &Value) -> Result<(), Without> {
+/// Accepts a new PID namespace, and an existing one unless it is the host's.
+fn check_pid_namespace(tree: &Value) -> Result<(), NoListener> {
     let Some(pids) =
         list(tree, "/linux/namespaces").iter().find(|one| one.get("type").is_some_and(|kind| kind == "pid"))
     else {
-        return Err(Without::HostPids);
+        return Err(NoListener::HostPids);
     };
     let path = match pids.get("path") {
         None | Some(Value::Null) => return Ok(()),
         Some(Value::String(path)) if path.is_empty() => return Ok(()),
         Some(Value::String(path)) => path,
-        Some(_) => return Err(Without::Malformed { at: "linux.namespaces.path".into(), expected: "a text" }),
+        Some(_) => return Err(NoListener::Malformed { at: "linux.namespaces.path".into(), expected: "a text" }),
     };
     match fs::metadata(path) {
-        Ok(meta) if meta.ino() == INIT_PID_NAMESPACE => Err(Without::HostPids),
+        Ok(meta) if meta.ino() == INIT_PID_NAMESPACE => Err(NoListener::HostPids),
         Ok(_) => Ok(()),
-        Err(error) => Err(Without::PidNamespace(path.into(), error)),
+        Err(error) => Err(NoListener::PidNamespace(path.into(), error)),
     }
 }
 
-/// Whether an engine takes a connection. Never waits long: a Unix socket connects at once, or its queue is full.
+/// Checks that an engine takes a connection. A Unix socket connects at once, or its queue is full.
 fn takes_connections(path: &Path) -> io::Result<()> {
     let address = SocketAddrUnix::new(path)?;
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;

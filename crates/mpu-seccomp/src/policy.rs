@@ -1,8 +1,8 @@
-//! What the administrator decided: which containers, and where the engine listens.
+//! The administrator's settings: which containers get a listener, and the engine's socket.
 
 use std::path::PathBuf;
 
-/// Where the engine listens, unless the administrator says otherwise.
+/// The engine's default socket.
 pub const SOCKET: &str = "/run/mpu/notify/listener.sock";
 
 /// Which containers get the listener, and its socket.
@@ -19,19 +19,19 @@ impl Default for Notify {
     }
 }
 
-/// Which containers with a GPU have the notify engine told of their calls.
+/// Which containers with a GPU send their calls to the notify engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NotifyPolicy {
-    /// All but those whose environment says `MPU_NOTIFY=off`.
+    /// All but those with `MPU_NOTIFY=off` in their environment.
     On,
-    /// Those whose environment says `MPU_NOTIFY=on`.
+    /// Those with `MPU_NOTIFY=on` in their environment.
     OptIn,
     Off,
     Always,
 }
 
 impl NotifyPolicy {
-    /// Every one, and its word.
+    /// Each policy with its word in config.toml.
     pub const ALL: [(&'static str, NotifyPolicy); 4] = [
         ("on", NotifyPolicy::On),
         ("opt-in", NotifyPolicy::OptIn),

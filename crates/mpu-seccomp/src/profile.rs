@@ -1,8 +1,6 @@
-//! What becomes of a container's seccomp profile: the same profile, with a listener for the engine's requests.
+//! Adds a listener for the engine's requests to a container's seccomp profile.
 //!
-//! Owns the reading of `linux.seccomp` as far as it decides about `ioctl`, and its edit. Guarantees: every call has the
-//! answer that it had, but for the requests that the engine receives; fields that we do not know stay; a profile that
-//! cannot be edited so is not edited.
+//! Guarantees: every other call keeps its action, and unknown fields stay. A profile that cannot be edited so is unchanged.
 //!
 //! Outside truth: OCI runtime specification 1.2, `config-linux.md`, "Seccomp". Runtimes skip rules whose action is the
 //! default one (runc's `matchCall`, crun's `libcrun_generate_seccomp`). libseccomp kills on architectures that a filter does
@@ -11,43 +9,43 @@
 use serde_json::{Map, Value, json};
 
 use super::rules;
-use super::{TSYNC, Without};
+use super::{NoListener, TSYNC};
 
-/// The metadata that the listener gets with each container: who asked for it.
+/// The metadata that the listener receives with each container.
 const METADATA: &str = "mpu";
 const NOTIFY: &str = "SCMP_ACT_NOTIFY";
 /// Actions that let a call through.
 const LETS_THROUGH: [&str; 2] = ["SCMP_ACT_ALLOW", "SCMP_ACT_LOG"];
 
-/// Native architectures, each with those whose programs its kernels run, too.
+/// Native architectures, each with all architectures whose programs its kernels run.
 const ARCHITECTURES: [(&str, &[&str]); 2] = [
     ("x86_64", &["SCMP_ARCH_X86_64", "SCMP_ARCH_X86", "SCMP_ARCH_X32"]),
     ("aarch64", &["SCMP_ARCH_AARCH64", "SCMP_ARCH_ARM"]),
 ];
 
-/// The profile of a container that has none, on this architecture.
-pub(super) fn minimal(architecture: &str, socket: &str) -> Result<Value, Without> {
+/// A profile for a container without one.
+pub(super) fn minimal(architecture: &str, socket: &str) -> Result<Value, NoListener> {
     let found = ARCHITECTURES.iter().find(|(native, _)| *native == architecture);
-    let Some((_, architectures)) = found else { return Err(Without::Architecture(architecture.into())) };
+    let Some((_, architectures)) = found else { return Err(NoListener::Architecture(architecture.into())) };
     edited(&json!({"defaultAction": LETS_THROUGH[0], "architectures": architectures}), socket)
 }
 
-/// The profile with the listener.
-pub(super) fn edited(profile: &Value, socket: &str) -> Result<Value, Without> {
+/// Returns the profile with the listener.
+pub(super) fn edited(profile: &Value, socket: &str) -> Result<Value, NoListener> {
     let mut profile = profile.as_object().cloned().ok_or_else(|| malformed("", "an object"))?;
     let has = |field: &str, value: &str| profile.get(field).is_some_and(|held| held == value);
     if has("listenerPath", socket) && has("listenerMetadata", METADATA) {
-        return Err(Without::Already);
+        return Err(NoListener::Already);
     }
     for field in ["listenerPath", "listenerMetadata"] {
         match profile.get(field) {
             None | Some(Value::Null) => {}
             Some(Value::String(text)) if text.is_empty() => {}
-            Some(_) => return Err(Without::Listener),
+            Some(_) => return Err(NoListener::Listener),
         }
     }
     if profile.get("flags").and_then(Value::as_array).is_some_and(|flags| flags.iter().any(|flag| flag == TSYNC)) {
-        return Err(Without::Tsync);
+        return Err(NoListener::Tsync);
     }
     let default = text(&profile, "defaultAction", "defaultAction")?;
     let mut rules = match profile.get("syscalls") {
@@ -57,7 +55,7 @@ pub(super) fn edited(profile: &Value, socket: &str) -> Result<Value, Without> {
     };
     let action = action_of_ioctl(&default, &rules)?;
     if !LETS_THROUGH.contains(&action.as_str()) {
-        return Err(Without::Refused(action));
+        return Err(NoListener::Refused(action));
     }
     if action != default {
         for rule in &mut rules {
@@ -67,19 +65,19 @@ pub(super) fn edited(profile: &Value, socket: &str) -> Result<Value, Without> {
         }
         // A rule needs a name.
         rules.retain(|rule| rule.get("names").and_then(Value::as_array).is_some_and(|names| !names.is_empty()));
-        rules.extend(rules::rest().into_iter().map(|rest| rest.rule(&action)));
+        rules.extend(rules::other_requests().into_iter().map(|requests| requests.rule(&action)));
     }
-    rules.extend(rules::told().into_iter().map(|told| told.rule(NOTIFY)));
+    rules.extend(rules::engine_requests().into_iter().map(|requests| requests.rule(NOTIFY)));
     profile.insert("syscalls".into(), rules.into());
     profile.insert("listenerPath".into(), socket.into());
     profile.insert("listenerMetadata".into(), METADATA.into());
     Ok(profile.into())
 }
 
-/// What happens to every `ioctl`, where that is one thing.
-fn action_of_ioctl(default: &str, rules: &[Value]) -> Result<String, Without> {
+/// The one action for every `ioctl`.
+fn action_of_ioctl(default: &str, rules: &[Value]) -> Result<String, NoListener> {
     if default == NOTIFY {
-        return Err(Without::Notifies);
+        return Err(NoListener::Notifies);
     }
     let mut action = None;
     for rule in rules {
@@ -89,7 +87,7 @@ fn action_of_ioctl(default: &str, rules: &[Value]) -> Result<String, Without> {
             names.filter(|names| !names.is_empty()).ok_or_else(|| malformed("syscalls.names", "a list of texts"))?;
         let its = text(rule, "action", "syscalls.action")?;
         if its == NOTIFY {
-            return Err(Without::Notifies);
+            return Err(NoListener::Notifies);
         }
         if !names.iter().any(|name| name == "ioctl") {
             continue;
@@ -97,21 +95,21 @@ fn action_of_ioctl(default: &str, rules: &[Value]) -> Result<String, Without> {
         match rule.get("args") {
             None | Some(Value::Null) => {}
             Some(Value::Array(conditions)) if conditions.is_empty() => {}
-            Some(Value::Array(_)) => return Err(Without::ByArgument),
+            Some(Value::Array(_)) => return Err(NoListener::ByArgument),
             Some(_) => return Err(malformed("syscalls.args", "a list")),
         }
         if action.replace(its.clone()).is_some_and(|before| before != its) {
-            return Err(Without::Contradictory);
+            return Err(NoListener::Contradictory);
         }
     }
     Ok(action.unwrap_or_else(|| default.to_owned()))
 }
 
-fn text(object: &Map<String, Value>, key: &str, at: &str) -> Result<String, Without> {
+fn text(object: &Map<String, Value>, key: &str, at: &str) -> Result<String, NoListener> {
     object.get(key).and_then(Value::as_str).map(str::to_owned).ok_or_else(|| malformed(at, "a text"))
 }
 
-fn malformed(at: &str, expected: &'static str) -> Without {
+fn malformed(at: &str, expected: &'static str) -> NoListener {
     let at = if at.is_empty() { "linux.seccomp".to_owned() } else { format!("linux.seccomp.{at}") };
-    Without::Malformed { at, expected }
+    NoListener::Malformed { at, expected }
 }

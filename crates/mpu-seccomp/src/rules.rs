@@ -1,13 +1,12 @@
-//! Which calls of `ioctl` the notify engine receives, as rules that libseccomp takes.
+//! libseccomp rules that split the requests of `ioctl`: the notify engine receives some, the kernel handles the others.
 //!
-//! Owns the split of all requests into those that the engine receives and the rest. In libseccomp a rule without a condition
-//! wins over one with a condition, silently and in either order (seen with 2.5.4); so, where a profile allows `ioctl`, the
-//! rest is allowed by rules with conditions, too. No request matches rules of both kinds. Refuses to know profiles.
+//! In libseccomp a rule without a condition silently wins over one with a condition, in either order (seen with 2.5.4). So
+//! if a profile allows `ioctl`, rules with conditions allow the other requests. No request matches rules of both kinds.
 //!
-//! The driver looks at a request's number and size only, so the rules do not look at its type and direction. Nor do they
-//! look at the argument register's upper half, as the kernel does not.
+//! The driver looks at a request's number and size only, so the rules ignore type and direction. Like the kernel, they
+//! ignore the upper half of the argument register.
 //!
-//! Outside truth: `mpu_abi::ioctl`; the kernel's `asm-generic/ioctl.h` (where number and size stand); libseccomp 2.5,
+//! Outside truth: `mpu_abi::ioctl`; the kernel's `asm-generic/ioctl.h` (place of number and size); libseccomp 2.5,
 //! seccomp_rule_add(3): `SCMP_CMP_MASKED_EQ` compares after a mask, and its first datum is the mask. OCI's `value` is
 //! that first datum and `valueTwo` the second, in runc (`getCondition`) and crun (`libcrun_generate_seccomp`).
 
@@ -21,12 +20,12 @@ use std::collections::BTreeMap;
 const MASK: u32 = 0x3fff_00ff;
 /// RM control, 32 bytes.
 const CONTROL: u32 = (RM_CONTROL_SIZE as u32) << 16 | NV_ESC_RM_CONTROL as u32;
-/// What fetches an event, 16 bytes.
+/// Request that fetches an event, 16 bytes.
 const EVENT: u32 = (RM_EVENT_SIZE as u32) << 16 | NV_ESC_RM_GET_EVENT_DATA as u32;
 /// A wrapped request, 16 bytes.
 const XFER: u32 = (XFER_SIZE as u32) << 16 | NV_ESC_IOCTL_XFER_CMD as u32;
 /// All requests that the engine receives.
-const TOLD: [u32; 3] = [CONTROL, EVENT, XFER];
+const ENGINE_REQUESTS: [u32; 3] = [CONTROL, EVENT, XFER];
 const _: () = assert!(CONTROL == 0x0020_002a && EVENT == 0x0010_0052 && XFER == 0x0010_00d3);
 
 /// Requests that are the same as `value` where `mask` has bits.
@@ -37,8 +36,8 @@ pub(super) struct Requests {
 }
 
 impl Requests {
-    /// The rule that does something with them. One condition for each rule: runtimes take several on one argument for
-    /// alternatives (runc) and read six at most (crun).
+    /// The rule with an action for them. It has one condition: runc treats several conditions on one argument as
+    /// alternatives, and crun reads six at most.
     pub(super) fn rule(self, action: &str) -> Value {
         json!({
             "names": ["ioctl"],
@@ -48,26 +47,29 @@ impl Requests {
     }
 }
 
-/// The requests that the engine receives.
-pub(super) fn told() -> Vec<Requests> {
-    TOLD.map(|value| Requests { mask: MASK, value }).into()
+pub(super) fn engine_requests() -> Vec<Requests> {
+    ENGINE_REQUESTS.map(|value| Requests { mask: MASK, value }).into()
 }
 
-/// All the rest: what has one bit, or two bits side by side, as none of [`TOLD`] has them.
+/// All other requests. Each pattern fixes one or two bits to values that no request of [`ENGINE_REQUESTS`] has.
 ///
-/// Bits that tell the same of them (each of [`TOLD`] has both as they are in the first of them, or both otherwise) are taken together:
-/// of those, going round, one as in the first is followed by one otherwise somewhere, unless they agree. Then one bit of each such group stands
-/// for it, and two groups are not as none of [`TOLD`] has them. Two are enough for these three requests; a test goes through all there are.
-pub(super) fn rest() -> Vec<Requests> {
-    let first = TOLD[0];
-    let mut groups: BTreeMap<[bool; TOLD.len()], Vec<u32>> = BTreeMap::new();
+/// Compare each bit with the same bit of the first engine request. Two bits form a group if in every engine request both
+/// are equal to the first's, or both differ. A request matches one of these patterns if
+/// - a bit differs that is the same in all engine requests (`common`),
+/// - the bits of one group disagree: going round the group, an equal bit is followed by a differing one (`mixed`), or
+/// - two groups, by one bit of each, have a combination that no engine request has (`between`).
+///
+/// Pairs of groups are enough for these three requests: a test tries every request.
+pub(super) fn other_requests() -> Vec<Requests> {
+    let first = ENGINE_REQUESTS[0];
+    let mut groups: BTreeMap<[bool; ENGINE_REQUESTS.len()], Vec<u32>> = BTreeMap::new();
     for bit in (0..u32::BITS).map(|at| 1 << at).filter(|bit| MASK & bit != 0) {
-        groups.entry(TOLD.map(|one| (one ^ first) & bit != 0)).or_default().push(bit);
+        groups.entry(ENGINE_REQUESTS.map(|one| (one ^ first) & bit != 0)).or_default().push(bit);
     }
-    // As in the first of them, or otherwise.
+    // The bit's value: the first request's, or the other one.
     let has = |bit: u32, otherwise: bool| if otherwise { !first & bit } else { first & bit };
     let pair = |(a, x), (b, y)| Requests { mask: a | b, value: has(a, x) | has(b, y) };
-    let common = groups.remove(&[false; TOLD.len()]).unwrap_or_default();
+    let common = groups.remove(&[false; ENGINE_REQUESTS.len()]).unwrap_or_default();
     let common = common.into_iter().map(|bit| Requests { mask: bit, value: has(bit, true) });
     let going_round = |bits: &Vec<u32>| {
         let following = bits.iter().cycle().skip(1);
@@ -93,47 +95,47 @@ mod tests {
     use proptest::prelude::*;
 
     fn matches(all: &[Requests], request: u64) -> usize {
-        // As the kernel's filter does: a mask without upper bits does not look at them.
+        // As in the kernel's filter, a mask without upper bits ignores them.
         all.iter().filter(|one| request & u64::from(one.mask) == u64::from(one.value)).count()
     }
 
-    /// Every number and size there is: 2²² of them.
+    /// Tries every number and size: 2²² of them.
     #[test]
-    fn every_request_is_told_or_among_rest_and_never_both() {
-        let (told, rest) = (told(), rest());
-        let mut of_engine = Vec::new();
+    fn each_request_matches_exactly_one_kind_of_rule() {
+        let (engine_requests, other_requests) = (engine_requests(), other_requests());
+        let mut found = Vec::new();
         for number in 0..=0xffu32 {
             for size in 0..=0x3fffu32 {
                 let request = size << 16 | number;
-                let is_told = matches(&told, request.into()) > 0;
-                assert_eq!(matches(&rest, request.into()) == 0, is_told, "{request:#x}");
-                if is_told {
-                    of_engine.push(request);
+                let is_engine_request = matches(&engine_requests, request.into()) > 0;
+                assert_eq!(matches(&other_requests, request.into()) == 0, is_engine_request, "{request:#x}");
+                if is_engine_request {
+                    found.push(request);
                 }
             }
         }
-        assert_eq!(of_engine, [CONTROL, EVENT, XFER]);
-        assert_eq!(rest.len(), 23, "fewer rules than bits would be a mistake, more a waste");
+        assert_eq!(found, [CONTROL, EVENT, XFER]);
+        assert_eq!(other_requests.len(), 23, "fewer rules than bits would be a mistake, more a waste");
     }
 
     proptest! {
         #[test]
         fn request_bits_outside_mask_are_ignored(request: u64) {
-            let (told, rest) = (told(), rest());
+            let (engine_requests, other_requests) = (engine_requests(), other_requests());
             let bare = request & u64::from(MASK);
-            prop_assert_eq!(matches(&told, request), matches(&told, bare));
-            prop_assert_eq!(matches(&rest, request), matches(&rest, bare));
-            for one in TOLD {
+            prop_assert_eq!(matches(&engine_requests, request), matches(&engine_requests, bare));
+            prop_assert_eq!(matches(&other_requests, request), matches(&other_requests, bare));
+            for one in ENGINE_REQUESTS {
                 let ours = request & !u64::from(MASK) | u64::from(one);
-                prop_assert!(matches(&told, ours) == 1 && matches(&rest, ours) == 0);
+                prop_assert!(matches(&engine_requests, ours) == 1 && matches(&other_requests, ours) == 0);
             }
         }
     }
 
     #[test]
-    fn rule_is_as_runtimes_read_it() {
+    fn rule_has_oci_format() {
         assert_eq!(
-            told()[0].rule("SCMP_ACT_NOTIFY").to_string(),
+            engine_requests()[0].rule("SCMP_ACT_NOTIFY").to_string(),
             r#"{"names":["ioctl"],"action":"SCMP_ACT_NOTIFY","args":[{"index":1,"value":1073676543,"valueTwo":2097194,"op":"SCMP_CMP_MASKED_EQ"}]}"#
         );
     }

@@ -1,4 +1,4 @@
-//! Who gets a listener and who does not, each refusal by its reason; and profiles held to what they said before.
+//! Containers with and without a listener, each refusal with its reason. Edited profiles keep the actions of other calls.
 
 use std::collections::BTreeSet;
 use std::os::unix::net::UnixListener;
@@ -10,18 +10,18 @@ use super::*;
 
 const SOCKET: &str = "/run/x.sock";
 
-/// What a profile does with a call: every action that a rule for it names, else the default; runtimes skip rules that name
-/// the default. More than one would be libseccomp's to choose from.
+/// A profile's actions for a call: those of the matching rules, else the default. Runtimes skip rules with the default action.
+/// If there is more than one, libseccomp chooses.
 fn actions(profile: &Value, name: &str, request: u32) -> BTreeSet<String> {
-    let holds = |condition: &Value| {
+    let condition_holds = |condition: &Value| {
         let number = |key: &str| condition[key].as_u64().expect("a number");
         assert_eq!((number("index"), condition["op"].as_str()), (1, Some("SCMP_CMP_MASKED_EQ")));
         u64::from(request) & number("value") == number("valueTwo")
     };
     let rules = profile["syscalls"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let counts = rules.iter().filter(|rule| rule["action"] != profile["defaultAction"]);
-    let of_it = counts.filter(|rule| rule["names"].as_array().expect("names").contains(&json!(name)));
-    let matching = of_it.filter(|rule| rule["args"].as_array().is_none_or(|all| all.iter().all(holds)));
+    let active = rules.iter().filter(|rule| rule["action"] != profile["defaultAction"]);
+    let named = active.filter(|rule| rule["names"].as_array().expect("names").contains(&json!(name)));
+    let matching = named.filter(|rule| rule["args"].as_array().is_none_or(|all| all.iter().all(condition_holds)));
     let found: BTreeSet<String> = matching.map(|rule| rule["action"].as_str().expect("one").to_owned()).collect();
     match found.is_empty() {
         true => [profile["defaultAction"].as_str().expect("one").to_owned()].into(),
@@ -29,13 +29,13 @@ fn actions(profile: &Value, name: &str, request: u32) -> BTreeSet<String> {
     }
 }
 
-fn is_told(request: u32) -> bool {
+fn is_engine_request(request: u32) -> bool {
     [0x0020_002a, 0x0010_00d3].contains(&(request & 0x3fff_00ff))
 }
 
 fn check_unchanged_except_notified(before: &Value, after: &Value, request: u32) {
     for name in ["ioctl", "read", "ptrace", "openat"] {
-        let expected = match name == "ioctl" && is_told(request) {
+        let expected = match name == "ioctl" && is_engine_request(request) {
             true => ["SCMP_ACT_NOTIFY".to_owned()].into(),
             false => actions(before, name, request),
         };
@@ -48,18 +48,18 @@ const REQUESTS: [u32; 9] =
 
 #[test]
 fn edited_profile_keeps_other_actions() {
-    let usual = json!({"names": ["ioctl", "read"], "action": "SCMP_ACT_ALLOW", "args": []});
+    let allow_rule = json!({"names": ["ioctl", "read"], "action": "SCMP_ACT_ALLOW", "args": []});
     for (default, rules) in [
-        ("SCMP_ACT_ERRNO", json!([usual, {"names": ["ptrace"], "action": "SCMP_ACT_ALLOW", "args": null}])),
+        ("SCMP_ACT_ERRNO", json!([allow_rule, {"names": ["ptrace"], "action": "SCMP_ACT_ALLOW", "args": null}])),
         (
             "SCMP_ACT_KILL",
             json!([{"names": ["ioctl"], "action": "SCMP_ACT_LOG"}, {"names": ["read"], "action": "SCMP_ACT_ALLOW"}]),
         ),
-        ("SCMP_ACT_LOG", json!([usual])),
-        ("SCMP_ACT_ALLOW", json!([usual])),
+        ("SCMP_ACT_LOG", json!([allow_rule])),
+        ("SCMP_ACT_ALLOW", json!([allow_rule])),
         ("SCMP_ACT_ALLOW", json!([{"names": ["ptrace"], "action": "SCMP_ACT_ERRNO", "errnoRet": 1}])),
         ("SCMP_ACT_ALLOW", Value::Null),
-        ("SCMP_ACT_ERRNO", json!([usual, usual, {"names": ["ioctl"], "action": "SCMP_ACT_ALLOW"}])),
+        ("SCMP_ACT_ERRNO", json!([allow_rule, allow_rule, {"names": ["ioctl"], "action": "SCMP_ACT_ALLOW"}])),
     ] {
         let mut before =
             json!({"x-first": 1.50, "defaultAction": default, "syscalls": rules, "flags": ["SECCOMP_FILTER_FLAG_LOG"]});
@@ -74,9 +74,9 @@ fn edited_profile_keeps_other_actions() {
             assert_eq!(after[kept], before[kept]);
         }
         assert_eq!((&after["listenerPath"], &after["listenerMetadata"]), (&json!(SOCKET), &json!("mpu")));
-        // Once is enough; and the same words with another engine's socket are another engine's.
-        assert!(matches!(profile::edited(&after, SOCKET), Err(Without::Already)));
-        assert!(matches!(profile::edited(&after, "/run/y.sock"), Err(Without::Listener)));
+        // A second edit changes nothing, and another socket belongs to another engine.
+        assert!(matches!(profile::edited(&after, SOCKET), Err(NoListener::Already)));
+        assert!(matches!(profile::edited(&after, "/run/y.sock"), Err(NoListener::Listener)));
     }
 }
 
@@ -89,7 +89,7 @@ fn minimal_profile_allows_other_calls() {
             check_unchanged_except_notified(&json!({"defaultAction": "SCMP_ACT_ALLOW"}), &made, request);
         }
     }
-    assert!(matches!(profile::minimal("pdp11", SOCKET), Err(Without::Architecture(_))));
+    assert!(matches!(profile::minimal("pdp11", SOCKET), Err(NoListener::Architecture(_))));
 }
 
 #[test]
@@ -100,7 +100,7 @@ fn unsplittable_profile_is_refused_with_reason() {
         base[more.0] = more.1;
         rule(base)
     };
-    for (profile, says) in [
+    for (profile, message) in [
         (json!({"defaultAction": "SCMP_ACT_ALLOW", "listenerPath": "/run/theirs"}), "a listener of its own"),
         (json!({"defaultAction": "SCMP_ACT_ALLOW", "listenerMetadata": "theirs"}), "a listener of its own"),
         (json!({"defaultAction": "SCMP_ACT_ALLOW", "flags": ["SCMP_X", "SECCOMP_FILTER_FLAG_TSYNC"]}), "FLAG_TSYNC"),
@@ -127,8 +127,8 @@ fn unsplittable_profile_is_refused_with_reason() {
         (rule(json!({"names": ["ioctl"]})), "linux.seccomp.syscalls.action of its"),
         (ioctl(("args", json!(1))), "linux.seccomp.syscalls.args of its"),
     ] {
-        let said = profile::edited(&profile, SOCKET).expect_err("refused").to_string();
-        assert!(said.contains(says), "{said}: {profile}");
+        let error = profile::edited(&profile, SOCKET).expect_err("refused").to_string();
+        assert!(error.contains(message), "{error}: {profile}");
     }
 }
 
@@ -153,8 +153,8 @@ impl Case {
         }
     }
 
-    /// The outcome in words; a container that gets no listener is not changed.
-    fn says(&self) -> String {
+    /// `listens`, or the error's text. Checks that a container without a listener is unchanged.
+    fn outcome(&self) -> String {
         let mut tree = self.spec.clone();
         match listen(&mut tree, &self.config) {
             Ok(()) => {
@@ -174,7 +174,7 @@ impl Case {
 }
 
 #[test]
-fn policy_decides_and_container_where_it_may() {
+fn policy_and_environment_select_listening_containers() {
     use NotifyPolicy::{Always, Off, On, OptIn};
     let mut case = Case::new();
     for (env, listening) in [
@@ -188,40 +188,44 @@ fn policy_decides_and_container_where_it_may() {
         case.spec["process"]["env"] = json!(env);
         for (_, policy) in NotifyPolicy::ALL {
             case.config.policy = policy;
-            assert_eq!(case.says() == "listens", listening.contains(&policy), "{env:?} {policy:?}: {}", case.says());
+            assert_eq!(
+                case.outcome() == "listens",
+                listening.contains(&policy),
+                "{env:?} {policy:?}: {}",
+                case.outcome()
+            );
         }
     }
     case.config.policy = Off;
-    assert!(case.says().contains("mpu.notify of config.toml is off"));
+    assert!(case.outcome().contains("mpu.notify of config.toml is off"));
 }
 
 #[test]
-fn only_containers_with_device_and_pids_of_their_own_listen() {
+fn listener_needs_own_pid_namespace() {
     let mut case = Case::new();
-    let theirs = case.dir.path().join("pidns");
-    for (namespaces, says) in [
+    let missing_path = case.dir.path().join("pidns");
+    for (namespaces, message) in [
         (json!([{"type": "pid", "path": ""}]), "listens"),
         (json!([{"type": "pid", "path": "/proc/self/exe"}]), "listens"),
-        (json!([{"type": "pid", "path": theirs}]), "cannot look at its PID namespace"),
+        (json!([{"type": "pid", "path": missing_path}]), "cannot look at its PID namespace"),
         (json!([{"type": "pid", "path": 7}]), "linux.namespaces.path of its config.json is not a text"),
         (json!([{"type": "mount"}]), "no PID namespace of its own"),
         (json!(null), "no PID namespace of its own"),
     ] {
         case.spec["linux"]["namespaces"] = namespaces;
-        assert!(case.says().contains(says), "{says}: {}", case.says());
+        assert!(case.outcome().contains(message), "{message}: {}", case.outcome());
     }
-    // Where this test is in the init namespace itself, as on any host outside a container, that one is refused by path.
+    // Outside a container this test runs in the init namespace, which is refused by path.
     let own = std::fs::metadata("/proc/self/ns/pid").unwrap().ino() == INIT_PID_NAMESPACE;
     case.spec["linux"]["namespaces"] = json!([{"type": "pid", "path": "/proc/self/ns/pid"}]);
-    assert_eq!(case.says(), if own { "it has no PID namespace of its own" } else { "listens" });
+    assert_eq!(case.outcome(), if own { "it has no PID namespace of its own" } else { "listens" });
 }
 
-/// Whether hooks or the administrator put them there, and whatever else is called nvidia.
 #[test]
-fn drivers_nodes_are_known_in_specification() {
+fn driver_nodes_in_specification_are_recognized() {
     let node = |path: &str, major: i64| json!({"devices": [{"path": path, "type": "c", "major": major, "minor": 1}]});
     let mount = |source: &str| json!({"mounts": [{"destination": "/x", "type": "bind", "source": source}]});
-    for (holds, gets) in [
+    for (parts, listens) in [
         (node("/dev/nvidia0", 195), true),
         (node("/dev/nvidia-uvm", 511), true),
         (node("/run/driver/dev/nvidia0", 195), true),
@@ -239,26 +243,26 @@ fn drivers_nodes_are_known_in_specification() {
         (json!({}), false),
     ] {
         let mut case = Case::new();
-        case.spec["linux"]["devices"] = holds["devices"].clone();
-        case.spec["mounts"] = holds["mounts"].clone();
-        assert_eq!(case.says(), if gets { "listens" } else { "it gets no device of the driver" }, "{holds}");
+        case.spec["linux"]["devices"] = parts["devices"].clone();
+        case.spec["mounts"] = parts["mounts"].clone();
+        assert_eq!(case.outcome(), if listens { "listens" } else { "it gets no device of the driver" }, "{parts}");
     }
 }
 
 #[test]
-fn container_with_fuse_could_hold_up_engine() {
+fn unprivileged_container_with_fuse_gets_no_listener() {
     let node = json!({"path": "/dev/fuse", "type": "c", "major": 10, "minor": 229});
     let rule = |access: &str| json!({"allow": true, "type": "c", "major": 10, "minor": 229, "access": access});
     let make_any = json!({"allow": true, "type": "c", "major": -1, "minor": -1, "access": "m"});
     let all = json!({"allow": true, "access": "rwm"});
-    for (devices, rules, says) in [
+    for (devices, rules, message) in [
         (json!([]), json!([make_any]), "listens"),
         (json!([node]), json!([rule("rwm")]), "it is given /dev/fuse"),
         (json!([node]), json!(null), "it is given /dev/fuse"),
         (json!([]), json!([make_any, rule("rw")]), "it is given /dev/fuse"),
         (json!([]), json!([rule("m")]), "listens"),
         (json!([]), json!([{"allow": false, "access": "rwm"}]), "listens"),
-        // By numbers that stand for more than this one.
+        // A missing number or -1 stands for any.
         (json!([]), json!([{"allow": true, "type": "c", "major": 10, "access": "rwm"}]), "it is given /dev/fuse"),
         (
             json!([]),
@@ -278,7 +282,7 @@ fn container_with_fuse_could_hold_up_engine() {
         case.spec["linux"]["devices"] = devices.as_array().unwrap().iter().chain([&gpu]).cloned().collect();
         case.spec["linux"]["resources"] = json!({"devices": rules});
         let shown = case.spec.to_string();
-        assert!(case.says().contains(says), "{says}: {shown}");
+        assert!(case.outcome().contains(message), "{message}: {shown}");
     }
 }
 
@@ -286,20 +290,20 @@ fn container_with_fuse_could_hold_up_engine() {
 fn missing_engine_leaves_container_unchanged() {
     let mut case = Case::new();
     std::fs::write(case.dir.path().join("retired"), "").unwrap();
-    assert!(case.says().ends_with("takes no new container"), "{}", case.says());
+    assert!(case.outcome().ends_with("takes no new container"), "{}", case.outcome());
     std::fs::remove_file(case.dir.path().join("retired")).unwrap();
-    assert_eq!(case.says(), "listens");
-    // A queue that no process empties: the call comes back soon and the container starts.
+    assert_eq!(case.outcome(), "listens");
+    // The connection queue is full: the call returns soon and the container starts.
     rustix::net::listen(case.listener.as_ref().unwrap(), 0).unwrap();
     let began = std::time::Instant::now();
-    assert!(case.says().starts_with("no engine listens at /"), "{}", case.says());
+    assert!(case.outcome().starts_with("no engine listens at /"), "{}", case.outcome());
     assert!(began.elapsed() < Duration::from_secs(10));
     case.listener = None;
-    assert!(case.says().starts_with("no engine listens at /"), "the socket's file is there, no process behind it");
+    assert!(case.outcome().starts_with("no engine listens at /"), "the socket's file is there, no process behind it");
     std::fs::remove_file(&case.config.socket).unwrap();
-    assert!(case.says().starts_with("no engine listens at /"));
+    assert!(case.outcome().starts_with("no engine listens at /"));
     std::fs::write(&case.config.socket, "").unwrap();
-    assert!(case.says().starts_with("no engine listens at /"));
+    assert!(case.outcome().starts_with("no engine listens at /"));
 }
 
 #[test]
@@ -307,18 +311,18 @@ fn malformed_specifications_are_left_alone() {
     let mut case = Case::new();
     for seccomp in [json!(7), json!({}), json!({"defaultAction": null})] {
         case.spec["linux"]["seccomp"] = seccomp;
-        assert!(case.says().contains("of its config.json is not"), "{}", case.says());
+        assert!(case.outcome().contains("of its config.json is not"), "{}", case.outcome());
     }
     case.spec["linux"]["seccomp"] = Value::Null;
-    assert_eq!(case.says(), "listens");
+    assert_eq!(case.outcome(), "listens");
     case.config.policy = NotifyPolicy::Always;
     let mount = json!([{"source": "/dev/nvidia0"}]);
     for mut spec in [json!({}), json!({"linux": [], "process": 1}), json!({"linux": {"namespaces": {"type": "pid"}}})] {
         case.spec = spec.clone();
-        assert_eq!(case.says(), "it gets no device of the driver");
+        assert_eq!(case.outcome(), "it gets no device of the driver");
         spec["mounts"] = mount.clone();
         case.spec = spec;
-        assert_eq!(case.says(), "it has no PID namespace of its own");
+        assert_eq!(case.outcome(), "it has no PID namespace of its own");
     }
 }
 
@@ -343,8 +347,8 @@ fn any_profile() -> impl Strategy<Value = Value> {
 
 proptest! {
     #[test]
-    fn whatever_profile_it_is_split_soundly_or_left(profile in any_profile(), request: u32, told: bool) {
-        let request = if told { request & !0x3fff_00ff | 0x0020_002a } else { request };
+    fn arbitrary_profile_is_split_or_unchanged(profile in any_profile(), request: u32, is_control: bool) {
+        let request = if is_control { request & !0x3fff_00ff | 0x0020_002a } else { request };
         if let Ok(after) = profile::edited(&profile, SOCKET) {
             check_unchanged_except_notified(&profile, &after, request);
         }

@@ -155,7 +155,8 @@ fn run(cli: &Cli) -> anyhow::Result<Exit> {
         Command::MetricsChild => print(&source::run_child(&host)),
         Command::ProbeChild { supervised, driver } => {
             if *supervised {
-                notify::guest::come_under_parent().context("the notify engine does not accept this child")?;
+                notify::supervised_child::wait_for_supervisor()
+                    .context("the notify engine does not accept this child")?;
             }
             mpu::probe::run_child(&host, driver).context("this command is for `mpu probe` to start")?;
             Ok(Exit::Ok)

@@ -1,4 +1,4 @@
-//! Mounts that the host must not see: made where no process sees them, and not put where they would show on the host.
+//! Mounts that must not show on the host: builds them in a separate mount namespace, and detects targets that are shared with the host.
 //!
 //! Source: mount_namespaces(7), "Shared subtrees"; proc(5), `mountinfo`; statx(2), `STATX_MNT_ID` (Linux 5.8).
 
@@ -11,11 +11,11 @@ use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 
-/// What a function makes in an empty file system in memory, as a tree to be mounted.
+/// Calls a function with an empty file system in memory, and returns its result as a detached tree.
 ///
-/// A mount can only be copied from where it is mounted. So that neither the container nor the host ever sees where that
-/// was, it is in mounts of a thread's own, which end with it. The calling thread stays where it is: to enter mounts, also
-/// those that a thread came from, changes its root and its working directory.
+/// A tree can be copied from a mounted file system only. So that neither container nor host sees it, it is mounted in the
+/// mount namespace of a short-lived thread. The calling thread cannot do it: entering a mount namespace changes its root and
+/// working directory.
 pub fn out_of_sight(make: impl FnOnce(&Tree) -> io::Result<Tree> + Send) -> io::Result<Tree> {
     std::thread::scope(|scope| {
         let work = || unshare().and_then(|()| in_own_mounts(make));
@@ -32,8 +32,8 @@ fn in_own_mounts(make: impl FnOnce(&Tree) -> io::Result<Tree>) -> io::Result<Tre
 }
 
 impl Beneath {
-    /// Whether what is mounted onto this shows on the host, too: it is the same file as this process's own at that path,
-    /// and lies on a mount that passes on what happens to it (`--volume /proc:/proc:rshared`).
+    /// Whether a mount on this would show on the host: it is the host's file at the same path, on a mount with shared propagation
+    /// (`--volume /proc:/proc:rshared`).
     pub fn is_shared_with_the_host(&self) -> bool {
         let Ok(there) = self.stat() else { return true };
         let same = fs::metadata(&self.path).is_ok_and(|host| (host.dev(), host.ino()) == (there.st_dev, there.st_ino));
@@ -48,15 +48,15 @@ impl Beneath {
         Ok(rustix::fs::statx(self, "", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID)?.stx_mnt_id)
     }
 
-    /// Whether it lies on a mount that passes on what happens to it to one of these, by the list of mounts of the namespace
-    /// that it is in. Other paths may lead there (`--volume /a:/b:rshared`).
+    /// Whether its mount is in one of these peer groups, by `mountinfo` of its namespace. Another path may lead there
+    /// (`--volume /a:/b:rshared`).
     pub fn is_shared_with(&self, peers: &Peers, mountinfo: &str) -> io::Result<bool> {
         let id = self.mount()?;
         Ok(groups(mountinfo).any(|(mount, group)| mount == id && peers.0.contains(&group)))
     }
 }
 
-/// The groups in which mounts of a namespace pass on what happens to them. The kernel numbers them for all namespaces.
+/// Peer groups of a namespace's shared mounts. Their numbers are the same in all namespaces.
 #[derive(Debug, Default)]
 pub struct Peers(BTreeSet<u64>);
 
@@ -66,7 +66,7 @@ impl Peers {
     }
 }
 
-/// The mounts that pass on what happens to them, each with its group.
+/// Shared mounts, each with its peer group.
 fn groups(mountinfo: &str) -> impl Iterator<Item = (u64, u64)> + '_ {
     mountinfo.lines().filter_map(|line| {
         let id = line.split(' ').next()?.parse().ok()?;
@@ -75,7 +75,7 @@ fn groups(mountinfo: &str) -> impl Iterator<Item = (u64, u64)> + '_ {
     })
 }
 
-/// Whether a mount passes on what happens to it; a mount that is not on the list is taken for one that does.
+/// Whether a mount is shared. A mount that is not in the list counts as shared.
 fn passes_on(mountinfo: &str, id: u64) -> bool {
     let id = id.to_string();
     let line = mountinfo.lines().find(|line| line.split(' ').next() == Some(&id));

@@ -1,9 +1,7 @@
-//! Files below a container's root.
+//! Access to files below a container's root, whose contents are untrusted.
 //!
-//! Owns every access to a file system that a stranger made: a path is resolved by the kernel in one step, with the
-//! container's root as its `/`, so that neither a link nor a change under our hands leads out. What was resolved is held
-//! as a descriptor, and used by it. Refuses to know what the files are for, and has no resolver of its own: a kernel
-//! without `openat2` (before Linux 5.6) is an error.
+//! The kernel resolves a path in one step, with the container's root as its `/`, so that neither a link nor a concurrent
+//! rename leads out. The result is an open descriptor. A kernel without `openat2` (before Linux 5.6) is an error.
 //!
 //! Source: openat2(2), `RESOLVE_IN_ROOT`.
 
@@ -25,7 +23,7 @@ use std::io;
 use std::path::{Component, Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// How long renames elsewhere may keep one walk from its end.
+/// Limit of retries of one lookup while other processes rename directories.
 const RENAMES: Duration = Duration::from_secs(2);
 
 #[derive(Debug, thiserror::Error)]
@@ -66,9 +64,9 @@ pub struct Root {
     path: PathBuf,
 }
 
-/// Something below a root, held so that its name no longer matters.
+/// A resolved file below a root.
 ///
-/// The descriptor is of the kind that opens nothing (`O_PATH`): a FIFO or a device that is resolved is not touched.
+/// The descriptor is `O_PATH`, so a FIFO or a device is not opened.
 #[derive(Debug)]
 pub struct Beneath {
     fd: OwnedFd,
@@ -76,8 +74,8 @@ pub struct Beneath {
 }
 
 impl Root {
-    /// Opens a root. The path is the caller's own: it is resolved on the host. Links as `/proc/self/cwd` are refused:
-    /// they name a directory of this process, and no container's.
+    /// Opens a root. The path is trusted and is resolved on the host. Magic links such as `/proc/self/cwd` are refused: they
+    /// name a directory of this process.
     pub fn open(path: &Path) -> Result<Root, BeneathError> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let fd = rustix::fs::openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_MAGICLINKS);
@@ -90,7 +88,7 @@ impl Root {
         }
     }
 
-    /// Where it is on the host: for messages, not for opening what is below it.
+    /// Its path on the host, for messages only.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -122,8 +120,8 @@ impl Root {
             let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
             let name = below(path);
             match rustix::fs::openat2(&self.fd, &name, flags | OFlags::CLOEXEC, Mode::empty(), resolve) {
-                // A rename somewhere in the system met a `..` of ours; the kernel asks for another try. A container can rename all the
-                // time to keep others from starting: by count, the tries would be over within a millisecond.
+                // A rename in the system conflicts with a `..` in our path; the kernel requests a retry. Limited by time: a container that
+                // renames all the time would use up a count of retries within a millisecond.
                 Err(Errno::AGAIN | Errno::INTR)
                     if *until.get_or_insert_with(|| Instant::now() + RENAMES) > Instant::now() => {}
                 result => return result,

@@ -1,7 +1,5 @@
-//! Mounts below a root, by descriptors alone.
-//!
-//! What is mounted is a detached tree, made from a descriptor; where it is mounted is a [`Beneath`]. No path is looked
-//! at in between, so that nothing can be swapped between check and use.
+//! Mounts below a root, by descriptors only: a detached tree is mounted on a [`Beneath`]. No path is resolved in between, so
+//! nothing can be swapped between check and use.
 //!
 //! Source: open_tree(2), move_mount(2), mount_setattr(2), fsmount(2).
 
@@ -15,7 +13,7 @@ use rustix::mount::{
 use std::io;
 use std::os::fd::AsRawFd;
 
-/// What a mount may not be used for. Set-user-id programs never work on a mount of ours.
+/// Restrictions of a mount. Our mounts are always nosuid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Restrictions {
     pub read_only: bool,
@@ -23,7 +21,7 @@ pub struct Restrictions {
     pub no_devices: bool,
 }
 
-/// Mounts that are not attached anywhere yet. Dropping it lets go of them.
+/// Mounts that are not attached yet. They end when this is dropped.
 #[derive(Debug)]
 pub struct Tree {
     fd: OwnedFd,
@@ -31,8 +29,7 @@ pub struct Tree {
 }
 
 impl Tree {
-    /// A copy of what is mounted at a descriptor that this process's mount namespace has: of one file or directory, or
-    /// `recursive`ly with what is mounted below it. Changes to it stay its own.
+    /// Copies the mount of a file or directory in this process's mount namespace, `recursive`ly with mounts below it.
     pub fn of(source: impl AsFd, recursive: bool) -> io::Result<Tree> {
         let mut flags =
             OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
@@ -54,7 +51,7 @@ impl Tree {
         Ok(Tree { fd, recursive: false })
     }
 
-    /// Restricts every mount of the tree, and keeps what happens to it from spreading. Needs Linux 5.12.
+    /// Restricts every mount of the tree and makes it private. Needs Linux 5.12.
     pub fn restrict(&self, restrictions: Restrictions) -> io::Result<()> {
         let chosen = [
             (true, MountAttrFlags::MOUNT_ATTR_NOSUID),
@@ -62,7 +59,7 @@ impl Tree {
             (restrictions.no_exec, MountAttrFlags::MOUNT_ATTR_NOEXEC),
             (restrictions.no_devices, MountAttrFlags::MOUNT_ATTR_NODEV),
         ];
-        let set = chosen.into_iter().filter(|(wanted, _)| *wanted).map(|(_, flag)| flag).collect();
+        let set = chosen.into_iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| flag).collect();
         sys::mount_setattr(self.fd.as_fd(), set)
     }
 
@@ -92,14 +89,14 @@ impl Tree {
             (restrictions.no_exec, MountFlags::NOEXEC),
             (restrictions.no_devices, MountFlags::NODEV),
         ];
-        let flags = chosen.into_iter().filter(|(wanted, _)| *wanted).map(|(_, flag)| flag);
+        let flags = chosen.into_iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| flag);
         let flags = flags.fold(MountFlags::BIND | MountFlags::NOSUID, |all, flag| all | flag);
         // The descriptor is the mount's own, wherever that is by now.
         let link = format!("/proc/self/fd/{}", self.fd.as_raw_fd());
         let restricted = rustix::mount::mount_change(&link, MountPropagationFlags::PRIVATE)
             .and_then(|()| rustix::mount::mount_remount(&link, flags, c""));
         restricted.map_err(|error| {
-            // What cannot be restricted is not left there.
+            // A mount without its restrictions must not stay.
             let _ = rustix::mount::unmount(&link, UnmountFlags::DETACH);
             target.wrap("restrict what is mounted onto", error)
         })

@@ -1,4 +1,4 @@
-//! Reading below a root. Opening never waits: what is not a regular file or a directory is not opened.
+//! Reading below a root. Only regular files and directories are opened, so opening never blocks.
 
 use super::{Beneath, BeneathError, Root, absolute};
 use rustix::fs::{CWD, FileType, Mode, OFlags};
@@ -10,7 +10,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
 
-/// More names than any directory has that we look through for our own: a host's `/dev` has some thousands.
+/// Limit of names in a directory: a host's `/dev` has some thousands.
 pub const MOST_NAMES: usize = 65_536;
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -68,8 +68,7 @@ impl Beneath {
 
     /// Opens for reading what must be a regular file.
     ///
-    /// The descriptor that we hold has decided that it is one; nothing else is ever opened, so that a FIFO cannot make
-    /// us wait and a device cannot notice us.
+    /// Checks the type by the `O_PATH` descriptor first, so no FIFO or device is ever opened.
     pub fn open(&self) -> Result<File, BeneathError> {
         if self.kind()? != FileType::RegularFile {
             return Err(BeneathError::Kind { path: self.path.clone(), wanted: "a regular file" });
@@ -78,8 +77,8 @@ impl Beneath {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
         let opened = rustix::fs::openat(CWD, &link, flags, Mode::empty()).map_err(|error| self.wrap("open", error))?;
         // The file by which we came back is /proc's word; what it is, is the inode's.
-        let (held, got) = (self.stat()?, rustix::fs::fstat(&opened).map_err(|error| self.wrap("open", error))?);
-        if (held.st_dev, held.st_ino) != (got.st_dev, got.st_ino) {
+        let (expected, actual) = (self.stat()?, rustix::fs::fstat(&opened).map_err(|error| self.wrap("open", error))?);
+        if (expected.st_dev, expected.st_ino) != (actual.st_dev, actual.st_ino) {
             return Err(self.wrap("open", Errno::STALE));
         }
         Ok(File::from(opened))

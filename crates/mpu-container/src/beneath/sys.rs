@@ -1,4 +1,4 @@
-//! The system calls for mounts that no safe library has.
+//! System calls for mounts without a safe wrapper.
 #![allow(unsafe_code)]
 
 use rustix::fd::{AsRawFd, BorrowedFd};

@@ -136,7 +136,7 @@ fn final_link_is_replaced_not_followed() {
 }
 
 #[test]
-fn mount_point_behind_dangling_link_is_made_in_root() {
+fn dangling_link_mount_point_stays_in_root() {
     let place = Place::new();
     let root = place.root();
     symlink(place.outside().join("etc/new"), place.path("etc/out")).unwrap();
@@ -204,7 +204,7 @@ fn dangling_links_create_bounded_folders() {
 fn opening_never_waits_and_reads_only_files() {
     let place = Place::new();
     let root = place.root();
-    crate::driver::made_up::fifo(&place.path("etc/fifo"));
+    crate::driver::fake::fifo(&place.path("etc/fifo"));
     assert!(fs::symlink_metadata(place.path("etc/fifo")).unwrap().file_type().is_fifo());
     symlink("fifo", place.path("etc/to-fifo")).unwrap();
     for path in ["/etc/fifo", "/etc/to-fifo", "/etc"] {
@@ -338,7 +338,7 @@ fn mount_lands_where_descriptor_is() {
     place.before = snapshot(&place.outside());
 }
 
-/// Runs something on a kernel that lacks a system call, as far as its thread can tell.
+/// Runs something on a thread for which a system call fails with ENOSYS.
 pub(crate) fn without<T: Send>(call: i64, run: impl FnOnce() -> T + Send) -> T {
     use seccompiler::{SeccompAction, SeccompFilter};
     let filter = SeccompFilter::new(
@@ -397,8 +397,8 @@ fn ordinary_user_gets_the_same() {
     command.args(["beneath::tests", "--test-threads=1"]).env("TMPDIR", "/tmp").current_dir("/").uid(65534).gid(65534);
     match command.output() {
         Ok(done) => {
-            let [said, error] = [done.stdout, done.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
-            assert!(said.contains("test result: ok") && !said.contains(" 0 passed"), "{said}{error}");
+            let [output, error] = [done.stdout, done.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
+            assert!(output.contains("test result: ok") && !output.contains(" 0 passed"), "{output}{error}");
         }
         Err(_) => println!("skipped: uid 65534 cannot run {}", program.display()),
     }

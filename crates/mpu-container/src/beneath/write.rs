@@ -1,7 +1,4 @@
-//! Writing below a root.
-//!
-//! A file or a link that is written is new, and takes its name in one step: no process sees half of it, and what had the
-//! name before is replaced, not followed.
+//! Writing below a root. A new file or link takes its name in one step, and replaces an earlier one without following it.
 
 use super::{Beneath, BeneathError, Root, absolute, below};
 use rustix::fd::OwnedFd;
@@ -49,8 +46,8 @@ impl Root {
         })
     }
 
-    /// Sees to it that a file is there that something can be mounted on: an empty one is made where nothing is, with
-    /// the directories above it. What is there already stays as it is.
+    /// Makes sure that a mount point for a file exists. Creates an empty file and the directories above it; an existing file stays
+    /// unchanged.
     pub fn touch_file(&self, path: &Path) -> Result<Beneath, BeneathError> {
         let wrap = |error| self.wrap("create", path, error);
         let (mut path, mut walked) = (path.to_path_buf(), 0);
@@ -180,7 +177,7 @@ impl Beneath {
         }
         let link = format!("/proc/self/fd/{}", self.fd.as_raw_fd());
         rustix::fs::chmod(&link, Mode::from_raw_mode(mode)).map_err(|error| self.wrap("change the mode of", error))?;
-        // Which file that was is /proc's word; whether it was this one, the file says.
+        // The path in /proc may have led to another file, so the mode of this one is checked.
         match has(self)? {
             true => Ok(()),
             false => Err(self.wrap("change the mode of", Errno::STALE)),

@@ -58,7 +58,7 @@ const ROWS: &[Row] = &[
 const NOT_MANAGEMENT: [&str; 3] = ["nvidia-fs", "nvidia-nvswitch", "nvidia-nvlink"];
 
 impl Mode {
-    /// The mode of a word; `auto` is the GPUs, whatever the host: what else could be found is asked for by name.
+    /// The mode of a word. `auto` stands for GPUs on every host; other devices need their own mode.
     pub fn of_word(word: &str) -> Option<Mode> {
         let row = ROWS.iter().find(|row| row.word == word);
         row.map(|row| row.mode).or((word == "auto").then_some(Mode::Nvml))
@@ -114,13 +114,14 @@ pub fn channels(root: &DriverRoot, words: &[String], options: &Options) -> Resul
     let known: Vec<_> = nodes.into_iter().filter_map(|node| Some((number(&node)?, node))).collect();
     let mut devices = Vec::new();
     for word in words {
-        let asked = match (imex_channel(word), word.strip_prefix("channel").unwrap_or(word)) {
+        let requested = match (imex_channel(word), word.strip_prefix("channel").unwrap_or(word)) {
             (None, "all") => None,
             (None, _) => return Err(NoChannel::NoNumber(word.clone())),
             (number, _) => number,
         };
         let before = devices.len();
-        for (number, node) in known.iter().filter(|(number, _)| asked.is_none_or(|asked| asked == *number)) {
+        for (number, node) in known.iter().filter(|(number, _)| requested.is_none_or(|requested| requested == *number))
+        {
             devices.push(Device {
                 name: number.to_string(),
                 annotations: Default::default(),

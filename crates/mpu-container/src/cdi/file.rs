@@ -1,7 +1,6 @@
-//! CDI files: bytes to spec and back.
+//! Reads and writes CDI files.
 //!
-//! A field that no version of CDI has is refused, as all engines refuse it: who misspells `mounts` would otherwise get
-//! a container without them.
+//! Unknown fields are refused, as all engines do. Otherwise a misspelt `mounts` would give a container without mounts.
 
 use crate::edits::Spec;
 use mpu_os::file::{self, Links, Mode};
@@ -79,7 +78,7 @@ impl From<io::Error> for ReadError {
     }
 }
 
-/// Why a file cannot be written. There is no part of it then, and what was there before still is.
+/// Why a file cannot be written. Then an earlier file is unchanged.
 #[derive(Debug, thiserror::Error)]
 pub enum WriteError {
     #[error("'{0}' is not the path of a file")]
@@ -162,7 +161,7 @@ pub fn write(path: &Path, bytes: &[u8]) -> Result<(), WriteError> {
     file::replace_file_atomically(path, bytes, Mode::Of(0o644)).map(drop).map_err(failed)
 }
 
-/// JSON's tree for another format: its numbers keep all their digits by a trick that only `serde_json` knows.
+/// A JSON tree for another serializer: `serde_json`'s numbers of arbitrary precision need a conversion.
 struct Plain<'a>(&'a Value);
 
 impl Serialize for Plain<'_> {
@@ -181,7 +180,7 @@ impl Serialize for Plain<'_> {
     }
 }
 
-/// Whether older readers take a word for a number or a date, which is none to the readers of YAML 1.2: `1:0` is 60.
+/// Whether a text is a number or a date in YAML 1.1 but not in YAML 1.2: `1:0` is 60.
 fn is_number_of_yaml_1_1(text: &str) -> bool {
     let parts = |letter: char| letter.is_ascii_digit() || "+-.:_".contains(letter);
     text.contains([':', '-', '_']) && text.chars().all(parts)
@@ -236,12 +235,12 @@ devices:
 
     #[test]
     fn unknown_fields_are_named() {
-        let told = |text: &str, format| parse(text.as_bytes(), format).unwrap_err().to_string();
+        let error_of = |text: &str, format| parse(text.as_bytes(), format).unwrap_err().to_string();
         let json =
             r#"{"cdiVersion":"0.5.0","kind":"a/b","devices":[{"name":"0","containerEdits":{"mount":[]}}],"x":1}"#;
-        assert_eq!(told(json, Format::Json), "CDI has no field devices.0.containerEdits.mount, x");
-        let told = told(&YAML.replace("hookName", "hookname"), Format::Yaml);
-        assert!(told.contains("hookName") && told.contains("line 12") && told.lines().count() == 1, "{told}");
+        assert_eq!(error_of(json, Format::Json), "CDI has no field devices.0.containerEdits.mount, x");
+        let error = error_of(&YAML.replace("hookName", "hookname"), Format::Yaml);
+        assert!(error.contains("hookName") && error.contains("line 12") && error.lines().count() == 1, "{error}");
     }
 
     #[test]
@@ -307,7 +306,7 @@ devices:
         let path = there.path().join("a.yaml");
         assert!(matches!(read(&path), Err(ReadError::Io(_))));
         assert!(matches!(read(there.path()), Err(ReadError::NotAFile)));
-        crate::driver::made_up::fifo(&path);
+        crate::driver::fake::fifo(&path);
         assert!(matches!(read(&path), Err(ReadError::NotAFile)), "a pipe does not make us wait");
         fs::remove_file(&path).unwrap();
         fs::File::create(&path).unwrap().set_len(LARGEST + 1).unwrap();

@@ -78,8 +78,8 @@ pub fn generate(root: &DriverRoot, request: &Request) -> Result<Spec, GenerateEr
     finish(devices, container_edits, request)
 }
 
-/// Takes out the nodes that are not on the host, for a caller who has said where they are, and devices without any node left. The paths come
-/// back. An error if no device is left: a spec must have one.
+/// Removes nodes that are not on the host, and devices without any node left, for a caller that has named the nodes' place. Returns the
+/// removed paths. It is an error if no device is left: a spec must have one.
 pub fn leave_out_missing_nodes(spec: &mut Spec) -> Result<BTreeSet<String>, GenerateError> {
     let mut missing = BTreeSet::new();
     take_missing_nodes(&mut spec.container_edits, &mut missing);
@@ -200,7 +200,7 @@ fn finish(devices: Vec<Device>, container_edits: ContainerEdits, request: &Reque
     Ok(spec)
 }
 
-/// The device that brings what all others bring, everything once.
+/// The device with the edits of all others, each once.
 fn merged(devices: &[Device]) -> Device {
     let mut edits = ContainerEdits::default();
     devices.iter().for_each(|device| append(&mut edits, &device.container_edits));
@@ -222,10 +222,10 @@ fn one(edits: ContainerEdits, what: &'static str) -> Result<Vec<Device>, Generat
     }
 }
 
-/// A file cannot know what its users want: all but the libraries for 32-bit programs, as NVIDIA's generator has it.
+/// All capabilities but 32-bit libraries, as in NVIDIA's generator: a file serves containers with different requests.
 fn full() -> Capabilities {
-    let wanted = |capability: &Capability| *capability != Capability::Compat32;
-    Capability::ALL.into_iter().filter(wanted).fold(Capabilities::NONE, Capabilities::with)
+    let is_included = |capability: &Capability| *capability != Capability::Compat32;
+    Capability::ALL.into_iter().filter(is_included).fold(Capabilities::NONE, Capabilities::with)
 }
 
 pub fn qualified(spec: &Spec) -> Vec<QualifiedName> {

@@ -13,11 +13,11 @@ pub enum HookName {
     CreateSymlinks,
     /// Prefers the image's newer libcuda to the driver's.
     EnableCudaCompat,
-    /// Tells the container's loader of folders.
+    /// Adds folders to the container's loader.
     UpdateLdcache,
     /// Keeps nvidia-smi and NVML from making device nodes.
     DisableDeviceNodeModification,
-    /// Hides from procfs the GPUs that the container does not have. Ours: NVIDIA's program passes over it.
+    /// Hides other GPUs in the container's procfs. Not NVIDIA's: its program ignores this hook.
     HideOtherGpus,
     /// Restricts EGL to the container's GPUs.
     UpdateApplicationProfile,
@@ -68,7 +68,7 @@ impl Hooks {
                 hook_name: name.point().into(),
                 path: self.program.display().to_string(),
                 args,
-                // NVIDIA's program asks its environment whether to be talkative; the engine's must not decide.
+                // NVIDIA's program reads its log level from the environment, which must not be the engine's.
                 env: vec!["NVIDIA_CTK_DEBUG=false".into()],
                 timeout: None,
             }
@@ -102,7 +102,7 @@ impl Hooks {
         self.each(HookName::ApplyCudaMemoryLimits, GPU_ID, root, gpus)
     }
 
-    /// One hook of memory limits for the GPUs of several, which would each be a process.
+    /// Merges hooks of memory limits into one, because each is a process.
     pub fn merge_memory_limits(hooks: &mut Vec<Hook>) {
         let word = HookName::ApplyCudaMemoryLimits.word();
         let limits = |hook: &Hook| hook.args.contains(&word);
@@ -141,8 +141,8 @@ impl Hooks {
     }
 }
 
-/// What the program must be called by to be the hooks: its own name under NVIDIA's names, theirs under any other, which
-/// makes our executable that program wherever it lies.
+/// The first words of a hook's command line. Under another name than NVIDIA's, our executable needs the program's name as its first
+/// argument.
 fn call(program: &Path) -> Vec<String> {
     match program.file_name().and_then(|name| name.to_str()) {
         Some("nvidia-ctk") => vec!["nvidia-ctk".into(), "hook".into()],
@@ -178,7 +178,7 @@ mod tests {
                 "/usr/lib32"
             ]
         );
-        assert_eq!(hooks.chmod(["/dev/dri".into()]), None, "left out unless asked for");
+        assert_eq!(hooks.chmod(["/dev/dri".into()]), None, "left out unless requested");
         hooks.without.clear();
         assert_eq!(
             hooks.chmod(["/dev/dri".into()]).unwrap().args[2..],

@@ -59,9 +59,9 @@ impl Options {
 }
 
 const FILE: [&str; 5] = ["ro", "nosuid", "nodev", "rbind", "rprivate"];
-/// How a socket is mounted: to connect is to write.
+/// Options of a socket's mount. Not read-only: connecting needs write access.
 const SOCKET: [&str; 5] = ["nosuid", "nodev", "rbind", "rprivate", "noexec"];
-/// A prestart hook that sees the container later must not add devices once more.
+/// Keeps a prestart hook from adding devices again.
 pub const VOID: &str = "NVIDIA_VISIBLE_DEVICES=void";
 /// Folders below `/dev` that hold our nodes.
 const NODE_FOLDERS: [&str; 2] = ["/dev/dri", "/dev/nvidia-caps"];
@@ -87,8 +87,7 @@ pub fn common(driver: &Driver, capabilities: Capabilities, options: &Options) ->
     Ok(edits)
 }
 
-/// What programs that manage GPUs need besides nodes: the driver without what draws. They may make device nodes, and see
-/// every GPU.
+/// Edits besides nodes for programs that manage GPUs: the driver without graphics. They may make device nodes, and see every GPU.
 pub fn for_managers(
     driver: &Driver,
     capabilities: Capabilities,
@@ -116,7 +115,7 @@ pub fn nodes<'a>(
 }
 
 /// The hook that limits memory on the GPUs of a selection, if the container asks for a limit. A MIG device is named by its
-/// own UUID, so that the hook can refuse a limit which cannot hold.
+/// own UUID, so that the hook can refuse a limit on it.
 pub fn memory_limits(driver: &Driver, selection: &Selection<'_>, options: &Options) -> Option<Hook> {
     let whole = |gpu: &&&Gpu| !selection.migs.iter().any(|(owner, _)| owner.index == gpu.index);
     // The driver does not know every device's UUID. The hook refuses what it does not find.
@@ -139,8 +138,7 @@ pub fn plain_nodes(nodes: Vec<Node>, options: &Options) -> ContainerEdits {
     edits
 }
 
-/// Puts what lies deeper behind what it may lie in, and everything into one order, so that the same host gives the same
-/// bytes.
+/// Sorts the edits, so that the same host gives the same bytes. A mount comes after those that contain its target.
 pub fn sort(edits: &mut ContainerEdits) {
     let depth = |path: &str| (Path::new(path).components().count(), path.to_string());
     edits.device_nodes.sort_by_cached_key(|node| depth(&node.path));

@@ -1,7 +1,7 @@
-//! CDI, the Container Device Interface: files that say what a device adds to a container.
+//! CDI, the Container Device Interface: files with the edits that a device makes to a container.
 //!
 //! - [`Registry`] reads the host's files and resolves names to edits.
-//! - [`edits_for`] says what a driver adds to a container that is about to start.
+//! - [`edits_for`] makes a driver's edits for a container that is about to start.
 //! - [`generate()`] makes a file of all that a host's driver has; `transform` moves its paths.
 //!
 //! Source: CDI specification 1.1.0 (`SPEC.md` of container-device-interface).

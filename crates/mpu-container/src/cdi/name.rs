@@ -155,10 +155,10 @@ mod tests {
     }
 
     #[test]
-    fn bad_part_is_told() {
-        let told = "nvidia.com/gpu=a b".parse::<QualifiedName>().unwrap_err().to_string();
-        assert!(told.starts_with("'a b' is not a CDI device name: it may hold"), "{told}");
-        let told = "nvidia".parse::<QualifiedName>().unwrap_err().to_string();
-        assert!(told.contains("as in nvidia.com/gpu=0"), "{told}");
+    fn error_names_malformed_part() {
+        let error = "nvidia.com/gpu=a b".parse::<QualifiedName>().unwrap_err().to_string();
+        assert!(error.starts_with("'a b' is not a CDI device name: it may hold"), "{error}");
+        let error = "nvidia".parse::<QualifiedName>().unwrap_err().to_string();
+        assert!(error.contains("as in nvidia.com/gpu=0"), "{error}");
     }
 }

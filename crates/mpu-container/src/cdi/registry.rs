@@ -1,8 +1,7 @@
 //! The devices that a host's CDI files describe.
 //!
-//! Owns which file a name is looked up in: of two files that describe a device, the one in the later directory counts;
-//! two in one directory leave it undefined, and it is refused. A file that cannot be read takes its own devices away
-//! and no others; the error for one of them names the file.
+//! If two files describe a device, the one in the later directory counts; two in one directory are an error. An unreadable file
+//! affects its own devices only; the error for an unknown device names it.
 //!
 //! Source: CDI specification 1.1.0, "Locating and Using CDI Specifications": `.json` and `.yaml` files right in
 //! `/etc/cdi` and `/var/run/cdi`, later directories before earlier ones.
@@ -90,8 +89,7 @@ impl Registry {
         })
     }
 
-    /// What these devices add to a container: what each one's file adds to every container, once, then the device's
-    /// own.
+    /// The edits of these devices: first those of each file, once, then each device's own.
     pub fn edits(&self, names: &[QualifiedName]) -> Result<ContainerEdits, Unresolvable> {
         let mut used = BTreeSet::new();
         let mut all = ContainerEdits::default();
@@ -240,8 +238,8 @@ mod tests {
             ("etc/c.json", spec("v.x/gpu", &[("0", "c")])),
             ("run/d.json", spec("v.x/gpu", &[("2", "d")])),
         ]);
-        let told = registry.edits(&names(&["v.x/gpu=0"])).unwrap_err().to_string();
-        assert!(told.contains("etc/a.json and ") && told.ends_with("both describe it; remove one"), "{told}");
+        let error = registry.edits(&names(&["v.x/gpu=0"])).unwrap_err().to_string();
+        assert!(error.contains("etc/a.json and ") && error.ends_with("both describe it; remove one"), "{error}");
         assert_eq!(registry.conflicts().count(), 1);
         assert_eq!(registry.edits(&names(&["v.x/gpu=1"])).unwrap().env[1], "D=a");
         assert_eq!(registry.edits(&names(&["v.x/gpu=2"])).unwrap().env[1], "D=d", "a later directory settles it");
@@ -256,12 +254,12 @@ mod tests {
         ]);
         assert_eq!(registry.edits(&names(&["v.x/gpu=0"])).unwrap().env[1], "D=good");
         assert_eq!(registry.failures().len(), 2);
-        let told = registry.edits(&names(&["v.x/gpu=7"])).unwrap_err().to_string();
+        let error = registry.edits(&names(&["v.x/gpu=7"])).unwrap_err().to_string();
         let etc = there.path().join("etc");
-        assert!(told.starts_with("unresolvable CDI device v.x/gpu=7: no file in "), "{told}");
-        assert!(told.contains(&format!("{}/bad.yaml: not a CDI spec in YAML", etc.display())), "{told}");
-        assert!(told.contains("empty.json: invalid CDI spec: it describes no device"), "{told}");
-        assert_eq!(told.lines().count(), 1);
+        assert!(error.starts_with("unresolvable CDI device v.x/gpu=7: no file in "), "{error}");
+        assert!(error.contains(&format!("{}/bad.yaml: not a CDI spec in YAML", etc.display())), "{error}");
+        assert!(error.contains("empty.json: invalid CDI spec: it describes no device"), "{error}");
+        assert_eq!(error.lines().count(), 1);
     }
 
     #[test]

@@ -1,10 +1,10 @@
-//! Specs of made-up hosts.
+//! Specs of fake hosts.
 
 use super::extra::Mode;
 use super::generate::{self, Naming, generate_for};
 use super::*;
 use crate::capability::Capabilities;
-use crate::driver::made_up::{self, Host, LIBRARIES, RELEASE as VERSION};
+use crate::driver::fake::{self, Host, LIBRARIES, RELEASE as VERSION};
 use crate::driver::{Driver, DriverRoot, Mig};
 use crate::edits::{ContainerEdits, Device, Spec};
 use crate::words::Words;
@@ -76,7 +76,7 @@ fn hook<'a>(edits: &'a ContainerEdits, word: &str) -> Option<&'a [String]> {
 }
 
 #[test]
-fn spec_names_each_gpu_by_index_uuid_and_all() {
+fn generated_spec_names_gpus_by_index_and_uuid() {
     let host = host();
     let spec = generate(&host.root(), &request()).expect("a spec");
     assert_eq!(names(&spec), ["0", "1", &uuid('a'), &uuid('b'), "all"]);
@@ -109,7 +109,7 @@ fn node_is_described_in_full() {
 fn existing_nodes_keep_their_mode_and_group() {
     let host = host();
     let node = |path: &str, mode, major, minor| {
-        made_up::node(&host.path().join(path), mode, major, minor)?;
+        fake::node(&host.path().join(path), mode, major, minor)?;
         std::os::unix::fs::chown(host.path().join(path), None, Some(44))
     };
     if let Err(error) = node("dev/nvidia1", 0o666, 195, 1).and_then(|()| node("dev/dri/card0", 0o640, 226, 0)) {
@@ -154,7 +154,7 @@ fn existing_nodes_keep_their_mode_and_group() {
 fn display_node_missing_in_driver_container_is_hosts() {
     let (host, driver) = (host(), tempfile::tempdir().expect("a folder"));
     let card = host.path().join("dev/dri/card0");
-    if made_up::node(&card, 0o640, 226, 0).is_err() {
+    if fake::node(&card, 0o640, 226, 0).is_err() {
         return eprintln!("skipped: not root, who alone can make device nodes");
     }
     std::os::unix::fs::chown(&card, None, Some(44)).expect("a group");
@@ -222,7 +222,7 @@ fn common_edits_hold_variables_mounts_and_hooks() {
 }
 
 #[test]
-fn display_nodes_are_linked_by_address_where_they_lead_to_one() {
+fn display_nodes_are_linked_by_pci_address() {
     let host = host();
     let spec = generate(&host.root(), &request()).expect("a spec");
     let links = hook(&device(&spec, "0").container_edits, "create-symlinks").expect("links");
@@ -279,12 +279,12 @@ fn host_without_gpus_has_no_spec() {
     let host = host();
     let mut driver = Driver::find(&host.root()).expect("a driver");
     driver.gpus.clear();
-    let told = generate_for(&driver, &request()).expect_err("nothing").to_string();
-    assert_eq!(told, "empty device edits: there is no GPU on this host, and a CDI spec must have a device");
+    let error = generate_for(&driver, &request()).expect_err("nothing").to_string();
+    assert_eq!(error, "empty device edits: there is no GPU on this host, and a CDI spec must have a device");
     for mode in ["gdrcopy", "gds", "mofed", "nvswitch", "imex", "management"] {
         let request = Request { mode: Mode::of_word(mode).expect("a mode"), ..request() };
-        let told = generate(&host.root(), &request).expect_err(mode).to_string();
-        assert!(told.starts_with("empty device edits: there is no "), "{told}");
+        let error = generate(&host.root(), &request).expect_err(mode).to_string();
+        assert!(error.starts_with("empty device edits: there is no "), "{error}");
     }
 }
 
@@ -298,7 +298,7 @@ fn gpu_with_unknown_uuid_is_named_by_index() {
 }
 
 #[test]
-fn same_host_gives_the_same_bytes_and_they_are_read_again() {
+fn generated_spec_is_deterministic_and_readable() {
     let host = host();
     let driver = divided(&host);
     let spec = generate_for(&driver, &request()).expect("a spec");

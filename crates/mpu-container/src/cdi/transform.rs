@@ -13,7 +13,7 @@ pub enum Relative {
 }
 
 pub fn root(spec: &mut Spec, from: &Path, to: &Path, relative: Relative) {
-    // Nothing is not a root.
+    // An empty path means `/`.
     let [from, to] = [from, to].map(|path| if path.as_os_str().is_empty() { Path::new("/") } else { path });
     let moved = |path: &str| move_path(path, from, to);
     edits(&mut spec.container_edits, relative, &moved);
@@ -32,7 +32,7 @@ fn edits(edits: &mut ContainerEdits, relative: Relative, moved: &dyn Fn(&str) ->
                 node.host_path = (host != node.path).then_some(host);
             }
             Relative::Container => {
-                // One path stood for both: the host's must now be written down.
+                // One path was for both sides, so the host's now needs its own field.
                 let inside = moved(&node.path);
                 if inside != node.path && node.host_path.as_deref().unwrap_or_default().is_empty() {
                     node.host_path = Some(node.path.clone());

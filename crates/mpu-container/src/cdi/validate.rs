@@ -121,7 +121,7 @@ fn is_variable(line: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn told(edits: &str) -> String {
+    fn error_of(edits: &str) -> String {
         let json =
             format!(r#"{{"cdiVersion":"0.5.0","kind":"a/b","devices":[{{"name":"0","containerEdits":{edits}}}]}}"#);
         check(&serde_json::from_str(&json).unwrap()).unwrap_err().to_string()
@@ -129,15 +129,15 @@ mod tests {
 
     #[test]
     fn broken_rule_is_reported_with_place() {
-        assert_eq!(told("{}"), "device '0' has empty containerEdits");
-        assert_eq!(told(r#"{"env":["=x"]}"#), "devices[0].env: '=x' is not NAME=value");
-        assert_eq!(told(r#"{"deviceNodes":[{"path":""}]}"#), "devices[0].deviceNodes: a path is empty");
-        assert!(told(r#"{"deviceNodes":[{"path":"/dev/a","type":"d"}]}"#).contains("'d' is no type of node"));
-        assert!(told(r#"{"deviceNodes":[{"path":"/dev/a","permissions":"rx"}]}"#).contains("'rx'"));
-        assert!(told(r#"{"mounts":[{"hostPath":"/a","containerPath":""}]}"#).contains("mounts"));
-        assert!(told(r#"{"hooks":[{"hookName":"never","path":"/a"}]}"#).contains("'never' is no hook"));
-        assert!(told(r#"{"hooks":[{"hookName":"poststop","path":""}]}"#).contains("path of a poststop hook"));
-        assert!(told(r#"{"additionalGids":[1]}"#).contains("needs 0.7.0"));
+        assert_eq!(error_of("{}"), "device '0' has empty containerEdits");
+        assert_eq!(error_of(r#"{"env":["=x"]}"#), "devices[0].env: '=x' is not NAME=value");
+        assert_eq!(error_of(r#"{"deviceNodes":[{"path":""}]}"#), "devices[0].deviceNodes: a path is empty");
+        assert!(error_of(r#"{"deviceNodes":[{"path":"/dev/a","type":"d"}]}"#).contains("'d' is no type of node"));
+        assert!(error_of(r#"{"deviceNodes":[{"path":"/dev/a","permissions":"rx"}]}"#).contains("'rx'"));
+        assert!(error_of(r#"{"mounts":[{"hostPath":"/a","containerPath":""}]}"#).contains("mounts"));
+        assert!(error_of(r#"{"hooks":[{"hookName":"never","path":"/a"}]}"#).contains("'never' is no hook"));
+        assert!(error_of(r#"{"hooks":[{"hookName":"poststop","path":""}]}"#).contains("path of a poststop hook"));
+        assert!(error_of(r#"{"additionalGids":[1]}"#).contains("needs 0.7.0"));
     }
 
     /// Engines are written in Go, where `null` is the same as no field.

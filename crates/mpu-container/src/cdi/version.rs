@@ -10,7 +10,7 @@ pub const VERSIONS: [&str; 10] =
 
 type Holds = fn(&Spec) -> bool;
 
-/// What a spec holds that an older engine would not understand, newest version first.
+/// Fields that older engines do not know, by version, newest first.
 const NEEDS: [(&str, Holds); 5] = [
     ("1.1.0", |spec| edits(spec).any(|edits| !edits.net_devices.is_empty() || new_rdt(edits))),
     ("0.7.0", |spec| edits(spec).any(|edits| edits.intel_rdt.is_some() || !edits.additional_gids.is_empty())),

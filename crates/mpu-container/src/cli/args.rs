@@ -123,7 +123,7 @@ pub struct List {
 }
 
 impl List {
-    /// What is listed when nothing is asked for: everything.
+    /// Without an option, everything is listed.
     #[must_use]
     pub fn or_everything(self) -> List {
         if self != List::default() {
@@ -247,9 +247,9 @@ pub struct Configure {
 }
 
 impl Configure {
-    /// The capabilities asked for. Video needs CUDA's libraries, display those of graphics.
+    /// The requested capabilities. Video needs CUDA's libraries, display those of graphics.
     pub fn capabilities(&self) -> Capabilities {
-        let asked = [
+        let flags = [
             (self.compat32, &[Capability::Compat32][..]),
             (self.compute, &[Capability::Compute]),
             (self.display, &[Capability::Display, Capability::Graphics]),
@@ -258,8 +258,8 @@ impl Configure {
             (self.utility, &[Capability::Utility]),
             (self.video, &[Capability::Video, Capability::Compute]),
         ];
-        let wanted = asked.into_iter().filter(|(on, _)| *on).flat_map(|(_, brings)| brings);
-        wanted.fold(Capabilities::NONE, |set, capability| set.with(*capability))
+        let capabilities = flags.into_iter().filter(|(on, _)| *on).flat_map(|(_, brings)| brings);
+        capabilities.fold(Capabilities::NONE, |set, capability| set.with(*capability))
     }
 }
 

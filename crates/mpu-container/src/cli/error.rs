@@ -1,4 +1,4 @@
-//! Why a command of `nvidia-container-cli` failed, in the words that NVIDIA's says, and what to do about it.
+//! Errors of `nvidia-container-cli`, in NVIDIA's wording, and their fixes.
 
 use super::configure::ConfigureError;
 use super::log::NAME;

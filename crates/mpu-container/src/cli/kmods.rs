@@ -1,13 +1,12 @@
-//! `--load-kmods`: loads the driver's kernel modules and creates its device nodes, when asked to.
+//! `--load-kmods`: loads the driver's kernel modules and creates its device nodes. Does nothing in a user namespace.
 //!
-//! Owns the order of the modules and who owns the nodes. Refuses to act in a user namespace, where it could only fail.
-//! A module that cannot be loaded is no error here: the driver may be built in, or the next step says what is missing.
+//! A module that cannot be loaded is no error here: the driver may be built in, or the next step reports it.
 //!
 //! Source: nvidia-modprobe(1) and its `modprobe-utils`; NVIDIA's driver README, "Device nodes" (`DeviceFileMode`
 //! and its siblings); Linux, modprobe(8).
 
-use super::enter::in_user_namespace;
 use super::log::Log;
+use super::process::in_user_namespace;
 use crate::capability::Capabilities;
 use crate::driver::{Driver, DriverRoot, Node};
 use rustix::fs::{AtFlags, CWD, FileType, Gid, Mode, Uid, chownat};

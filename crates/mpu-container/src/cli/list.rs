@@ -13,8 +13,8 @@ pub fn page(driver: &Driver, list: &List, global: &Global) -> Result<String, Cli
     let mut page = Page::default();
     let words = list.device.clone().unwrap_or_default();
     let selection = driver.select(&words).map_err(CliError::Device)?;
-    let mig = |option, asked: &[String]| {
-        mig::gpus(option, asked, driver, &selection, &words).map_err(|source| CliError::Mig { option, source })
+    let mig = |option, values: &[String]| {
+        mig::gpus(option, values, driver, &selection, &words).map_err(|source| CliError::Mig { option, source })
     };
     let config = mig("mig-config", &list.mig_config)?;
     let monitor = mig("mig-monitor", &list.mig_monitor)?;
@@ -40,8 +40,8 @@ fn devices(driver: &Driver, selection: &Selection<'_>, whole: bool, page: &mut P
     let gpus = Selection { gpus: selection.gpus.clone(), migs: Vec::new() };
     let capabilities = Capabilities::NONE.with(Capability::Compute).with(Capability::Display);
     let nodes = driver.nodes(&gpus, capabilities);
-    let ours = nodes.iter().filter(|node| !node.container.starts_with("/dev/dri"));
-    ours.for_each(|node| page.path(&node.container));
+    let driver_nodes = nodes.iter().filter(|node| !node.container.starts_with("/dev/dri"));
+    driver_nodes.for_each(|node| page.path(&node.container));
     for (gpu, mig) in selection.migs.iter().filter(|_| !whole) {
         let files = mig.access_files(gpu);
         files.iter().for_each(|file| page.path(format!("/{CAPABILITIES}/{file}")));
@@ -66,17 +66,17 @@ fn rule(driver: &Driver, file: &str, gpus: &[&Gpu], page: &mut Page) {
 }
 
 fn files(files: Files, list: &List, page: &mut Page) {
-    let mut each = |wanted: bool, files: &[File]| {
-        files.iter().filter(|_| wanted).for_each(|file| page.path(&file.container));
+    let mut print = |is_requested: bool, files: &[File]| {
+        files.iter().filter(|_| is_requested).for_each(|file| page.path(&file.container));
     };
     let libraries =
         |compat32| files.libraries.iter().filter(move |one| one.compat32 == compat32).map(|one| one.file.clone());
-    each(list.binaries, &files.programs);
-    each(list.libraries, &libraries(false).collect::<Vec<_>>());
-    each(list.libraries && list.compat32, &libraries(true).collect::<Vec<_>>());
+    print(list.binaries, &files.programs);
+    print(list.libraries, &libraries(false).collect::<Vec<_>>());
+    print(list.libraries && list.compat32, &libraries(true).collect::<Vec<_>>());
     let sockets: Vec<File> = files.sockets.iter().filter(|one| list.without.keeps(&one.container)).cloned().collect();
-    each(list.ipcs, &sockets);
-    each(list.firmwares && !list.without.no_gsp_firmware, &files.firmware);
+    print(list.ipcs, &sockets);
+    print(list.firmwares && !list.without.no_gsp_firmware, &files.firmware);
 }
 
 #[derive(Default)]

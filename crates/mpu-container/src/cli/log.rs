@@ -1,5 +1,4 @@
-//! `--debug FILE`: a line for each thing done, with the time and this process's number. And notes on standard error, of
-//! what the container goes without.
+//! `--debug FILE`: a log of all steps with time and PID. And notes on standard error about parts that the container lacks.
 
 use crate::chain::printable;
 use std::fmt::Arguments;
@@ -22,7 +21,7 @@ impl Log {
         Ok(Log(path.map(open).transpose()?))
     }
 
-    /// Tells the caller of something that the container goes without, and says it in the log.
+    /// Writes a note about a missing part to standard error and to the log.
     pub fn note(&self, what: Arguments<'_>) {
         self.say(what);
         // There may be no reader.

@@ -19,8 +19,8 @@ pub enum NotAll {
     Parts(&'static str),
 }
 
-/// The GPUs that `--mig-config` or `--mig-monitor` means: none unless asked for, else all of the selected ones that can
-/// be divided. `devices` are the words of `--device`.
+/// The GPUs of `--mig-config` or `--mig-monitor`: none without the option, else all selected GPUs in MIG mode. `devices` are the
+/// values of `--device`.
 pub fn gpus<'a>(
     option: &'static str,
     words: &[String],
@@ -52,10 +52,10 @@ pub fn name(gpu: &Gpu) -> String {
 /// devices.
 pub fn minors(driver: &Driver, gpu: &Gpu) -> Vec<u32> {
     let list = std::fs::read_to_string(driver.root.facts.join("proc/driver/nvidia-caps/mig-minors"));
-    let ours = format!("gpu{}/", gpu.minor);
+    let prefix = format!("gpu{}/", gpu.minor);
     let list = list.unwrap_or_default();
     list.lines()
-        .filter(|line| line.starts_with(&ours))
+        .filter(|line| line.starts_with(&prefix))
         .filter_map(|line| line.split(' ').nth(1)?.parse().ok())
         .collect()
 }

@@ -5,13 +5,13 @@
 mod args;
 mod cgroup;
 mod configure;
-mod enter;
 mod error;
 mod info;
 mod kmods;
 mod list;
 mod log;
 mod mig;
+mod process;
 mod user;
 
 use crate::chain::{chain, printable};
@@ -53,8 +53,8 @@ pub fn run(arguments: Vec<OsString>) -> ExitCode {
 
 /// What `--version` prints: NVIDIA's program has two lines for itself and its library, and no name before them.
 fn version() -> String {
-    let ours = env!("CARGO_PKG_VERSION");
-    format!("cli-version: {NVIDIA_RELEASE}\nlib-version: {NVIDIA_RELEASE}\nmpu-container: {ours}\n")
+    let own_version = env!("CARGO_PKG_VERSION");
+    format!("cli-version: {NVIDIA_RELEASE}\nlib-version: {NVIDIA_RELEASE}\nmpu-container: {own_version}\n")
 }
 
 fn open_log(path: Option<&Path>) -> Result<Log, CliError> {

@@ -1,7 +1,5 @@
-//! `--user`: who asks the driver of its GPUs.
-//!
-//! Owns the way from a word to a user, and the change to that user and back. NVIDIA's program runs the driver's libraries
-//! as that user. Here only the GPUs' nodes are opened so: the user's rights to the nodes then count, and not root's.
+//! `--user`: opens the GPUs' nodes as another user, so that this user's rights count and not root's. NVIDIA's program runs the
+//! driver's libraries as that user.
 //!
 //! Source: libnvidia-container, `nvidia-container-cli --help`; passwd(5), group(5).
 
@@ -61,15 +59,15 @@ fn of(word: &str, passwd: &str, group: &str) -> Result<User, UserError> {
     Ok(User { uid: Uid::from_raw(uid), gid: Gid::from_raw(gid) })
 }
 
-/// Does something as that user, and is itself again. For a process of one thread.
+/// Calls `act` as that user. Only for a process with one thread.
 pub fn as_if<T>(user: Option<User>, act: impl FnOnce() -> T) -> Result<T, UserError> {
     let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
     let Some(wanted) = user.filter(|user| *user != User { uid, gid }) else { return Ok(act()) };
     let failed = |error: rustix::io::Errno| UserError::Become(wanted, error.into());
     let groups = rustix::process::getgroups().map_err(failed)?;
-    // Whose rights count is that user's: root's other groups have some of their own.
+    // Root's other groups must not add rights.
     set_groups(&[]).map_err(failed)?;
-    // The saved user stays who we are: the way back.
+    // The saved user stays, so that the change can be reversed.
     rustix::thread::set_thread_res_gid(gid, wanted.gid, gid).map_err(failed)?;
     let changed = rustix::thread::set_thread_res_uid(uid, wanted.uid, uid).map_err(failed);
     let done = changed.as_ref().ok().map(|()| act());
@@ -101,8 +99,8 @@ mod tests {
         // This thread's alone.
         rustix::thread::set_thread_groups(&groups).unwrap();
         let user = User { uid: Uid::from_raw(65534), gid: Gid::from_raw(65534) };
-        let theirs = as_if(Some(user), || (rustix::process::getgroups().unwrap(), rustix::process::getegid())).unwrap();
-        assert_eq!(theirs, (Vec::new(), user.gid));
+        let acted = as_if(Some(user), || (rustix::process::getgroups().unwrap(), rustix::process::getegid())).unwrap();
+        assert_eq!(acted, (Vec::new(), user.gid));
         assert_eq!(rustix::process::getgroups().unwrap(), groups);
         assert!(rustix::process::geteuid().is_root());
     }
@@ -124,8 +122,8 @@ mod tests {
         for wrong in
             ["nobody-here", "root:nobody", "root:", ":44", "-1", "4294967295", "1000:4294967295", "bad", "a\u{1b}[0m"]
         {
-            let told = of(wrong, passwd, group).unwrap_err().to_string();
-            assert!(told.starts_with("--user=") && !told.contains('\u{1b}'), "{told}");
+            let error = of(wrong, passwd, group).unwrap_err().to_string();
+            assert!(error.starts_with("--user=") && !error.contains('\u{1b}'), "{error}");
         }
         assert_eq!(named("").unwrap(), None);
     }

@@ -62,7 +62,7 @@ fn several(set: &str) -> Vec<String> {
     all
 }
 
-/// Without one, the wrapper starts no container, and tells of none.
+/// With an empty list the wrapper starts no container.
 const RUNTIMES: &str = "nvidia-container-runtime.runtimes";
 
 /// The value for a key; none if its line goes.

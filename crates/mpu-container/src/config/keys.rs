@@ -10,7 +10,7 @@ use crate::capability::Capabilities;
 use crate::words::Words;
 use std::path::PathBuf;
 
-/// Where a key's value goes, which says what kind of value it is.
+/// The field and kind of a key's value.
 #[derive(Clone, Copy)]
 pub enum Place {
     /// `true` or `false`.
@@ -27,7 +27,7 @@ pub enum Place {
 pub struct Key {
     pub name: &'static str,
     pub default: &'static str,
-    /// What the shipped file shows behind a `#` in place of the default: a value that an administrator could want.
+    /// A value that the shipped file shows after a `#` instead of the default.
     pub example: Option<&'static str>,
     pub about: &'static str,
     pub place: Place,

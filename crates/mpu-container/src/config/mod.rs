@@ -1,19 +1,18 @@
-//! `/etc/nvidia-container-runtime/config.toml`: what the administrator decided.
+//! `/etc/nvidia-container-runtime/config.toml`.
 //!
-//! Guarantees: no file is the defaults; a file that names only some keys has the defaults for the others; a key that we
-//! do not know is no error (NVIDIA adds some with every release) but a [`Note`]; a value that cannot be used is an
-//! error before anything is done with the rest.
+//! Missing keys, and a missing file, mean the defaults. An unknown key is a [`Note`] and no error: NVIDIA adds keys with every
+//! release. An invalid value is an error before any other value is used.
 //!
 //! Source: NVIDIA Container Toolkit 1.20, `api/config/v1` (keys, defaults, which file).
 
-mod decisions;
 pub mod edit;
 pub mod keys;
+mod settings;
 mod words;
 
 use crate::text_file;
-pub use decisions::{Cli, Config, Features, Hook, Runtime};
 use keys::{KEYS, Place};
+pub use settings::{Cli, Config, Features, Hook, Runtime};
 use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! The file, held to its rules; the shipped page, and changes to it, held to the table of keys.
+//! Reading, writing and changing config.toml.
 
 use super::*;
 use std::fmt::Write as _;
@@ -40,7 +40,7 @@ fn tables_defaults_are_the_codes() {
 }
 
 #[test]
-fn shipped_file_is_defaults_and_its_examples_are_sound() {
+fn shipped_config_equals_defaults() {
     let text = keys::default_text(&Config::default());
     assert_eq!(Config::parse(&text, Config::default()), Ok((Config::default(), Vec::new())));
     let shown: String = text
@@ -258,7 +258,7 @@ mod edits {
     }
 
     #[test]
-    fn file_is_replaced_whole_with_its_mode_through_its_link() {
+    fn saved_file_keeps_mode_and_link() {
         use std::os::unix::fs::PermissionsExt;
         let folder = tempfile::tempdir().expect("a folder");
         let (file, link) = (folder.path().join("real/config.toml"), folder.path().join("link"));

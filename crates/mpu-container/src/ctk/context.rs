@@ -1,4 +1,4 @@
-//! What all verbs of `nvidia-ctk` share: the options that hold for each, how an option is read, how a failure is reported.
+//! Options and helpers that all verbs of `nvidia-ctk` share.
 
 use crate::cdi::file::{self, Format};
 use crate::edits::Spec;
@@ -29,7 +29,7 @@ impl Context {
     }
 }
 
-/// Why a verb was not carried out; the chain of reasons is printed as one line.
+/// A verb's error; printed with its causes on one line.
 pub(super) type Failure = Box<dyn Error>;
 
 /// A flag's variable: anything but a word for no is yes, as scripts set them.

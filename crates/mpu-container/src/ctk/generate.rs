@@ -168,19 +168,19 @@ impl Generate {
     }
 }
 
-/// A path that was given; an empty one says nothing.
+/// The path, or none if it is empty.
 fn given(path: &Option<PathBuf>) -> Option<&Path> {
     path.as_deref().filter(|path| !path.as_os_str().is_empty())
 }
 
-fn hook_program(asked: Option<&Path>) -> Result<PathBuf, Failure> {
-    let Some(asked) = asked else {
+fn hook_program(option: Option<&Path>) -> Result<PathBuf, Failure> {
+    let Some(option) = option else {
         return Ok(crate::executable::path()?);
     };
-    if asked.components().count() > 1 {
-        return Ok(asked.to_path_buf());
+    if option.components().count() > 1 {
+        return Ok(option.to_path_buf());
     }
     let path = variable(&["PATH"]).unwrap_or_default();
-    let found = std::env::split_paths(&path).map(|folder| folder.join(asked)).find(|program| program.is_file());
-    Ok(found.unwrap_or_else(|| Path::new("/usr/bin").join(asked)))
+    let found = std::env::split_paths(&path).map(|folder| folder.join(option)).find(|program| program.is_file());
+    Ok(found.unwrap_or_else(|| Path::new("/usr/bin").join(option)))
 }

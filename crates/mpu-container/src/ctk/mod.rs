@@ -1,4 +1,4 @@
-//! The program `nvidia-ctk`: what administrators and packages call.
+//! The program `nvidia-ctk`, for administrators and packages.
 //!
 //! Results go to standard output, everything else to standard error. Exit codes: 0 done, 1 not done, 2 not understood.
 //!
@@ -17,7 +17,7 @@ use crate::chain::chain_without_repeats;
 use crate::driver::{Driver, DriverRoot};
 use crate::engines::command::Configure;
 use crate::program::{self, Program};
-use crate::{hooks, output};
+use crate::{cdi_hooks, output};
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use context::{Context, Failure};
@@ -30,7 +30,7 @@ pub use nodes::NodeError;
 pub const PROGRAM: Program = Program {
     own: "ctk",
     nvidia: &["nvidia-ctk"],
-    about: "makes and lists CDI files, writes config.toml, tells engines of the runtime",
+    about: "makes and lists CDI files, writes config.toml, adds the runtime to engines",
     run: main,
     command: Some(Ctk::command),
 };
@@ -98,10 +98,10 @@ fn main(arguments: Vec<OsString>) -> ExitCode {
     let arguments = [OsString::from("nvidia-ctk")].into_iter().chain(arguments.into_iter().skip(1));
     let ctk = match Ctk::try_parse_from(arguments) {
         Ok(ctk) => ctk,
-        Err(told) if told.kind() == ErrorKind::DisplayVersion => {
+        Err(error) if error.kind() == ErrorKind::DisplayVersion => {
             return output::page("nvidia-ctk", &program::version("NVIDIA Container Toolkit CLI"));
         }
-        Err(told) => return program::refused(&told),
+        Err(error) => return program::refused(&error),
     };
     let context = &ctk.context;
     let done = match ctk.verb {
@@ -111,7 +111,7 @@ fn main(arguments: Vec<OsString>) -> ExitCode {
         Verb::System(verb) => verb.run(context),
         Verb::Info(verb) => verb.run(),
         Verb::Hook { words } => {
-            return hooks::main([OsString::from("nvidia-cdi-hook")].into_iter().chain(words).collect());
+            return cdi_hooks::main([OsString::from("nvidia-cdi-hook")].into_iter().chain(words).collect());
         }
     };
     match done {
@@ -123,8 +123,8 @@ fn main(arguments: Vec<OsString>) -> ExitCode {
     }
 }
 
-pub fn make_control_nodes(root: &DriverRoot, told: &mut dyn FnMut(String)) -> Result<(), NodeError> {
-    nodes::make_control(root, false, told)
+pub fn make_control_nodes(root: &DriverRoot, note: &mut dyn FnMut(String)) -> Result<(), NodeError> {
+    nodes::make_control(root, false, note)
 }
 
 fn cdi_main(arguments: Vec<OsString>) -> ExitCode {

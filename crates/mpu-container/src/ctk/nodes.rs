@@ -1,7 +1,5 @@
-//! Makes the driver's device nodes.
-//!
-//! Owns which nodes are there before any program of NVIDIA's has made them: containers cannot be given a node that is
-//! not. A node that is there is left alone.
+//! Makes the driver's device nodes before a program of NVIDIA does: a container cannot get a missing node. Existing nodes stay
+//! unchanged.
 //!
 //! Source: NVIDIA's driver README, "device nodes"; `nvidia-modprobe`, which makes them with mode 0666.
 
@@ -35,13 +33,13 @@ pub enum NodeError {
     Modprobe { module: &'static str, program: String, status: std::process::ExitStatus },
 }
 
-pub(super) fn load_modules(root: &Path, dry: bool, told: &mut dyn FnMut(String)) -> Result<(), NodeError> {
+pub(super) fn load_modules(root: &Path, dry: bool, note: &mut dyn FnMut(String)) -> Result<(), NodeError> {
     for module in MODULES {
         let mut words = vec!["/sbin/modprobe".to_string(), module.to_string()];
         if root != Path::new("/") {
             words.splice(0..0, ["chroot".to_string(), root.display().to_string()]);
         }
-        told(words.join(" "));
+        note(words.join(" "));
         if dry {
             continue;
         }
@@ -56,7 +54,7 @@ pub(super) fn load_modules(root: &Path, dry: bool, told: &mut dyn FnMut(String))
 }
 
 /// Makes the control nodes below a root's `dev`. An unknown number is an error before any node is made.
-pub(super) fn make_control(root: &DriverRoot, dry: bool, told: &mut dyn FnMut(String)) -> Result<(), NodeError> {
+pub(super) fn make_control(root: &DriverRoot, dry: bool, note: &mut dyn FnMut(String)) -> Result<(), NodeError> {
     let mut known = control(root);
     // Modeset's number is NVIDIA's, and never was another. Hosts without displays do not load the module, but programs
     // that make these nodes on such hosts expect all four.
@@ -73,7 +71,7 @@ pub(super) fn make_control(root: &DriverRoot, dry: bool, told: &mut dyn FnMut(St
             Ok(_) => return Err(NodeError::Taken(node.host.clone())),
             Err(_) => {}
         }
-        told(format!("mknod {} c {} {}", node.host.display(), node.major, node.minor));
+        note(format!("mknod {} c {} {}", node.host.display(), node.major, node.minor));
         if !dry {
             make(node).map_err(|source| NodeError::Io { path: node.host.clone(), source })?;
         }

@@ -49,12 +49,12 @@ impl Nodes {
     fn run(&self, context: &Context) -> Result<(), Failure> {
         let root = given(&self.root, &["ROOT", "NVIDIA_DRIVER_ROOT", "DRIVER_ROOT"]).unwrap_or_else(|| "/".into());
         let devices = given(&self.dev_root, &["NVIDIA_DEV_ROOT", "DEV_ROOT"]).unwrap_or_else(|| root.clone());
-        let mut told = |line: String| context.note(line);
+        let mut note = |line: String| context.note(line);
         if self.load_kernel_modules {
-            nodes::load_modules(&root, self.dry_run, &mut told)?;
+            nodes::load_modules(&root, self.dry_run, &mut note)?;
         }
         if self.control_devices {
-            nodes::make_control(&DriverRoot { devices, ..DriverRoot::at(&root, None) }, self.dry_run, &mut told)?;
+            nodes::make_control(&DriverRoot { devices, ..DriverRoot::at(&root, None) }, self.dry_run, &mut note)?;
         }
         if !self.load_kernel_modules && !self.control_devices {
             context.note("nothing was asked for: --control-devices makes nodes, --load-kernel-modules loads modules");
@@ -94,16 +94,16 @@ struct NoLink(PathBuf, #[source] std::io::Error);
 impl Links {
     fn run(&self, context: &Context) -> Result<(), Failure> {
         let files = given(&self.driver_root, &["NVIDIA_DRIVER_ROOT", "DRIVER_ROOT"]).unwrap_or_else(|| "/".into());
-        let mut told = |line: String| context.note(line);
+        let mut note = |line: String| context.note(line);
         if self.create_all && self.load_kernel_modules {
-            nodes::load_modules(&files, self.dry_run, &mut told)?;
+            nodes::load_modules(&files, self.dry_run, &mut note)?;
         }
         if !self.create_all && (self.load_kernel_modules || self.create_device_nodes) {
             context.note("--load-kernel-modules and --create-device-nodes count with --create-all only");
         }
         let root = DriverRoot::at(&files, None);
         if self.create_all && self.create_device_nodes {
-            nodes::make_control(&root, self.dry_run, &mut told)?;
+            nodes::make_control(&root, self.dry_run, &mut note)?;
         }
         let links = match self.create_all {
             true => links::of_all(&root, &self.dev_char_path)?,

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::cdi::file;
-use crate::driver::made_up::{Host, RELEASE, fifo, node};
+use crate::driver::fake::{Host, RELEASE, fifo, node};
 use clap::CommandFactory;
 use std::fs;
 use std::path::Path;
@@ -26,7 +26,7 @@ fn the_command_line_is_well_formed() {
 }
 
 #[test]
-fn reason_is_told_once() {
+fn error_reason_is_printed_once() {
     #[derive(Debug, thiserror::Error)]
     #[error("outer: inner")]
     struct Told(#[source] std::io::Error);
@@ -201,7 +201,7 @@ fn flags_of_program_may_stand_behind_verb() {
 }
 
 #[test]
-fn pipe_as_configuration_is_refused_and_not_waited_for() {
+fn pipe_as_config_is_refused_at_once() {
     let there = tempfile::tempdir().expect("a folder");
     let pipe = there.path().join("config");
     fifo(&pipe);

@@ -1,4 +1,4 @@
-//! What a shared library says of itself: its name, and who can load it.
+//! Reads the soname and the machine of a shared library.
 //!
 //! Source: System V ABI, "Dynamic Section".
 
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn no_prefix_and_no_flipped_byte_makes_it_panic() {
+    fn corrupted_input_never_panics() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("library");
         let reads = |bytes: &[u8]| {
@@ -89,7 +89,7 @@ mod tests {
             read(&path)
         };
         for wide in [true, false] {
-            let whole = crate::driver::made_up::library("libcuda.so.1", wide);
+            let whole = crate::driver::fake::library("libcuda.so.1", wide);
             assert_eq!(reads(&whole).and_then(|found| found.soname).as_deref(), Some("libcuda.so.1"));
             for end in 0..whole.len() {
                 let _ = reads(&whole[..end]);

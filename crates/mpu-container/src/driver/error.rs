@@ -1,4 +1,4 @@
-//! What keeps us from describing a driver, in words for the person who can change it.
+//! Errors of finding a driver.
 
 use std::io;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! What requirements are held against: brand, architecture, CUDA.
+//! Facts for an image's conditions: brand, architecture, CUDA version.
 //!
 //! Source: NVIDIA's CUDA release notes, "CUDA toolkit and corresponding driver versions", and "CUDA Version" in
 //! nvidia-smi; `ctrl2080mc.h` of the open kernel modules for chips, the CUDA programming guide for their compute
@@ -12,9 +12,9 @@ use mpu_rm::Client;
 pub struct Facts {
     /// The brand in NVIDIA's word: `Tesla`, `GeForce`, `Nvidia` …; `Unknown` where the model's name does not say.
     pub brand: &'static str,
-    /// The compute capability, as (9, 0); none where the driver did not tell the chip, or it is none that we know.
+    /// The compute capability, as (9, 0); none if the chip is unknown.
     pub architecture: Option<(u32, u32)>,
-    /// Whether the GPU is in MIG mode, with or without instances; none where the driver did not tell.
+    /// Whether the GPU is in MIG mode, with or without instances; none if the driver does not answer.
     pub mig_mode: Option<bool>,
 }
 
@@ -110,9 +110,8 @@ impl Driver {
         Known { arch, brand: Some(facts.brand.to_owned()), ..self.known() }
     }
 
-    /// The newest CUDA that this driver's release has, as (13, 0). No file of a driver says it in a way that could be
-    /// read without running it, so it is known by the branch; of a branch that is newer than we know, this is the
-    /// newest known, which it has at least.
+    /// The newest CUDA version that this driver supports, as (13, 0). No file has it in a form that can be read without running the
+    /// driver, so it is looked up by the branch. A branch newer than the table supports at least the newest known version.
     pub fn cuda_version(&self) -> Option<(u32, u32)> {
         let branch: u32 = self.version.split('.').next()?.parse().ok()?;
         CUDA.iter().rev().find(|(from, _)| *from <= branch).map(|(_, version)| *version)
@@ -132,7 +131,7 @@ fn compute_capability((architecture, implementation): (u32, u32)) -> Option<(u32
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::driver::made_up::Host;
+    use crate::driver::fake::Host;
 
     #[test]
     fn models_have_brands() {

@@ -1,8 +1,8 @@
 //! The files of a driver, by capability.
 
-use super::below::Below;
-pub use super::below::File;
 use super::ldcache::{self, Abi};
+pub use super::root_dir::File;
+use super::root_dir::RootDir;
 use super::tables::{self, FileRow, Suffix};
 use super::{Driver, DriverError, elf};
 use crate::capability::{Capabilities, Capability};
@@ -60,8 +60,8 @@ pub struct Link {
 const CACHE: &str = "etc/ld.so.cache";
 
 impl Driver {
-    /// What these capabilities bring. Firmware comes with any; an empty set brings nothing. That not one library of the
-    /// driver's release is there is an error.
+    /// The files of these capabilities. Every capability brings firmware; an empty set brings nothing. It is an error if no library of
+    /// the driver's release exists.
     pub fn files(&self, capabilities: Capabilities) -> Result<Files, DriverError> {
         self.files_by_cache(capabilities, Path::new(CACHE))
     }
@@ -73,7 +73,7 @@ impl Driver {
         }
         let failed = |source| DriverError::Read { path: self.root.files.clone(), source };
         let search =
-            Search { below: Below::open(&self.root.files).map_err(failed)?, version: &self.version, capabilities };
+            Search { root_dir: RootDir::open(&self.root.files).map_err(failed)?, version: &self.version, capabilities };
         let folders = search.library_folders(cache);
         let found = search.libraries(&folders);
         if found.is_empty() {
@@ -104,9 +104,10 @@ impl Driver {
         let folders = Some(own.to_owned()).filter(|own| !own.is_empty()).into_iter().chain(usual);
         for folder in folders {
             let folder = Path::new(&folder).join("nvidia").join(&self.version);
-            let Some((_, names)) = search.below.names(&folder) else { continue };
+            let Some((_, names)) = search.root_dir.names(&folder) else { continue };
             let of_gsp = names.iter().filter(|name| name.starts_with("gsp") && name.ends_with(".bin"));
-            let found: Vec<File> = of_gsp.filter_map(|name| search.below.file_as_named(&folder.join(name))).collect();
+            let found: Vec<File> =
+                of_gsp.filter_map(|name| search.root_dir.file_as_named(&folder.join(name))).collect();
             if !found.is_empty() {
                 return found;
             }
@@ -116,7 +117,7 @@ impl Driver {
 }
 
 struct Search<'a> {
-    below: Below,
+    root_dir: RootDir,
     version: &'a str,
     capabilities: Capabilities,
 }
@@ -136,34 +137,34 @@ impl Search<'_> {
             }
         };
         for path in self.cached(cache) {
-            let real = self.below.resolve(&path).filter(|real| is_release(real, self.version));
+            let real = self.root_dir.resolve(&path).filter(|real| is_release(real, self.version));
             if let Some(folder) = real.as_deref().and_then(Path::parent) {
                 add(&mut folders, folder.to_path_buf());
             }
         }
-        // A list without the driver's main library is one that ldconfig has not renewed since the driver came.
+        // A cache without the driver's main library is older than the driver.
         if !folders.iter().any(|folder| self.has_main_library(folder)) {
-            let usual = tables::LIBRARY_FOLDERS.iter().filter_map(|folder| self.below.resolve(Path::new(folder)));
+            let usual = tables::LIBRARY_FOLDERS.iter().filter_map(|folder| self.root_dir.resolve(Path::new(folder)));
             usual.for_each(|folder| add(&mut folders, folder));
         }
         let with_subfolders = |folder: &PathBuf| {
             let subfolders =
-                tables::LIBRARY_SUBFOLDERS.iter().filter_map(|name| self.below.resolve(&folder.join(name)));
+                tables::LIBRARY_SUBFOLDERS.iter().filter_map(|name| self.root_dir.resolve(&folder.join(name)));
             std::iter::once(folder.clone()).chain(subfolders).collect::<Vec<_>>()
         };
         folders.iter().flat_map(with_subfolders).collect()
     }
 
     fn has_main_library(&self, folder: &Path) -> bool {
-        let there = |stem| self.below.resolve(&folder.join(format!("{stem}.so.{}", self.version))).is_some();
+        let there = |stem| self.root_dir.resolve(&folder.join(format!("{stem}.so.{}", self.version))).is_some();
         there("libcuda") || there("libnvidia-ml")
     }
 
     /// The paths in the linker's list that may be the driver's. A list that is missing or broken has none.
     fn cached(&self, cache: &Path) -> Vec<PathBuf> {
-        let Some(path) = self.below.resolve(cache) else { return Vec::new() };
+        let Some(path) = self.root_dir.resolve(cache) else { return Vec::new() };
         let mut bytes = Vec::new();
-        let read = std::fs::File::open(self.below.host(&path))
+        let read = std::fs::File::open(self.root_dir.host(&path))
             .and_then(|file| file.take(ldcache::MOST_BYTES).read_to_end(&mut bytes));
         let entries = read.ok().and_then(|_| ldcache::entries(&bytes).ok()).unwrap_or_default();
         let mut entries: Vec<_> = entries.into_iter().filter(|entry| entry.abi != Abi::Other).collect();
@@ -178,9 +179,9 @@ impl Search<'_> {
     fn libraries(&self, folders: &[PathBuf]) -> Vec<Library> {
         let mut found: Vec<Library> = Vec::new();
         for folder in folders {
-            let Some((folder, names)) = self.below.names(folder) else { continue };
+            let Some((folder, names)) = self.root_dir.names(folder) else { continue };
             for name in names.iter().filter(|name| self.is_of_driver(name)) {
-                let Some(file) = self.below.file(&folder.join(name)) else { continue };
+                let Some(file) = self.root_dir.file(&folder.join(name)) else { continue };
                 // A link to a file of another name is that file's own entry.
                 if file.container.file_name().is_none_or(|real| real != name.as_str()) {
                     continue;
@@ -218,37 +219,37 @@ impl Search<'_> {
     }
 
     fn rows(&self, rows: &[FileRow], folders: &[&str], container: &str) -> Vec<File> {
-        let wanted = rows.iter().filter(|row| self.any(row.with));
+        let selected_rows = rows.iter().filter(|row| self.any(row.with));
         let find = |row: &FileRow| {
             let name = row.name.replace("VERSION", self.version);
             let mut file =
-                folders.iter().find_map(|folder| self.below.file_as_named(&Path::new(folder).join(&name)))?;
+                folders.iter().find_map(|folder| self.root_dir.file_as_named(&Path::new(folder).join(&name)))?;
             if !container.is_empty() {
                 file.container = Path::new("/").join(container).join(&name);
             }
             Some(file)
         };
-        wanted.filter_map(find).collect()
+        selected_rows.filter_map(find).collect()
     }
 
     fn programs(&self) -> Vec<File> {
-        let wanted = tables::PROGRAMS.iter().filter(|row| self.any(row.with));
+        let selected_rows = tables::PROGRAMS.iter().filter(|row| self.any(row.with));
         let find = |row: &FileRow| {
             let usual = tables::PROGRAM_FOLDERS.iter().map(|folder| Path::new(folder).join(row.name));
-            let found: Vec<File> = usual.filter_map(|path| self.below.file_as_named(&path)).collect();
+            let found: Vec<File> = usual.filter_map(|path| self.root_dir.file_as_named(&path)).collect();
             // A script of that name starts the program from where it is on this host, which is nowhere in a container.
             let program = found.iter().find(|file| elf::is(&file.host)).or(found.first()).cloned();
             program.or_else(|| {
-                let file = self.below.file(&Path::new(tables::DEBIANS_PROGRAM_FOLDER).join(row.name))?;
+                let file = self.root_dir.file(&Path::new(tables::DEBIANS_PROGRAM_FOLDER).join(row.name))?;
                 Some(File { container: Path::new("/usr/bin").join(row.name), ..file })
             })
         };
-        wanted.filter_map(find).collect()
+        selected_rows.filter_map(find).collect()
     }
 
     fn sockets(&self) -> Vec<File> {
-        let wanted = tables::SOCKETS.iter().filter(|row| self.any(row.with));
-        wanted.filter_map(|row| self.below.file(Path::new(row.name))).collect()
+        let selected_rows = tables::SOCKETS.iter().filter(|row| self.any(row.with));
+        selected_rows.filter_map(|row| self.root_dir.file(Path::new(row.name))).collect()
     }
 
     fn xorg(&self, folders: &[PathBuf]) -> Vec<File> {

@@ -3,7 +3,7 @@
 //! | the driver counts | a limit is |
 //! |---|---|
 //! | by the kernel's controller `dmem` (Linux 6.14) | in the cgroup's own files, `dmem.max` and `dmem.min` |
-//! | by itself, in the cgroups of the controller `misc` | in the driver, asked by a control |
+//! | by itself, in the cgroups of the controller `misc` | in the driver, set by a control |
 //!
 //! Sums in the `dmem.min` of cgroups above are raised where that is allowed. A value there that is not the one we wrote
 //! last is the administrator's: it is neither raised nor lowered.
@@ -26,9 +26,9 @@ use std::time::Duration;
 /// What a cgroup may use of a GPU's memory, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemoryLimits {
-    /// As much is safe from others who need memory.
+    /// Protected from reclaim by others.
     pub soft: u64,
-    /// More cannot be had; [`MemoryLimits::NONE`] is as much as there is.
+    /// Maximum; [`MemoryLimits::NONE`] is no limit.
     pub hard: u64,
 }
 
@@ -37,11 +37,11 @@ impl MemoryLimits {
     pub const NONE: u64 = u64::MAX;
 }
 
-/// What becomes of the cgroups above one that keeps memory safe. It is only safe as far as they keep as much.
+/// Handling of the cgroups above one with protected memory. Its protection is effective only up to that of its ancestors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Above {
     Stay,
-    /// They keep what those in them keep, unless the administrator has said how much they keep.
+    /// Raises an ancestor's value to the sum of its children, unless the administrator has set it.
     Raise,
 }
 
@@ -63,8 +63,8 @@ pub enum LimitError {
     File { path: PathBuf, source: io::Error },
     #[error("another container's start has held {} for too long: find it with `fuser -v {}`", .0.display(), .0.display())]
     Busy(PathBuf),
-    #[error("{asked} bytes are asked for, and the GPU has {capacity}")]
-    TooMuch { asked: u64, capacity: u64 },
+    #[error("{requested} bytes are asked for, and the GPU has {capacity}")]
+    TooMuch { requested: u64, capacity: u64 },
     #[error("the driver refuses the limit")]
     Refused(#[source] RmError),
     #[error("the driver accepted the limit and enforces another one")]
@@ -91,7 +91,7 @@ impl Driver {
                 let folder = File::open(cgroup).map_err(unusable(cgroup))?;
                 client.set_memory_limits(folder.as_fd(), [limits.soft, limits.hard]).map_err(LimitError::Refused)?;
                 match client.memory_limits(folder.as_fd()) {
-                    Some(held) if held == [limits.soft, limits.hard] => Ok(()),
+                    Some(current) if current == [limits.soft, limits.hard] => Ok(()),
                     _ => Err(LimitError::NotHeld),
                 }
             }
@@ -111,22 +111,22 @@ fn has(cgroup: &Path, controller: &'static str) -> Result<(), LimitError> {
     }
 }
 
-/// Where is kept what we wrote last above containers' cgroups.
+/// Records of the values that we last wrote in cgroups above containers'.
 const RECORDS: &str = "/run/mpu-container/dmem";
-/// How long other starts are waited for: each takes a few writes.
+/// Limit of the wait for other containers' starts: each makes a few writes.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// From here on the kernel may show a value as `max`: the limit of its counters, with the largest pages that there are.
 const ENDLESS: u64 = i64::MAX as u64 / (64 << 10);
 
-/// Writes the limits of a cgroup. With a folder for records, those above keep what those in them keep.
+/// Writes the limits of a cgroup. With a folder for records, also raises the cgroups above it.
 fn limit(region: &str, cgroup: &Path, limits: MemoryLimits, records: Option<&Path>) -> Result<(), LimitError> {
     // The file is in the topmost cgroup alone.
     let capacity = cgroup.ancestors().find_map(|folder| read(&folder.join("dmem.capacity"), region).ok().flatten());
-    let asked = [limits.soft, limits.hard].into_iter().filter(|value| *value != MemoryLimits::NONE).max();
-    if let (Some(asked), Some(capacity)) = (asked, capacity)
-        && asked > capacity
+    let requested = [limits.soft, limits.hard].into_iter().filter(|value| *value != MemoryLimits::NONE).max();
+    if let (Some(requested), Some(capacity)) = (requested, capacity)
+        && requested > capacity
     {
-        return Err(LimitError::TooMuch { asked, capacity });
+        return Err(LimitError::TooMuch { requested, capacity });
     }
     for (file, value) in [("dmem.max", limits.hard), ("dmem.min", limits.soft)] {
         set(&cgroup.join(file), region, value)?;
@@ -158,7 +158,7 @@ fn unusable(path: &Path) -> impl Fn(io::Error) -> LimitError + '_ {
     |source| LimitError::File { path: path.to_path_buf(), source }
 }
 
-/// Containers that start at once come one after the other; one that hangs is not waited for without end.
+/// Serializes concurrent container starts, with a limit of the wait.
 fn lock(records: &Path, patience: Duration) -> Result<File, LimitError> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(records).map_err(unusable(records))?;
     let folder = File::open(records).map_err(unusable(records))?;
@@ -169,8 +169,8 @@ fn lock(records: &Path, patience: Duration) -> Result<File, LimitError> {
     }
 }
 
-/// Lets a cgroup keep what its children keep; says whether it is ours to do so. Others may write at the same time: each
-/// writer looks once more, so that the last one has seen every child.
+/// Raises a cgroup's value to the sum of its children; returns false if the value is the administrator's. Other programs may write
+/// at the same time: each writer checks again, so the last one has seen every child.
 fn keep_sum(region: &str, folder: &Path, records: &Path, capacity: Option<u64>) -> Result<bool, LimitError> {
     const TRIES: usize = 100;
     let file = folder.join("dmem.min");
@@ -187,8 +187,8 @@ fn keep_sum(region: &str, folder: &Path, records: &Path, capacity: Option<u64>) 
         // Both, so that the value is known for ours whenever this ends.
         fs::write(&record, format!("{there} {sum}\n")).map_err(unusable(&record))?;
         write(&file, region, sum)?;
-        let held = read(&file, region).map_err(unusable(&file))?;
-        if holds(held, sum) && kept_by_children(region, folder, capacity)? == sum {
+        let current = read(&file, region).map_err(unusable(&file))?;
+        if holds(current, sum) && kept_by_children(region, folder, capacity)? == sum {
             return Ok(true);
         }
     }
@@ -201,9 +201,8 @@ fn record(region: &str, folder: &Path, records: &Path) -> PathBuf {
     records.join(region.replace('/', "%")).join(below).join("dmem.min")
 }
 
-/// Removes the records of cgroups right in a folder that are gone: pods come and go, and each has a name of its own. Only
-/// beside the cgroup of the container that starts now, where no cgroups are out of our sight. What cannot be
-/// removed is left to the next start: no container fails for it.
+/// Removes records of a folder's removed cgroups: each pod has a new name. Only beside the cgroup of the starting container, where all
+/// cgroups are visible. Errors are ignored; the next start tries again.
 fn forget_the_gone(region: &str, folder: &Path, records: &Path) {
     let Some(kept) = record(region, folder, records).parent().and_then(|kept| fs::read_dir(kept).ok()) else { return };
     for child in kept.flatten().filter(|child| child.file_type().is_ok_and(|kind| kind.is_dir())) {
@@ -218,8 +217,7 @@ fn wrote(record: &Path, value: u64) -> bool {
     text.split_whitespace().any(|word| word.parse() == Ok(value))
 }
 
-/// What a folder's cgroups keep together. Neither one of them nor all can keep more than the GPU has, whatever is
-/// written there: `max` in one would go up to the topmost.
+/// The sum of the values of a folder's cgroups, at most the GPU's memory. Otherwise a `max` in one would go up to the topmost cgroup.
 fn kept_by_children(region: &str, folder: &Path, capacity: Option<u64>) -> Result<u64, LimitError> {
     let most = capacity.unwrap_or(u64::MAX);
     let mut sum = 0u64;
@@ -233,8 +231,8 @@ fn kept_by_children(region: &str, folder: &Path, capacity: Option<u64>) -> Resul
 
 fn set(path: &Path, region: &str, value: u64) -> Result<(), LimitError> {
     write(path, region, value)?;
-    let held = read(path, region).map_err(unusable(path))?;
-    if holds(held, value) { Ok(()) } else { Err(LimitError::NotHeld) }
+    let current = read(path, region).map_err(unusable(path))?;
+    if holds(current, value) { Ok(()) } else { Err(LimitError::NotHeld) }
 }
 
 fn write(path: &Path, region: &str, value: u64) -> Result<(), LimitError> {
@@ -261,7 +259,7 @@ fn read(path: &Path, region: &str) -> io::Result<Option<u64>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::driver::made_up;
+    use crate::driver::fake;
 
     const REGION: &str = "nvidia/00000000:1B:00.0/vidmem";
 
@@ -272,10 +270,10 @@ mod tests {
     #[test]
     fn hung_start_delays_others_for_limited_time() {
         let records = tempfile::tempdir().unwrap();
-        let held = lock(records.path(), Duration::ZERO).unwrap();
-        let said = lock(records.path(), Duration::from_millis(20)).unwrap_err().to_string();
-        assert!(said.contains("another container's start") && said.contains("fuser -v /"), "{said}");
-        drop(held);
+        let current = lock(records.path(), Duration::ZERO).unwrap();
+        let error = lock(records.path(), Duration::from_millis(20)).unwrap_err().to_string();
+        assert!(error.contains("another container's start") && error.contains("fuser -v /"), "{error}");
+        drop(current);
         lock(records.path(), Duration::ZERO).unwrap();
     }
 
@@ -464,7 +462,7 @@ mod tests {
 
     #[test]
     fn limit_without_driver_support_is_refused() {
-        let host = made_up::Host::with_gpu(&[]);
+        let host = fake::Host::with_gpu(&[]);
         let mut driver = Driver::find(&host.root()).unwrap();
         let limits = MemoryLimits { soft: 1, hard: 2 };
         let refused = |driver: &Driver| {

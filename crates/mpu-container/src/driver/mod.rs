@@ -1,21 +1,21 @@
-//! The NVIDIA driver of this host, as a container needs to know it.
+//! Finds the NVIDIA driver of this host: release, GPUs, files and device nodes.
 //!
 //! Source: NVIDIA's driver README, chapters "The /proc/driver/nvidia file system" and "Installed components".
 
-mod below;
 mod elf;
 mod error;
 mod facts;
+#[cfg(test)]
+pub(crate) mod fake;
+#[cfg(test)]
+mod fake_library;
 pub mod files;
 pub mod ldcache;
-#[cfg(test)]
-pub(crate) mod made_up;
-#[cfg(test)]
-mod made_up_library;
 mod memory;
 mod nodes;
 mod parts;
 mod proc;
+mod root_dir;
 mod select;
 pub mod tables;
 
@@ -43,8 +43,8 @@ pub struct Driver {
 }
 
 impl Driver {
-    /// Describes the driver that is loaded. GPUs that the driver excludes are left out, and so are, where any GPU has a
-    /// device node, those that have none: they are not ours to use, and NVML does not count them either.
+    /// Finds the loaded driver. Leaves out GPUs that the driver excludes. If any GPU has a device node, also leaves out those without:
+    /// NVML does not count them either.
     pub fn find(root: &DriverRoot) -> Result<Driver, DriverError> {
         let version = proc::version(root)?;
         let gpus = proc::gpus(root)?;
@@ -105,7 +105,7 @@ impl Driver {
 
 #[cfg(test)]
 mod tests {
-    use super::made_up::Host;
+    use super::fake::Host;
     use super::*;
     use crate::capability::Capabilities;
 
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn gpu_without_node_is_not_ours_when_another_has_one() {
+    fn gpu_without_node_is_skipped_beside_another() {
         let host = Host::with_driver("580.159.04");
         host.gpu("0000:1b:00.0", 0, "GPU-aaaaaaaa-0000-0000-0000-000000000000");
         host.gpu("0000:9b:00.0", 1, "GPU-bbbbbbbb-0000-0000-0000-000000000000");
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_driver_is_said_to_be_missing() {
+    fn missing_driver_is_reported() {
         let host = Host::empty();
         let error = Driver::find(&host.root()).expect_err("no driver").to_string();
         assert!(error.starts_with("the nvidia driver is not loaded: there is no /"), "{error}");

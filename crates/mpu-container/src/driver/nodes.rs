@@ -65,8 +65,9 @@ impl Driver {
     /// The nodes that a container with these devices and capabilities needs: those common to all GPUs first.
     pub fn nodes(&self, selection: &Selection<'_>, capabilities: Capabilities) -> Vec<Node> {
         let majors = Majors::read(&self.root.facts);
-        let wanted = |common: &&Common| common.with.is_empty() || common.with.iter().any(|one| capabilities.has(*one));
-        let common = COMMON.iter().filter(wanted);
+        let is_needed =
+            |common: &&Common| common.with.is_empty() || common.with.iter().any(|one| capabilities.has(*one));
+        let common = COMMON.iter().filter(is_needed);
         let mut nodes: Vec<Node> =
             common.filter_map(|one| self.node(&majors, one.path.into(), one.major, one.minor)).collect();
         let draws = capabilities.has(Capability::Graphics) || capabilities.has(Capability::Display);

@@ -1,4 +1,4 @@
-//! What a driver consists of, as plain values: where it lies, its GPUs and their parts. Finds nothing itself.
+//! Plain data about a driver: its roots, GPUs and MIG devices.
 
 use std::path::{Path, PathBuf};
 
@@ -17,9 +17,9 @@ impl DriverRoot {
         DriverRoot { files: "/".into(), devices: "/".into(), facts: "/".into() }
     }
 
-    /// A driver whose files lie below `files`. Its device nodes lie below `devices`; when that is not said, below
-    /// `files` if that has a `dev/nvidiactl`, else below `/`. The kernel's facts are read below `files` if it has a
-    /// `proc/driver/nvidia` (a driver container's has, and a test's), else below `/`.
+    /// A driver with its files below `files`, and its device nodes below `devices`. Without `devices`, they are below `files` if that has a
+    /// `dev/nvidiactl`, else below `/`. Facts are read below `files` if it has a `proc/driver/nvidia` (as in a driver container and in
+    /// tests), else below `/`.
     pub fn at(files: &Path, devices: Option<&Path>) -> DriverRoot {
         let here_if = |what: &str| if files.join(what).exists() { files } else { Path::new("/") };
         DriverRoot {
@@ -36,14 +36,14 @@ pub struct Gpu {
     pub index: u32,
     /// N of `/dev/nvidiaN`.
     pub minor: u32,
-    /// `GPU-` and 32 hexadecimal digits in five groups. Question marks in place of the digits when the driver does not
-    /// know them, because the GPU could not be started; then it cannot be asked for by UUID.
+    /// `GPU-` and 32 hexadecimal digits in five groups. Question marks instead of digits if the driver could not start the GPU;
+    /// then it cannot be selected by UUID.
     pub uuid: String,
     /// The PCI address as NVML writes it: `00000000:1B:00.0`.
     pub bus: String,
     /// The model's name, as in `NVIDIA H200`.
     pub model: String,
-    /// Whether the GPU is divided: then it is asked for by its MIG devices, not as a whole.
+    /// Whether the GPU is divided: then its MIG devices are selected, not the GPU.
     pub mig_enabled: bool,
     pub mig: Vec<Mig>,
 }
@@ -53,17 +53,16 @@ pub struct Gpu {
 pub struct Mig {
     /// NVML's number within the GPU.
     pub index: u32,
-    /// `MIG-` and a UUID; empty where the driver did not tell it.
+    /// `MIG-` and a UUID; empty if the driver did not report it.
     pub uuid: String,
     pub gpu_instance: u32,
     pub compute_instance: u32,
 }
 
-/// What was asked for. Nothing is in it twice.
+/// Selected devices, each once.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Selection<'a> {
-    /// The GPUs that the container needs a node of, in the order of the words: those asked for, and those that a MIG
-    /// device asked for is a part of.
+    /// The GPUs whose nodes the container needs, in the order of the words: selected GPUs, and GPUs of selected MIG devices.
     pub gpus: Vec<&'a Gpu>,
     pub migs: Vec<(&'a Gpu, &'a Mig)>,
 }

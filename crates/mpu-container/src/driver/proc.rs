@@ -1,4 +1,4 @@
-//! What `/proc/driver/nvidia` says: the release, the GPUs, the MIG instances.
+//! Reads `/proc/driver/nvidia`: the release, the GPUs, the MIG instances.
 //!
 //! Source: NVIDIA's open kernel modules, `nv-procfs.c` (`version`, `gpus/*/information`) and `nv-caps.c`
 //! (`capabilities`).
@@ -86,10 +86,10 @@ enum Use {
     Free,
 }
 
-/// Asks without opening the node, which would start the GPU.
+/// Tested without opening the node, which would start the GPU.
 fn use_of(node: &Path) -> Use {
     match rustix::fs::access(node, Access::READ_OK | Access::WRITE_OK) {
-        // A mode or an owner that is in the way is EACCES, and not for good: groups are joined later.
+        // EACCES, by mode or owner, does not count: a process may get the node's group later.
         Err(Errno::PERM) => Use::Forbidden,
         _ if node.exists() => Use::Free,
         _ => Use::NoNode,

@@ -1,4 +1,4 @@
-//! Which GPUs and MIG devices a list of words asks for.
+//! Selects GPUs and MIG devices by a list of words.
 //!
 //! Source: NVIDIA Container Toolkit, "Specialized Configurations", GPU enumeration; the words, and that case does
 //! not matter in them, as libnvidia-container takes them.

@@ -1,4 +1,4 @@
-//! Which files a driver is made of, and which capability brings each.
+//! Tables of a driver's files, and the capabilities that bring them.
 //!
 //! Source: NVIDIA's driver README, "Installed components", 390 to 580; for what belongs to which capability,
 //! NVIDIA's container CLI, whose `list` prints it. Where a library is used by another capability's libraries, too, it
@@ -17,7 +17,7 @@ pub struct LibraryRow {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Suffix {
-    /// The driver's release, which tells it from those of other drivers on the disk.
+    /// The driver's release, so that libraries of other drivers on the disk are not used.
     Release,
     /// A number of its own, less than 100, or the driver's release.
     Own,
@@ -177,7 +177,7 @@ pub const DEBIANS_PROGRAM_FOLDER: &str = "usr/lib/nvidia/current";
 
 pub const DATA_FOLDERS: &[&str] = &["etc", "usr/local/share", "usr/share"];
 
-/// Where libraries are when the linker's cache does not tell, 64-bit ones first.
+/// Folders of libraries if the linker's cache has none, 64-bit ones first.
 pub const LIBRARY_FOLDERS: &[&str] = &[
     "usr/lib64",
     "usr/lib/x86_64-linux-gnu",
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn no_library_stands_twice_and_each_link_has_one() {
+    fn library_table_has_unique_names_and_links() {
         for (at, row) in LIBRARIES.iter().enumerate() {
             assert!(LIBRARIES[..at].iter().all(|other| other.stem != row.stem), "{} stands twice", row.stem);
             assert!(!row.with.is_empty() && !row.stem.contains(".so"), "{}", row.stem);

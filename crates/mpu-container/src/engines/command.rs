@@ -5,7 +5,7 @@
 use super::files::{Files, Pending};
 use super::force::Force;
 use super::plan::{Plan, adding, removing};
-use super::{Change, Engine, EngineError, Wish, hook, source};
+use super::{Change, Engine, EngineError, RuntimeRequest, hook, source};
 use crate::config::edit::truth;
 use crate::executable;
 use crate::lock::Lock;
@@ -16,7 +16,7 @@ use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{ArgAction, Args, ValueEnum};
 use std::path::{Path, PathBuf};
 
-/// What NVIDIA's flag has for its default, and scripts repeat.
+/// The default of NVIDIA's flag; scripts also pass it.
 const BY_ENGINE: &str = "RUNTIME_SPECIFIC_DEFAULT";
 
 #[derive(Debug, Args)]
@@ -87,12 +87,12 @@ enum Source {
     Command,
 }
 
-/// A path that may be empty: scripts say nothing so.
+/// A path that may be empty: scripts pass an empty one for the default.
 pub(crate) fn path() -> impl TypedValueParser<Value = PathBuf> {
     OsStringValueParser::new().map(PathBuf::from)
 }
 
-fn said(path: &Option<PathBuf>) -> Option<&Path> {
+fn given(path: &Option<PathBuf>) -> Option<&Path> {
     path.as_deref().filter(|path| !path.as_os_str().is_empty())
 }
 
@@ -100,7 +100,7 @@ fn switch(word: &str) -> Result<bool, String> {
     truth(word).ok_or_else(|| "true or false".into())
 }
 impl Configure {
-    /// Does it. What there is to say goes to standard error; standard output has the files of a dry run alone.
+    /// Runs the command. Notes go to standard error; standard output has only the files of a dry run.
     pub fn run(&self) -> Result<(), EngineError> {
         match self.config_mode.as_str() {
             "oci-hook" | "hook" => return self.hook(),
@@ -110,15 +110,15 @@ impl Configure {
         let files = self.files()?;
         let name = self.nvidia_runtime_name.as_str();
         if name.is_empty() {
-            return Err(EngineError::Asked("--nvidia-runtime-name must not be empty".into()));
+            return Err(EngineError::Usage("--nvidia-runtime-name must not be empty".into()));
         }
-        // From before they are read: of two that change them at once, the second would take back what the first did.
+        // Locked before the read: otherwise, of two concurrent changes, the second would undo the first.
         let _lock = if self.dry_run { None } else { Lock::of(&files.top)? };
         if self.remove {
             let plan = removing(&files, &[name])?;
             return self.carry_out(&files, &plan);
         }
-        let wish = self.wish()?;
+        let request = self.request()?;
         let v1 = files.drop_in.is_some() && files.engine == Engine::Containerd && {
             let layers = files.layers(&Pending::new())?;
             layers.first().is_some_and(|top| top.version == 1 && !top.text.trim().is_empty())
@@ -131,19 +131,19 @@ impl Configure {
             say(format!("CRI-O reads {} only if its --config-dir is that directory", own.display()));
         }
         let pattern = self.pattern()?;
-        let missing = (!Path::new(&wish.path).exists()).then(|| wish.path.clone());
-        let plan = adding(&files, &[wish], pattern.as_ref())?;
+        let missing = (!Path::new(&request.path).exists()).then(|| request.path.clone());
+        let plan = adding(&files, &[request], pattern.as_ref())?;
         if let Some(program) = missing {
             self.without(&program, plan.force.is_default(name) && !plan.changes.is_empty())?;
         }
         self.carry_out(&files, &plan)
     }
 
-    /// The runtime's program is not here. A user who names a path may know better: it is the host's, or comes later.
+    /// Handles a missing runtime program. An absolute path is accepted: it may be the host's, or be installed later.
     fn without(&self, program: &str, default: bool) -> Result<(), EngineError> {
         let named = &self.nvidia_runtime_path;
         if default && !named.contains('/') {
-            return Err(EngineError::Asked(format!(
+            return Err(EngineError::Usage(format!(
                 "there is no program {named}, neither beside this one nor in PATH, and every container would start by it: \
                  install it, or give its whole path with --nvidia-runtime-path"
             )));
@@ -159,7 +159,7 @@ impl Configure {
         let name = self.nvidia_runtime_name.as_str();
         if plan.changes.is_empty() {
             say(format!("{}'s configuration is as it should be: nothing was changed", self.runtime.word()));
-            say(format!("in force: {}", plan.force.tell(name)));
+            say(format!("in force: {}", plan.force.describe(name)));
             return Ok(());
         }
         let before = Force::of(files, &files.layers(&Pending::new())?)?;
@@ -177,10 +177,10 @@ impl Configure {
             }
         }
         let Some(now) = now else {
-            say(format!("would be in force: {}", plan.force.tell(name)));
+            say(format!("would be in force: {}", plan.force.describe(name)));
             return Ok(());
         };
-        say(format!("in force: {}", now.tell(name)));
+        say(format!("in force: {}", now.describe(name)));
         if let Some(counts) = now.counts(self.runtime, &before) {
             say(counts);
         }
@@ -189,19 +189,19 @@ impl Configure {
 
     fn files(&self) -> Result<Files, EngineError> {
         let mut files = Files::of(self.runtime);
-        let drop_in = said(&self.drop_in_config).filter(|path| *path != Path::new(BY_ENGINE)).map(Path::to_path_buf);
+        let drop_in = given(&self.drop_in_config).filter(|path| *path != Path::new(BY_ENGINE)).map(Path::to_path_buf);
         if let Some(path) = &drop_in {
             if matches!(self.runtime, Engine::Docker | Engine::Podman) {
                 let engine = self.runtime.word();
-                return Err(EngineError::Asked(format!(
+                return Err(EngineError::Usage(format!(
                     "--drop-in-config: {engine} has no such file; --config names its file"
                 )));
             }
             whole("--drop-in-config", path)?;
         }
         // From the root: what it imports is looked for beside it, whatever our working directory is.
-        let config = said(&self.config).map(std::path::absolute).transpose();
-        let config = config.map_err(|error| EngineError::Asked(format!("--config: {error}")))?;
+        let config = given(&self.config).map(std::path::absolute).transpose();
+        let config = config.map_err(|error| EngineError::Usage(format!("--config: {error}")))?;
         match (config, self.runtime) {
             // Podman has directories of such files: the one that is named is ours.
             (Some(path), Engine::Podman) => {
@@ -218,34 +218,34 @@ impl Configure {
             files.drop_in = if own && self.runtime == Engine::Crio { Some(files.top.clone()) } else { drop_in };
         }
         files.merges = self.runtime == Engine::Containerd
-            && source::containerd_release(Path::new("/"), said(&self.executable_path)) >= Some((2, 1));
+            && source::containerd_release(Path::new("/"), given(&self.executable_path)) >= Some((2, 1));
         Ok(files)
     }
 
-    fn wish(&self) -> Result<Wish, EngineError> {
-        let mut wish = Wish::new(&self.nvidia_runtime_name, &self.program()?);
-        wish.default = self.set_as_default;
-        wish.cdi = self.cdi;
+    fn request(&self) -> Result<RuntimeRequest, EngineError> {
+        let mut request = RuntimeRequest::new(&self.nvidia_runtime_name, &self.program()?);
+        request.default = self.set_as_default;
+        request.cdi = self.cdi;
         if self.cdi && matches!(self.runtime, Engine::Crio | Engine::Podman) {
             say(format!("--cdi.enabled is passed over: {} reads CDI files in any case", self.runtime.word()));
         }
-        let release = source::containerd_release(Path::new("/"), said(&self.executable_path));
+        let release = source::containerd_release(Path::new("/"), given(&self.executable_path));
         if self.runtime == Engine::Containerd && release >= Some((2, 0)) {
-            wish.containerd_version = 3;
+            request.containerd_version = 3;
         }
-        Ok(wish)
+        Ok(request)
     }
 
     fn pattern(&self) -> Result<Option<Force>, EngineError> {
         let asks = matches!(self.runtime, Engine::Containerd | Engine::Crio);
-        if !asks && (self.config_source == Source::Command || said(&self.executable_path).is_some()) {
+        if !asks && (self.config_source == Source::Command || given(&self.executable_path).is_some()) {
             let engine = self.runtime.word();
             say(format!(
                 "--config-source=command and --executable-path are passed over: {engine} prints no configuration"
             ));
         }
         match asks && self.config_source == Source::Command {
-            true => source::ask(self.runtime, Path::new("/"), said(&self.executable_path)).map(Some),
+            true => source::ask(self.runtime, Path::new("/"), given(&self.executable_path)).map(Some),
             false => Ok(None),
         }
     }
@@ -254,7 +254,7 @@ impl Configure {
         whole("--nvidia-runtime-hook-path", &self.nvidia_runtime_hook_path)?;
         say(format!("--config-mode={} is deprecated: engines of today give GPUs by CDI", self.config_mode));
         let text = hook(&self.nvidia_runtime_hook_path);
-        match said(&self.oci_hook_path).filter(|_| !self.dry_run) {
+        match given(&self.oci_hook_path).filter(|_| !self.dry_run) {
             None => print(&text)?,
             Some(path) => {
                 text_file::save(path, &text)
@@ -291,6 +291,6 @@ fn print(text: &str) -> Result<(), EngineError> {
 fn whole(flag: &str, path: &Path) -> Result<(), EngineError> {
     match path.is_absolute() {
         true => Ok(()),
-        false => Err(EngineError::Asked(format!("{flag}={} must begin with a slash", path.display()))),
+        false => Err(EngineError::Usage(format!("{flag}={} must begin with a slash", path.display()))),
     }
 }

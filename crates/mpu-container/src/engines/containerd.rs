@@ -4,8 +4,8 @@
 //!
 //! Source: containerd's `docs/cri/config.md` (1.7 and 2.0) for the plugin's names and keys.
 
+use super::request::{Malformed, Runtime, RuntimeRequest, Settings};
 use super::tables::{self, complete, edit, find, forget, lay, prune, remove, set, table, text, within};
-use super::wish::{Malformed, Runtime, Says, Wish};
 use toml_edit::{Array, DocumentMut, Item, RawString, Table, Value, value};
 
 pub(super) fn plugin(version: i64) -> Result<&'static str, Malformed> {
@@ -17,12 +17,11 @@ pub(super) fn plugin(version: i64) -> Result<&'static str, Malformed> {
     }
 }
 
-/// The version that a file says, or else the one that a file without has: the importing file's, and 1 at the top. A file
-/// that says nothing at all can be of any.
+/// A file's version. Without one it is the importing file's, and 1 for the top file. An empty file can have any version.
 pub(super) fn version(of: &str, otherwise: i64, fresh: i64) -> Result<i64, Malformed> {
     let root: DocumentMut = of.parse()?;
-    let said = root.get("version").and_then(Item::as_integer);
-    Ok(said.unwrap_or(if root.is_empty() { fresh } else { otherwise }))
+    let version = root.get("version").and_then(Item::as_integer);
+    Ok(version.unwrap_or(if root.is_empty() { fresh } else { otherwise }))
 }
 
 pub(super) fn imports(of: &str) -> Result<Vec<String>, Malformed> {
@@ -36,14 +35,14 @@ pub(super) fn section(of: &str, version: i64) -> Result<Option<Table>, Malformed
     Ok(find(&root, &["plugins", plugin(version)?]).map(tables::bare))
 }
 
-pub(super) fn says(of: &str, version: i64) -> Result<Says, Malformed> {
-    let Some(section) = section(of, version)? else { return Ok(Says::default()) };
+pub(super) fn settings(of: &str, version: i64) -> Result<Settings, Malformed> {
+    let Some(section) = section(of, version)? else { return Ok(Settings::default()) };
     let runtimes = within(&section, &["containerd", "runtimes"]).map(|(name, keys)| {
         let keys = tables::bare(keys);
         let program = ["BinaryName", "Runtime"].iter().find_map(|key| text(&keys, &["options"], key));
         (name.to_string(), Runtime { program, keys })
     });
-    Ok(Says {
+    Ok(Settings {
         section: true,
         default: text(&section, &["containerd"], "default_runtime_name"),
         runtimes: runtimes.collect(),
@@ -51,32 +50,32 @@ pub(super) fn says(of: &str, version: i64) -> Result<Says, Malformed> {
     })
 }
 
-pub(super) fn with(of: &str, wish: &Wish, pattern: &Table, version: i64) -> Result<String, Malformed> {
+pub(super) fn with(of: &str, request: &RuntimeRequest, pattern: &Table, version: i64) -> Result<String, Malformed> {
     edit(of, |root| {
         if root.is_empty() && version > 1 {
             begin(root, of, version);
         }
         let plugin = plugin(version)?;
         let containerd = ["plugins", plugin, "containerd"];
-        let at = [&containerd[..], &["runtimes", &wish.name]].concat();
+        let at = [&containerd[..], &["runtimes", &request.name]].concat();
         let runtime = table(root, &at)?;
         complete(runtime, pattern);
         // An entry of years ago can name a shim that containerd 2 does not have any more.
         let kind = pattern.get("runtime_type").and_then(Item::as_str).filter(|kind| !kind.is_empty());
-        set(runtime, "runtime_type", kind.unwrap_or(&wish.runtime_type));
-        annotations(runtime, &wish.annotations);
+        set(runtime, "runtime_type", kind.unwrap_or(&request.runtime_type));
+        annotations(runtime, &request.annotations);
         let options = table(root, &[&at[..], &["options"]].concat())?;
-        set(options, "BinaryName", wish.path.as_str());
+        set(options, "BinaryName", request.path.as_str());
         if version == 1 {
             // What runtimes of the kind before runc.v2 read, which only such a file can have.
-            set(options, "Runtime", wish.path.as_str());
+            set(options, "Runtime", request.path.as_str());
         }
-        match wish.default {
-            Some(true) => set(table(root, &containerd)?, "default_runtime_name", wish.name.as_str()),
-            Some(false) => forget(root, &containerd, "default_runtime_name", &wish.name),
+        match request.default {
+            Some(true) => set(table(root, &containerd)?, "default_runtime_name", request.name.as_str()),
+            Some(false) => forget(root, &containerd, "default_runtime_name", &request.name),
             None => {}
         }
-        if wish.cdi {
+        if request.cdi {
             let cri = table(root, &["plugins", plugin])?;
             set(cri, "enable_cdi", true);
         }
@@ -84,14 +83,14 @@ pub(super) fn with(of: &str, wish: &Wish, pattern: &Table, version: i64) -> Resu
     })
 }
 
-/// What stands above the entry for runc that is there for ours' sake.
+/// Comment above the entry for runc that we add.
 const NAMED: &str = "# containerd's own, which a release before 2.1 forgets as soon as a runtime is named.\n";
 
-/// The text with runc, where no runtime but ours is named: containerd 1.7 starts no pod then, for lack of its own default.
-pub(super) fn with_runc(of: &str, ours: &[String], version: i64) -> Result<String, Malformed> {
+/// The text with an entry for runc, if it names no runtime but ours. Otherwise containerd 1.7 starts no pod: it loses its default runtime.
+pub(super) fn with_runc(of: &str, comment: &[String], version: i64) -> Result<String, Malformed> {
     let at = ["plugins", plugin(version)?, "containerd", "runtimes"];
     edit(of, |root| {
-        if within(root, &at).any(|(name, _)| !ours.iter().any(|our| our == name)) {
+        if within(root, &at).any(|(name, _)| !comment.iter().any(|our| our == name)) {
             return Ok(());
         }
         let runc = table(root, &[&at[..], &["runc"]].concat())?;
@@ -132,14 +131,14 @@ pub(super) fn without(of: &str, name: &str, version: i64) -> Result<Option<Strin
     Ok((!bare(&left)).then_some(left))
 }
 
-/// What stands at the beginning of a first file that was not there before.
+/// First line of a top file that we made.
 const MADE: &str = "# Made by nvidia-ctk, which removes this file once nothing else is in it.\n";
 const COPY: &str = "# Written by nvidia-ctk. containerd before 2.1 takes the whole section from the last file that has it:\n\
                     # this is a copy of config.toml's, with the runtime. Run nvidia-ctk again after changes there.\n";
-/// What stands above imports, before the pattern that is there for our file's sake.
+/// Comment above imports, followed by the pattern that we added.
 const IMPORTS: &str = "# For nvidia-ctk's file: ";
 
-/// Whether a file has but a version, and no comment of the administrator's.
+/// Whether a file has only a version, and no comment of the administrator's.
 pub(super) fn bare(text: &str) -> bool {
     let root = text.parse::<DocumentMut>();
     root.is_ok_and(|root| root.iter().all(|(key, _)| key == "version")) && !has_comments(text)
@@ -159,7 +158,7 @@ pub(super) fn made(text: &str) -> bool {
 /// Whether a file may have comments of the administrator's.
 pub(super) fn has_comments(text: &str) -> bool {
     let text = text.replace("\r\n", "\n");
-    [MADE, COPY].iter().fold(text, |text, ours| text.replace(ours, "")).contains('#')
+    [MADE, COPY].iter().fold(text, |text, comment| text.replace(comment, "")).contains('#')
 }
 
 fn begin(root: &mut DocumentMut, of: &str, version: i64) {
@@ -200,7 +199,7 @@ pub(super) fn importing(of: &str, pattern: &str, version: i64) -> Result<String,
     })
 }
 
-/// The text without some imports. One that is a pattern goes only if we made it: it may be for more than our file.
+/// The text without some imports. A pattern is removed only if we made it: it may match other files.
 pub(super) fn not_importing(of: &str, gone: impl Fn(&str, bool) -> bool) -> Result<String, Malformed> {
     edit(of, |root| {
         let above = root.key("imports").and_then(|key| key.leaf_decor().prefix()?.as_str());
@@ -209,10 +208,10 @@ pub(super) fn not_importing(of: &str, gone: impl Fn(&str, bool) -> bool) -> Resu
         let before = all.len();
         for at in (0..before).rev() {
             let Some(import) = all.get(at).and_then(Value::as_str).map(str::to_string) else { continue };
-            let ours = format!("{IMPORTS}{import}\n");
-            if gone(&import, above.contains(&ours)) {
+            let comment = format!("{IMPORTS}{import}\n");
+            if gone(&import, above.contains(&comment)) {
                 all.remove(at);
-                above = above.replacen(&ours, "", 1);
+                above = above.replacen(&comment, "", 1);
             }
         }
         // One that was empty before is the administrator's.

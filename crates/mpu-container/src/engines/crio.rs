@@ -1,29 +1,29 @@
 //! CRI-O's files.
 //!
-//! CRI-O reads `crio.conf` and then every file of `crio.conf.d` by name; a later key wins, and a runtime that is named again
-//! is another runtime: nothing is left of what an earlier file said of it. So a runtime brings all of its keys. It gets
-//! those of the default one (`allowed_annotations`, `monitor_path`, `monitor_cgroup`, …), since it stands in for it.
+//! CRI-O reads `crio.conf` and then every file of `crio.conf.d` by name. A later key wins, and a later entry of a runtime replaces the
+//! earlier one completely. So our entry has all keys. It copies those of the default runtime (`allowed_annotations`,
+//! `monitor_path`, `monitor_cgroup`, …), which it replaces.
 //!
 //! Source: `crio.conf(5)`, `crio.conf.d(5)`; CRI-O 1.34, `pkg/config`.
 
+use super::request::{Malformed, Runtime, RuntimeRequest, Settings};
 use super::tables::{self, bare, complete, edit, forget, set, table, text, within};
-use super::wish::{Malformed, Runtime, Says, Wish};
 use toml_edit::{DocumentMut, Table};
 
 const RUNTIME: [&str; 2] = ["crio", "runtime"];
 const RUNTIMES: [&str; 3] = ["crio", "runtime", "runtimes"];
 
-/// What says which program a runtime is: another one's would be called in our place.
+/// Keys that select a runtime's program. They are not copied.
 const ITS_OWN: [&str; 5] =
     ["runtime_path", "runtime_type", "platform_runtime_paths", "inherit_default_runtime", "runtime_config_path"];
 
-pub(super) fn says(of: &str) -> Result<Says, Malformed> {
+pub(super) fn settings(of: &str) -> Result<Settings, Malformed> {
     let root: DocumentMut = of.parse()?;
     let runtimes = within(&root, &RUNTIMES).map(|(name, keys)| {
         let keys = bare(keys);
         (name.to_string(), Runtime { program: text(&keys, &[], "runtime_path"), keys })
     });
-    Ok(Says {
+    Ok(Settings {
         section: false,
         default: text(&root, &RUNTIME, "default_runtime"),
         runtimes: runtimes.collect(),
@@ -31,19 +31,19 @@ pub(super) fn says(of: &str) -> Result<Says, Malformed> {
     })
 }
 
-pub(super) fn with(of: &str, wish: &Wish, pattern: &Table) -> Result<String, Malformed> {
+pub(super) fn with(of: &str, request: &RuntimeRequest, pattern: &Table) -> Result<String, Malformed> {
     edit(of, |root| {
-        let runtime = table(root, &[&RUNTIMES[..], &[&wish.name]].concat())?;
-        set(runtime, "runtime_path", wish.path.as_str());
+        let runtime = table(root, &[&RUNTIMES[..], &[&request.name]].concat())?;
+        set(runtime, "runtime_path", request.path.as_str());
         set(runtime, "runtime_type", "oci");
         let mut pattern = pattern.clone();
         for key in ITS_OWN {
             pattern.remove(key);
         }
         complete(runtime, &pattern);
-        match wish.default {
-            Some(true) => set(table(root, &RUNTIME)?, "default_runtime", wish.name.as_str()),
-            Some(false) => forget(root, &RUNTIME, "default_runtime", &wish.name),
+        match request.default {
+            Some(true) => set(table(root, &RUNTIME)?, "default_runtime", request.name.as_str()),
+            Some(false) => forget(root, &RUNTIME, "default_runtime", &request.name),
             None => {}
         }
         Ok(())

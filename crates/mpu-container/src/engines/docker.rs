@@ -3,22 +3,22 @@
 //! Source: Docker's reference of `dockerd`, "Daemon configuration file": `runtimes`, `default-runtime`,
 //! `features.cdi`.
 
+use super::request::{Malformed, Runtime, RuntimeRequest, Settings};
 use super::tables::lines_as;
-use super::wish::{Malformed, Runtime, Says, Wish};
 use serde::de::{IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
 use std::fmt;
 
-pub(super) fn says(of: &str) -> Result<Says, Malformed> {
+pub(super) fn settings(of: &str) -> Result<Settings, Malformed> {
     let root = parse(of)?;
     let text = |value: &Value| value.as_str().map(str::to_string);
     let named = root.get("runtimes").and_then(Value::as_object).into_iter().flatten();
     // A runtime of a kind has its program among that kind's options.
     let program = |keys: &Value| keys.get("path").or_else(|| keys.pointer("/options/BinaryName")).and_then(text);
     let runtimes = named.map(|(name, keys)| (name.clone(), Runtime { program: program(keys), ..Runtime::default() }));
-    Ok(Says {
+    Ok(Settings {
         section: false,
         default: root.get("default-runtime").and_then(text),
         runtimes: runtimes.collect(),
@@ -26,33 +26,33 @@ pub(super) fn says(of: &str) -> Result<Says, Malformed> {
     })
 }
 
-pub(super) fn with(text: &str, wish: &Wish) -> Result<String, Malformed> {
+pub(super) fn with(text: &str, request: &RuntimeRequest) -> Result<String, Malformed> {
     let mut root = parse(text)?;
     let before = root.clone();
-    let runtime = table_in(table(&mut root, "runtimes")?, &wish.name, json!({"args": []}))?;
+    let runtime = table_in(table(&mut root, "runtimes")?, &request.name, json!({"args": []}))?;
     // Docker does not start with a runtime that has a path and a kind: the path's kind is its own.
     OF_A_KIND.iter().for_each(|key| drop(runtime.shift_remove(*key)));
-    runtime.insert("path".into(), json!(wish.path));
-    match wish.default {
-        Some(true) => drop(root.insert("default-runtime".into(), json!(wish.name))),
-        Some(false) => forget(&mut root, &wish.name),
+    runtime.insert("path".into(), json!(request.path));
+    match request.default {
+        Some(true) => drop(root.insert("default-runtime".into(), json!(request.name))),
+        Some(false) => forget(&mut root, &request.name),
         None => {}
     }
-    if wish.cdi {
+    if request.cdi {
         table(&mut root, "features")?.insert("cdi".into(), json!(true));
     }
     Ok(if root == before { text.to_string() } else { print(&root, text) })
 }
 
-/// What says of a runtime what a path says, too. Source: moby's `setupRuntimes`.
+/// Keys that conflict with `path`. Source: moby's `setupRuntimes`.
 const OF_A_KIND: [&str; 2] = ["runtimeType", "options"];
 
-/// Whether Docker keeps a name for a runtime of its own, and starts with no other of that name.
+/// Whether Docker reserves a name for its own runtime. It does not start with another runtime of that name.
 pub(super) fn is_kept(name: &str) -> bool {
     name == OWN
 }
 
-/// What Docker comes with, and takes where its file names no other. A reload does not take a default away, but it exchanges one.
+/// Docker's built-in default runtime. A reload ignores a removed default, but applies a changed one.
 const OWN: &str = "runc";
 
 /// The text with Docker's own runtime as the default one, where it was this one.
@@ -76,18 +76,18 @@ pub(super) fn without(text: &str, name: &str) -> Result<String, Malformed> {
         }
     }
     forget(&mut root, name);
-    // Whether the file was there before us is not known: one that says nothing stays, which Docker reads as none.
+    // The file may have existed before, so an empty one stays. Docker treats it as none.
     Ok(if root == before { text.to_string() } else { print(&root, text) })
 }
 
-/// Whether there was such a file at all.
+/// Key of the record: whether the file existed.
 const THERE: &str = "there";
 
-/// What the file says of features, if that is about to change.
+/// Key of the record: the file's `features`, if they are about to change.
 const FEATURES: &str = "features";
 const CDI: &str = "cdi";
 
-/// What the file says of runtimes, and of the default one; of `features.cdi`, too, if that is to be set.
+/// A record of the file's runtimes and default runtime; of `features.cdi`, too, if that is about to be set.
 pub(super) fn before(text: &str, names: &[&str], cdi: bool) -> Result<String, Malformed> {
     let root = parse(text)?;
     let known = root.get("runtimes").and_then(Value::as_object);
@@ -101,7 +101,7 @@ pub(super) fn before(text: &str, names: &[&str], cdi: bool) -> Result<String, Ma
     Ok(print(&all, ""))
 }
 
-/// The text with what it said before; none when nothing is left in it.
+/// The text with the recorded values restored; none if it is empty then.
 pub(super) fn restored(text: &str, names: &[&str], before: &str) -> Result<Option<String>, Malformed> {
     let (mut root, old) = (parse(text)?, parse(before)?);
     let was = root.clone();
@@ -167,7 +167,7 @@ fn parse(text: &str) -> Result<Map<String, Value>, Malformed> {
     }
 }
 
-/// Refuses a key that is there twice: of the two the tree would have the last one alone.
+/// Refuses a duplicate key: the parsed tree would lose the first one.
 fn once(text: &str) -> Result<(), Malformed> {
     match serde_json::from_str::<Node>(text)?.twice() {
         Some(key) => Err(Malformed::Twice(key.clone())),

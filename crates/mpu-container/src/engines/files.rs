@@ -1,6 +1,6 @@
-//! The files of an engine's configuration, in the order in which the engine lays one over the other.
+//! The files of an engine's configuration, in the order in which they override each other.
 //!
-//! In a container, paths within files are the host's: [`Paths`] says where such a path is here.
+//! In a container, paths within files are the host's; [`Paths`] maps them.
 //!
 //! Source: containerd 1.6 to 2.3, `LoadConfig` and `resolveImports` (imports come after the file that names them,
 //! theirs after all of those); CRI-O 1.34, `UpdateFromPath`; `containers.conf(5)`.
@@ -15,10 +15,10 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Component, Path, PathBuf};
 
-/// A configuration larger than this is none.
+/// Limit of a configuration file's size.
 pub(super) const LIMIT: u64 = 4 << 20;
 
-/// What files will hold; none for one that will not be there.
+/// Planned contents of files; none for a file to be removed.
 pub type Pending = BTreeMap<PathBuf, Option<String>>;
 
 #[derive(Debug, Clone, Default)]
@@ -47,7 +47,7 @@ impl Paths {
 pub struct Files {
     pub engine: Engine,
     pub top: PathBuf,
-    /// The file that was asked for to hold the runtime.
+    /// The file that the user selected for the runtime.
     pub drop_in: Option<PathBuf>,
     /// Whether containerd merges sections key by key, as it does from 2.1 on.
     pub merges: bool,
@@ -77,7 +77,7 @@ impl Files {
         }
     }
 
-    /// The directory that CRI-O or Podman reads: the one of the file that was asked for, if that looks like one.
+    /// The directory that CRI-O or Podman reads: that of the selected file, if its name ends in `.d`.
     fn folder(&self) -> PathBuf {
         let named = self.drop_in.as_deref().and_then(Path::parent).filter(|folder| ends(folder, "d"));
         let usual = Path::new(self.engine.top()).with_extension("conf.d");

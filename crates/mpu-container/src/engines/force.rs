@@ -1,11 +1,11 @@
-//! What is in force: the runtimes that an engine knows once it has read all of its files.
+//! The effective configuration: the runtimes that an engine knows after reading all of its files.
 //!
 //! Source: `mergeConfig` of containerd (before 2.1 a plugin's whole section counts, and is the last file's that
 //! has one), and `files`.
 
 use super::files::{Files, Layer};
+use super::request::Runtime;
 use super::tables::lay;
-use super::wish::Runtime;
 use super::{Engine, EngineError};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -23,22 +23,22 @@ impl Force {
     pub fn of(files: &Files, layers: &[Layer]) -> Result<Force, EngineError> {
         let mut all = Force::default();
         for layer in layers {
-            let says = files.engine.says(layer)?;
-            if says.section && !files.merges {
+            let settings = files.engine.settings(layer)?;
+            if settings.section && !files.merges {
                 all = Force::default();
             }
-            all.cdi = says.cdi.or(all.cdi);
-            if let Some(name) = says.default.filter(|name| !name.is_empty()) {
+            all.cdi = settings.cdi.or(all.cdi);
+            if let Some(name) = settings.default.filter(|name| !name.is_empty()) {
                 all.default = Some((name, layer.path.clone()));
             }
-            for (name, said) in says.runtimes {
+            for (name, runtime) in settings.runtimes {
                 let entry = all.runtimes.entry(name).or_default();
                 match files.engine {
                     Engine::Containerd => {
-                        lay(&said.keys, &mut entry.0.keys);
-                        entry.0.program = said.program.or(entry.0.program.take());
+                        lay(&runtime.keys, &mut entry.0.keys);
+                        entry.0.program = runtime.program.or(entry.0.program.take());
                     }
-                    _ => entry.0 = said,
+                    _ => entry.0 = runtime,
                 }
                 entry.1 = layer.path.clone();
             }
@@ -46,8 +46,7 @@ impl Force {
         Ok(all)
     }
 
-    /// When a running engine goes by it, instead of by what was in force before, with the command for that. None where it
-    /// does at once.
+    /// The command that makes a running engine use it instead of `before`; none if no command is needed.
     pub fn counts(&self, engine: Engine, before: &Force) -> Option<&'static str> {
         match engine {
             Engine::Docker if self.is_taken_by_a_reload(before) => {
@@ -67,8 +66,8 @@ impl Force {
         }
     }
 
-    /// Docker's reload leaves the runtimes alone where the file names none any more, and so the default one. Whether CDI
-    /// files are read, it asks at its start only.
+    /// Whether Docker's reload applies the change. A reload keeps runtimes and default if the file has none any more. CDI is read
+    /// at start only.
     ///
     /// Source: moby's `reloadPlatform`, and `RegisterCDIDriver` in its daemon's start.
     fn is_taken_by_a_reload(&self, before: &Force) -> bool {
@@ -85,8 +84,8 @@ impl Force {
         self.default.as_ref().is_some_and(|(default, _)| default == name)
     }
 
-    /// The runtimes that ours could stand in for: the default one, `runc`, `crun`. None of NVIDIA's is one, nor is ours,
-    /// whatever an earlier run has called it: it would hand containers on to itself, for ever.
+    /// Runtimes that ours can call: the default one, `runc`, `crun`. Not NVIDIA's and not ours under any name: it would call itself for
+    /// ever.
     fn low(&self) -> impl Iterator<Item = &Runtime> {
         let default = self.default.as_ref().map(|(name, _)| name.as_str()).filter(|name| !name.starts_with("nvidia"));
         let named = default.into_iter().chain(["runc", "crun"]).filter_map(|name| Some(&self.runtimes.get(name)?.0));
@@ -108,13 +107,13 @@ impl Force {
         all
     }
 
-    pub fn tell<'a>(&'a self, name: &'a str) -> impl fmt::Display + 'a {
+    pub fn describe<'a>(&'a self, name: &'a str) -> impl fmt::Display + 'a {
         Told { force: self, name }
     }
 }
 
-/// Whether a runtime is called as runc is. Another kind's (Kata's shim, gVisor's) has options of its own, and calls no
-/// wrapper: containers would start without a GPU, and without a word.
+/// Whether a runtime is called like runc. A shim of another kind (Kata, gVisor) has its own options and calls no wrapper: containers
+/// would silently start without a GPU.
 fn is_plain(runtime: &Runtime) -> bool {
     let kind = runtime.keys.get("runtime_type").and_then(Item::as_str).unwrap_or_default();
     matches!(kind, "" | "oci")
@@ -122,7 +121,7 @@ fn is_plain(runtime: &Runtime) -> bool {
         || kind.starts_with("io.containerd.runtime.v1.")
 }
 
-/// Whether a program is the wrapper, of NVIDIA's making or ours, by one of its names.
+/// Whether a program has a name of the wrapper, NVIDIA's or ours.
 fn is_wrapper(program: &str) -> bool {
     let name = Path::new(program).file_name().and_then(|name| name.to_str());
     name.is_some_and(|name| name.starts_with("nvidia-container-runtime"))

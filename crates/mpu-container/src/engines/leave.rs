@@ -1,8 +1,7 @@
-//! The program `leave`: no engine is left with our wrapper as its default runtime. The package's script runs it before the wrapper goes:
-//! an engine whose default runtime is not there starts no container at all.
+//! The program `leave`: makes our wrapper no engine's default runtime any more. The package's script runs it before the wrapper is removed:
+//! an engine with a missing default runtime starts no container.
 //!
-//! Owns which default runtime is ours: the one whose program is this executable. Another tool's stays, though it has the same name, or by
-//! now the same path. The changes are `plan`'s.
+//! Only a default runtime whose program is this executable is ours.
 
 use super::files::{Files, Pending};
 use super::force::Force;
@@ -48,7 +47,7 @@ fn main(arguments: Vec<OsString>) -> ExitCode {
         match leave(&files, |program| is_ours(program, &this)) {
             Ok(None) => {}
             Ok(Some((name, before, now))) => {
-                say(format!("{}: its default runtime was ours; now {}", engine.word(), now.tell(&name)));
+                say(format!("{}: its default runtime was ours; now {}", engine.word(), now.describe(&name)));
                 if let Some(counts) = now.counts(*engine, &before) {
                     say(counts);
                 }
@@ -63,7 +62,7 @@ fn main(arguments: Vec<OsString>) -> ExitCode {
     if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
-/// Takes our runtime out as an engine's default one; gives its name and what was in force and is then, or none if it was not.
+/// Removes our runtime as an engine's default. Returns its name and the effective configuration before and after; none if it was not the default.
 pub(super) fn leave(
     files: &Files,
     is_ours: impl Fn(&str) -> bool,
@@ -78,7 +77,7 @@ pub(super) fn leave(
     Ok(Some((name.clone(), force, now)))
 }
 
-/// Whether a runtime's program is this executable, by whatever links. One without a folder is looked for where an engine finds it.
+/// Whether a runtime's program is this executable, also through links. A name without a folder is looked up as an engine does.
 fn is_ours(program: &str, this: &Path) -> bool {
     let Ok(this) = fs::canonicalize(this) else { return false };
     let is_it = |path: &Path| fs::canonicalize(path).is_ok_and(|real| real == this);

@@ -1,9 +1,7 @@
 //! Container engines' configuration: makes our runtime wrapper known to Docker, containerd, CRI-O and Podman, and undoes it.
 //!
-//! Owns which keys name a runtime in an engine's files. Everything else in such a file is the administrator's: comments,
-//! order and unknown keys stay (JSON may get other line breaks). What counts is what is in force once the engine has read
-//! all of its files ([`force`]): a change is judged by that before a file is written, and again afterwards ([`plan`]).
-//! Starts and stops no engine.
+//! Comments, order and unknown keys in the files stay (JSON may get other line breaks). A change is checked against the effective
+//! configuration ([`force`]) before a file is written, and again afterwards ([`plan`]). Starts and stops no engine.
 
 pub mod command;
 mod containerd;
@@ -14,19 +12,19 @@ pub mod force;
 pub mod leave;
 pub mod plan;
 mod podman;
+mod request;
 pub mod source;
 mod tables;
-mod wish;
 
 use crate::lock::LockError;
 use files::Layer;
+use request::Settings;
 use serde_json::json;
 use std::io;
 use std::path::{Path, PathBuf};
 use toml_edit::Table;
-use wish::Says;
 
-pub use wish::{Malformed, Wish};
+pub use request::{Malformed, RuntimeRequest};
 
 /// An engine whose configuration can hold a runtime.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -52,23 +50,23 @@ impl Engine {
         }
     }
 
-    fn says(self, layer: &Layer) -> Result<Says, EngineError> {
-        let says = match self {
-            Engine::Docker => docker::says(&layer.text),
-            Engine::Containerd => containerd::says(&layer.text, layer.version),
-            Engine::Crio => crio::says(&layer.text),
-            Engine::Podman => podman::says(&layer.text),
+    fn settings(self, layer: &Layer) -> Result<Settings, EngineError> {
+        let settings = match self {
+            Engine::Docker => docker::settings(&layer.text),
+            Engine::Containerd => containerd::settings(&layer.text, layer.version),
+            Engine::Crio => crio::settings(&layer.text),
+            Engine::Podman => podman::settings(&layer.text),
         };
-        says.map_err(malformed(layer))
+        settings.map_err(malformed(layer))
     }
 
     /// The text with the runtime, which gets the pattern's keys where it has none.
-    fn with(self, layer: &Layer, wish: &Wish, pattern: &Table) -> Result<String, EngineError> {
+    fn with(self, layer: &Layer, request: &RuntimeRequest, pattern: &Table) -> Result<String, EngineError> {
         let new = match self {
-            Engine::Docker => docker::with(&layer.text, wish),
-            Engine::Containerd => containerd::with(&layer.text, wish, pattern, layer.version),
-            Engine::Crio => crio::with(&layer.text, wish, pattern),
-            Engine::Podman => podman::with(&layer.text, wish),
+            Engine::Docker => docker::with(&layer.text, request),
+            Engine::Containerd => containerd::with(&layer.text, request, pattern, layer.version),
+            Engine::Crio => crio::with(&layer.text, request, pattern),
+            Engine::Podman => podman::with(&layer.text, request),
         };
         new.map_err(malformed(layer))
     }
@@ -104,24 +102,24 @@ pub enum Change {
 pub enum EngineError {
     #[error("nothing was changed: {} would overrule it, where {what}; change or remove that first", by.display())]
     Overruled { what: String, by: PathBuf },
-    #[error("the files were written, but something else is in force now: {told}")]
-    NotInForce { told: String },
+    #[error("the files were written, but something else is in force now: {found}")]
+    NotInForce { found: String },
     #[error(
         "{command} does not print the engine's configuration: {reason}; --config-source=file reads the files instead"
     )]
     Command { command: String, reason: String },
     #[error("{0}")]
-    Asked(String),
+    Usage(String),
     #[error("cannot read {}", path.display())]
     Read { path: PathBuf, source: io::Error },
     #[error("cannot write {}", path.display())]
     Write { path: PathBuf, source: io::Error },
-    /// It cannot be written, and what was changed before it cannot be taken back.
+    /// It cannot be written, and earlier changes cannot be undone.
     #[error("cannot write {}, and not all that was done before could be taken back: {kept}", path.display())]
     Half { path: PathBuf, source: io::Error, kept: String },
     #[error(transparent)]
     Locked(#[from] LockError),
-    /// What is in it cannot be understood, so that changing it could lose something.
+    /// It cannot be parsed, so a change could lose something.
     #[error("{} is left as it is: {reason}", path.display())]
     Malformed { path: PathBuf, reason: Malformed },
 }

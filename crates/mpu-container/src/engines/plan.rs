@@ -1,13 +1,13 @@
-//! Changes to an engine's files: made in memory first, and judged by what will be in force.
+//! Plans changes to an engine's files in memory, and checks their effect before a file is written.
 //!
-//! Owns which file gets the runtime. A file that has it already is taken over, whichever tool wrote it (NVIDIA's `nvidia-ctk`
-//! leaves a file of its own that would win over any other). Guarantees: when a plan is given, carrying it out has the
-//! effect that was asked for; when a file of the administrator's stands against it, that file is named and none is changed.
+//! A file that has the runtime already is reused, whichever tool wrote it: NVIDIA's `nvidia-ctk` leaves a file that overrides all
+//! others. A plan has the requested effect when it is carried out. If a file of the administrator would override it, the error names
+//! that file and nothing is changed.
 
 use super::files::{self, Files, Layer, Pending, is_pattern, read};
 use super::force::Force;
+use super::request::RuntimeRequest;
 use super::tables::covered;
-use super::wish::Wish;
 use super::{Change, Engine, EngineError, Malformed, containerd, docker, malformed};
 use crate::text_file;
 use std::collections::BTreeSet;
@@ -18,14 +18,15 @@ use toml_edit::{DocumentMut, Item, Table};
 
 #[derive(Debug)]
 pub struct Plan {
-    /// Each file that changes, in the order in which that is best done.
+    /// Changed files, in the order in which they are written.
     pub changes: Vec<(PathBuf, Change)>,
     pub force: Force,
 }
 
-pub fn adding(files: &Files, wishes: &[Wish], pattern: Option<&Force>) -> Result<Plan, EngineError> {
-    if let Some(kept) = wishes.iter().find(|wish| files.engine == Engine::Docker && docker::is_kept(&wish.name)) {
-        return Err(EngineError::Asked(format!(
+pub fn adding(files: &Files, requests: &[RuntimeRequest], pattern: Option<&Force>) -> Result<Plan, EngineError> {
+    if let Some(kept) = requests.iter().find(|request| files.engine == Engine::Docker && docker::is_kept(&request.name))
+    {
+        return Err(EngineError::Usage(format!(
             "Docker does not start with a runtime that is called {}, its own: use another name",
             kept.name
         )));
@@ -33,29 +34,29 @@ pub fn adding(files: &Files, wishes: &[Wish], pattern: Option<&Force>) -> Result
     let mut pending = Pending::new();
     let before = Force::of(files, &files.layers(&pending)?)?;
     let keys = pattern.unwrap_or(&before).pattern();
-    for wish in wishes {
-        if wish.default == Some(false) {
-            not_default(files, &wish.name, &mut pending)?;
+    for request in requests {
+        if request.default == Some(false) {
+            not_default(files, &request.name, &mut pending)?;
         }
         // A file that is made anew must say again what is not to change.
-        let default = wish.default.or(before.is_default(&wish.name).then_some(true));
-        let wish = Wish { default, ..wish.clone() };
-        let target = target(files, &wish, &mut pending)?;
+        let default = request.default.or(before.is_default(&request.name).then_some(true));
+        let request = RuntimeRequest { default, ..request.clone() };
+        let target = target(files, &request, &mut pending)?;
         let text = read(&target.path, &pending)?.unwrap_or_default();
-        let new = files.engine.with(&Layer { text, ..target.clone() }, &wish, &keys)?;
+        let new = files.engine.with(&Layer { text, ..target.clone() }, &request, &keys)?;
         let new = match files.engine == Engine::Containerd && !files.merges {
             true => {
-                let ours: Vec<String> = wishes.iter().map(|wish| wish.name.clone()).collect();
+                let names: Vec<String> = requests.iter().map(|request| request.name.clone()).collect();
                 let malformed = |reason| EngineError::Malformed { path: target.path.clone(), reason };
-                containerd::with_runc(&new, &ours, target.version).map_err(malformed)?
+                containerd::with_runc(&new, &names, target.version).map_err(malformed)?
             }
             false => new,
         };
         pending.insert(target.path, Some(new));
     }
     let force = Force::of(files, &files.layers(&pending)?)?;
-    for wish in wishes {
-        judge(&force, wish)?;
+    for request in requests {
+        judge(&force, request)?;
     }
     Ok(Plan { changes: changes(files, pending)?, force })
 }
@@ -64,16 +65,15 @@ pub fn removing(files: &Files, names: &[&str]) -> Result<Plan, EngineError> {
     removing_from(files, names, true, |_| true)
 }
 
-/// The plan that takes runtimes out of containerd's file that was asked for, and of no other, unless it has a version
-/// that has no such files. That CDI files are read keeps no copy of a section there, which would go stale.
+/// A plan that removes runtimes from containerd's selected file only, unless its version has no such files. A copied section is removed
+/// even if it enables CDI, because it would go stale.
 pub fn dropping(files: &Files, names: &[&str]) -> Result<Plan, EngineError> {
     removing_from(files, names, false, |layer| {
         files.drop_in.as_ref() == Some(&layer.path) || (layer.path == files.top && layer.version == 1)
     })
 }
 
-/// What Docker's file says of runtimes and of the default one, and of `features.cdi` if that is to be set: for
-/// [`restoring`].
+/// A record of Docker's file for [`restoring`]: runtimes, default runtime, and `features.cdi` if that is about to be set.
 pub fn before(files: &Files, names: &[&str], cdi: bool) -> Result<String, EngineError> {
     let text = read(&files.top, &Pending::new())?.unwrap_or_default();
     docker::before(&text, names, cdi).map_err(|reason| EngineError::Malformed { path: files.top.clone(), reason })
@@ -94,9 +94,9 @@ fn removing_from(files: &Files, names: &[&str], cdi: bool, from: impl Fn(&Layer)
     let mut pending = Pending::new();
     let layers = files.layers(&pending)?;
     for layer in layers.iter().filter(|layer| from(layer)) {
-        let says = files.engine.says(layer)?;
+        let settings = files.engine.settings(layer)?;
         let named = |name: &&&str| {
-            says.default.as_deref() == Some(**name) || says.runtimes.iter().any(|(known, _)| known == **name)
+            settings.default.as_deref() == Some(**name) || settings.runtimes.iter().any(|(known, _)| known == **name)
         };
         let mut text = Some(layer.text.clone());
         // A file that never had the runtime stays, whatever is in it.
@@ -124,17 +124,17 @@ fn removing_from(files: &Files, names: &[&str], cdi: bool, from: impl Fn(&Layer)
     Ok(Plan { changes: changes(files, pending)?, force })
 }
 
-/// Takes out the imports of files that will be gone: containerd does not start if one names a file that is not there. A
-/// first file that we made for an import's sake goes with it.
+/// Removes imports of removed files: containerd does not start if an imported file is missing. A top file that we made only for an
+/// import is removed, too.
 fn unimport(files: &Files, layers: &[Layer], pending: &mut Pending) -> Result<(), EngineError> {
     let gone: Vec<PathBuf> = pending.iter().filter(|(_, text)| text.is_none()).map(|(path, _)| path.clone()).collect();
     let left: BTreeSet<PathBuf> = files.layers(pending)?.into_iter().map(|layer| layer.path).collect();
     for layer in layers.iter().filter(|layer| left.contains(&layer.path)) {
         let text = read(&layer.path, pending)?.unwrap_or_default();
-        let is_gone = |name: &str, ours: bool| {
+        let is_gone = |name: &str, names: bool| {
             let of = |path: &PathBuf| import(files, path) == name;
             match is_pattern(Path::new(name)) {
-                true => ours && gone.iter().any(of) && !left.iter().any(of),
+                true => names && gone.iter().any(of) && !left.iter().any(of),
                 false => gone.contains(&files.imported_from(&layer.path, name)),
             }
         };
@@ -155,8 +155,7 @@ pub fn undefaulting(files: &Files, name: &str) -> Result<Plan, EngineError> {
 }
 
 impl Plan {
-    /// Carries it out: each file is replaced as a whole, with its owner and mode, and all of them or none. Then they are
-    /// read again.
+    /// Carries it out: replaces all files or none, each as a whole with its owner and mode. Then reads them again.
     pub fn carry_out(&self, files: &Files, names: &[&str]) -> Result<Force, EngineError> {
         let mut done = Vec::new();
         for (path, change) in &self.changes {
@@ -179,7 +178,7 @@ impl Plan {
         let now = Force::of(files, &files.layers(&Pending::new())?)?;
         for name in names {
             if now.program(name) != self.force.program(name) || now.is_default(name) != self.force.is_default(name) {
-                return Err(EngineError::NotInForce { told: now.tell(name).to_string() });
+                return Err(EngineError::NotInForce { found: now.describe(name).to_string() });
             }
         }
         Ok(now)
@@ -206,44 +205,47 @@ fn carry(path: &Path, change: &Change) -> io::Result<Undo> {
     }
 }
 
-/// Takes a change back, or says what is left of it.
+/// Undoes a change, or returns a message about the file that stays changed.
 fn take_back(path: &Path, undo: Undo) -> Result<(), String> {
-    let told = |error: io::Error| format!("{} is changed ({error})", path.display());
+    let message = |error: io::Error| format!("{} is changed ({error})", path.display());
     match undo {
         // The file behind a link, not the link.
-        Undo::Unmake => text_file::real(path).and_then(fs::remove_file).map_err(told),
-        Undo::Rewrite(text) => text_file::save(path, &text).map_err(told),
+        Undo::Unmake => text_file::real(path).and_then(fs::remove_file).map_err(message),
+        Undo::Rewrite(text) => text_file::save(path, &text).map_err(message),
         Undo::PutBack(removed) => removed.put_back(),
     }
 }
 
-fn target(files: &Files, wish: &Wish, pending: &mut Pending) -> Result<Layer, EngineError> {
+fn target(files: &Files, request: &RuntimeRequest, pending: &mut Pending) -> Result<Layer, EngineError> {
     let layers = files.layers(pending)?;
     if files.engine == Engine::Containerd {
-        return containerd_target(files, &layers, wish, pending);
+        return containerd_target(files, &layers, request, pending);
     }
     let own = files.own();
     let has = |layer: &&Layer| {
-        files.engine.says(layer).is_ok_and(|says| says.runtimes.iter().any(|(name, _)| *name == wish.name))
+        files
+            .engine
+            .settings(layer)
+            .is_ok_and(|settings| settings.runtimes.iter().any(|(name, _)| *name == request.name))
     };
     let there = layers.iter().rfind(has).filter(|_| files.drop_in.is_none());
     Ok(there.cloned().unwrap_or(Layer { path: own, text: String::new(), version: 0 }))
 }
 
-/// Before 2.1, the last file with the section counts, and nothing else. So that is the file; later releases have nothing
-/// against it. A file that was asked for becomes the last one: it is imported, and has all that the section had.
+/// The file to change. Before 2.1, only the last file with the section counts, and later releases accept that, too. A selected file
+/// becomes the last one: it is imported, and gets a copy of the section.
 fn containerd_target(
     files: &Files,
     layers: &[Layer],
-    wish: &Wish,
+    request: &RuntimeRequest,
     pending: &mut Pending,
 ) -> Result<Layer, EngineError> {
     let top = layers.first().map_or(String::new(), |layer| layer.text.clone());
     let malformed = |reason| EngineError::Malformed { path: files.top.clone(), reason };
-    let version = containerd::version(&top, 1, wish.containerd_version).map_err(malformed)?;
+    let version = containerd::version(&top, 1, request.containerd_version).map_err(malformed)?;
     let top = Layer { path: files.top.clone(), text: top, version };
     let Some(own) = files.drop_in.clone().filter(|own| *own != files.top && version > 1) else {
-        let deciding = layers.iter().rfind(|layer| files.engine.says(layer).is_ok_and(|says| says.section));
+        let deciding = layers.iter().rfind(|layer| files.engine.settings(layer).is_ok_and(|settings| settings.section));
         return Ok(deciding.cloned().unwrap_or(top));
     };
     if !pending.contains_key(&own) {
@@ -270,9 +272,10 @@ fn copied(files: &Files, layers: &[Layer], own: &Path, old: Option<&str>, versio
     }
     let mut copy = section(layers.iter().filter(|layer| layer.path != own))?;
     let malformed = |reason| EngineError::Malformed { path: own.to_path_buf(), reason };
-    let before = containerd::says(old.unwrap_or_default(), version).map_err(malformed)?;
+    let before = containerd::settings(old.unwrap_or_default(), version).map_err(malformed)?;
     let runtimes = super::tables::table(&mut copy, &["containerd", "runtimes"]).map_err(malformed)?;
-    for (name, runtime) in before.runtimes.into_iter().filter(|(name, said)| !containerd::plain_runc(name, &said.keys))
+    for (name, runtime) in
+        before.runtimes.into_iter().filter(|(name, runtime)| !containerd::plain_runc(name, &runtime.keys))
     {
         runtimes.entry(&name).or_insert(Item::Table(runtime.keys));
     }
@@ -305,23 +308,22 @@ fn not_default(files: &Files, name: &str, pending: &mut Pending) -> Result<(), E
     Ok(())
 }
 
-fn judge(force: &Force, wish: &Wish) -> Result<(), EngineError> {
-    let program = force.program(&wish.name);
-    if program != Some(wish.path.as_str()) {
-        let by = force.runtimes.get(&wish.name).map(|(_, path)| path.clone()).unwrap_or_default();
-        let what = format!("runtimes.{} is {}", wish.name, program.unwrap_or("nothing"));
+fn judge(force: &Force, request: &RuntimeRequest) -> Result<(), EngineError> {
+    let program = force.program(&request.name);
+    if program != Some(request.path.as_str()) {
+        let by = force.runtimes.get(&request.name).map(|(_, path)| path.clone()).unwrap_or_default();
+        let what = format!("runtimes.{} is {}", request.name, program.unwrap_or("nothing"));
         return Err(EngineError::Overruled { what, by });
     }
     match &force.default {
-        Some((other, by)) if wish.default == Some(true) && *other != wish.name => {
+        Some((other, by)) if request.default == Some(true) && *other != request.name => {
             Err(EngineError::Overruled { what: format!("the default runtime is {other}"), by: by.clone() })
         }
         _ => Ok(()),
     }
 }
 
-/// Whether what is left of a file only says what the files beside it say: so it is with a copy of their section. `cdi` is
-/// whether it counts that CDI files are read.
+/// Whether the rest of a file only repeats other files, as a copied section does. `cdi` is whether enabling CDI counts as a difference.
 fn only_repeats(files: &Files, layers: &[Layer], layer: &Layer, left: &str, cdi: bool) -> Result<bool, EngineError> {
     if files.engine != Engine::Containerd {
         return Ok(false);
@@ -340,8 +342,8 @@ fn only_repeats(files: &Files, layers: &[Layer], layer: &Layer, left: &str, cdi:
     Ok(alone && !containerd::has_comments(left) && section.is_none_or(|section| covered(&others, &section)))
 }
 
-/// What becomes of the files that are there, in an order in which no import names a file that is not there: what is
-/// imported is written before the first file, and removed after it.
+/// The changes of files, in an order in which no import names a missing file: imported files are written before the top file, and
+/// removed after it.
 fn changes(files: &Files, pending: Pending) -> Result<Vec<(PathBuf, Change)>, EngineError> {
     let now = Pending::new();
     let (mut writes, mut deletes) = (Vec::new(), Vec::new());

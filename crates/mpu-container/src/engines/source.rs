@@ -1,4 +1,4 @@
-//! What an engine itself says that it has read: the options of its runtimes, in whichever file they are.
+//! Reads the effective configuration from the engine itself.
 //!
 //! Source: `containerd config dump`; `crio status config`, and `crio-status config` before CRI-O 1.31.
 
@@ -20,7 +20,7 @@ pub fn ask(engine: Engine, root: &Path, program: Option<&Path>) -> Result<Force,
         Engine::Containerd => &[(named("containerd"), &["config", "dump"])],
         Engine::Crio => &[(named("crio"), &["status", "config"]), ("crio-status".into(), &["config"])],
         Engine::Docker | Engine::Podman => {
-            return Err(EngineError::Asked(format!("{} has no command that prints its configuration", engine.word())));
+            return Err(EngineError::Usage(format!("{} has no command that prints its configuration", engine.word())));
         }
     };
     let mut failed = None;
@@ -33,7 +33,7 @@ pub fn ask(engine: Engine, root: &Path, program: Option<&Path>) -> Result<Force,
             }
         }
     }
-    Err(failed.unwrap_or_else(|| EngineError::Asked("there is no such command".into())))
+    Err(failed.unwrap_or_else(|| EngineError::Usage("there is no such command".into())))
 }
 
 pub fn containerd_release(root: &Path, program: Option<&Path>) -> Option<(u32, u32)> {

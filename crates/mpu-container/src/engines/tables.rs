@@ -1,9 +1,9 @@
-//! What all TOML has in common: a place in it, made, found, set and taken out again.
+//! Edits of TOML tables that keep comments and layout.
 
-use super::wish::Malformed;
+use super::request::Malformed;
 use toml_edit::{Decor, DocumentMut, Item, RawString, Table, TableLike, Value, value};
 
-/// The text after a change of what it says. What does not change stays to the byte, and lines end as they did.
+/// Applies a change to a text. Unchanged parts stay byte for byte, and line endings stay.
 pub(super) fn edit(
     text: &str,
     change: impl FnOnce(&mut DocumentMut) -> Result<(), Malformed>,
@@ -23,7 +23,7 @@ pub(super) fn lines_as(like: &str, text: String) -> String {
     }
 }
 
-/// A file in which no key is left is none of the administrator's.
+/// None if no key is left.
 pub(super) fn cleared(text: String) -> Option<String> {
     let empty = text.lines().all(|line| line.trim().is_empty());
     (!empty).then_some(text)
@@ -138,16 +138,16 @@ fn same(one: &Value, other: &Value) -> bool {
     }
 }
 
-/// Sets a key, and keeps the line as it stands where it says so already, and its comments where not.
-pub(super) fn set(table: &mut Table, key: &str, wanted: impl Into<Value>) {
-    let mut wanted = wanted.into();
+/// Sets a key. Keeps its line if the value is the same, and its comments otherwise.
+pub(super) fn set(table: &mut Table, key: &str, new_value: impl Into<Value>) {
+    let mut new_value = new_value.into();
     match table.get_mut(key).and_then(Item::as_value_mut) {
-        Some(there) if same(there, &wanted) => {}
+        Some(there) if same(there, &new_value) => {}
         Some(there) => {
-            *wanted.decor_mut() = there.decor().clone();
-            *there = wanted;
+            *new_value.decor_mut() = there.decor().clone();
+            *there = new_value;
         }
-        None => drop(table.insert(key, value(wanted))),
+        None => drop(table.insert(key, value(new_value))),
     }
 }
 
@@ -209,7 +209,7 @@ fn find_mut<'a>(root: &'a mut Table, path: &[&str]) -> Option<&'a mut dyn TableL
     path.iter().try_fold(root as &mut dyn TableLike, |at, key| at.get_mut(key)?.as_table_like_mut())
 }
 
-/// Hands the comments above a key of the table at a path on to what is next in the file.
+/// Moves the comments above a key of the table at a path to the next item of the file.
 pub(super) fn hand_on(root: &mut DocumentMut, path: &[&str], key: &str) {
     // Between braces there is no comment.
     let Some(at) = table_at(root, path) else { return };

@@ -1,4 +1,4 @@
-//! Each engine's files: what is added, taken over and removed; what is in force; what else is in the files stays.
+//! Adding, reusing and removing runtimes in each engine's files. Other contents stay.
 
 use super::files::{Files, Paths, Pending};
 use super::force::Force;
@@ -23,12 +23,12 @@ const THEIRS: [&str; 4] = [
     "# ours\n[engine]\nnum_locks = 9 # few\n[engine.runtimes]\nkata = [\"/opt/kata\"]\n",
 ];
 
-fn wish() -> Wish {
-    Wish::new("nvidia", WRAPPER)
+fn request() -> RuntimeRequest {
+    RuntimeRequest::new("nvidia", WRAPPER)
 }
 
-fn all() -> Wish {
-    Wish { default: Some(true), cdi: true, ..wish() }
+fn all() -> RuntimeRequest {
+    RuntimeRequest { default: Some(true), cdi: true, ..request() }
 }
 
 struct Place {
@@ -66,8 +66,8 @@ impl Place {
         plan.carry_out(&self.files, &["nvidia"]).expect("carried out")
     }
 
-    fn add(&self, wish: &Wish) -> Force {
-        self.done(adding(&self.files, std::slice::from_ref(wish), None))
+    fn add(&self, request: &RuntimeRequest) -> Force {
+        self.done(adding(&self.files, std::slice::from_ref(request), None))
     }
 
     fn remove(&self) -> Force {
@@ -100,8 +100,8 @@ fn toml(path: &Path) -> DocumentMut {
 
 #[test]
 fn adding_twice_changes_files_once() {
-    for (engine, theirs) in ENGINES.into_iter().zip(THEIRS) {
-        for place in [Place::new(engine), Place::new(engine).top(theirs)] {
+    for (engine, existing) in ENGINES.into_iter().zip(THEIRS) {
+        for place in [Place::new(engine), Place::new(engine).top(existing)] {
             let force = place.add(&all());
             assert_eq!((force.program("nvidia"), force.is_default("nvidia")), (Some(WRAPPER), true), "{engine:?}");
             let once = place.tree();
@@ -114,11 +114,11 @@ fn adding_twice_changes_files_once() {
 
 #[test]
 fn removing_restores_original_files() {
-    for (engine, theirs) in ENGINES.into_iter().zip(THEIRS) {
-        for place in [Place::new(engine), Place::new(engine).top(theirs)] {
+    for (engine, existing) in ENGINES.into_iter().zip(THEIRS) {
+        for place in [Place::new(engine), Place::new(engine).top(existing)] {
             let before = place.tree();
             assert!(removing(&place.files, &["nvidia"]).expect("nothing to do").changes.is_empty(), "{engine:?}");
-            place.add(&Wish { cdi: false, ..all() });
+            place.add(&RuntimeRequest { cdi: false, ..all() });
             assert_ne!(place.tree(), before, "{engine:?}");
             let force = place.remove();
             let mut left = place.tree();
@@ -133,17 +133,17 @@ fn removing_restores_original_files() {
 #[test]
 fn another_default_than_ours_stays() {
     let place = Place::new(Engine::Docker).top("{\"default-runtime\": \"kata\"}");
-    assert!(place.add(&wish()).is_default("kata"));
+    assert!(place.add(&request()).is_default("kata"));
     assert!(place.remove().is_default("kata"));
 }
 
 #[test]
 fn default_is_withdrawn_only_on_request() {
-    for (engine, theirs) in ENGINES.into_iter().zip(THEIRS) {
-        let place = Place::new(engine).top(theirs);
+    for (engine, existing) in ENGINES.into_iter().zip(THEIRS) {
+        let place = Place::new(engine).top(existing);
         place.add(&all());
-        assert!(place.add(&wish()).is_default("nvidia"), "{engine:?}: a wish without a default leaves it");
-        let force = place.add(&Wish { default: Some(false), ..wish() });
+        assert!(place.add(&request()).is_default("nvidia"), "{engine:?}: a wish without a default leaves it");
+        let force = place.add(&RuntimeRequest { default: Some(false), ..request() });
         assert!(!force.is_default("nvidia") && force.program("nvidia") == Some(WRAPPER), "{engine:?}");
         place.add(&all());
         let force = place.done(undefaulting(&place.files, "nvidia"));
@@ -154,10 +154,10 @@ fn default_is_withdrawn_only_on_request() {
 #[test]
 fn leave_withdraws_our_default_runtime() {
     let is_ours = |program: &str| program == WRAPPER;
-    for (engine, theirs) in ENGINES.into_iter().zip(THEIRS) {
-        let place = Place::new(engine).top(theirs);
+    for (engine, existing) in ENGINES.into_iter().zip(THEIRS) {
+        let place = Place::new(engine).top(existing);
         let left = || leave::leave(&place.files, is_ours).expect("left").map(|(name, _, now)| (name, now.default));
-        place.add(&wish());
+        place.add(&request());
         let before = fs::read_to_string(&place.files.top).expect("read");
         assert_eq!(left(), None, "{engine:?}: it is not the default one");
         assert_eq!(fs::read_to_string(&place.files.top).expect("read"), before);
@@ -202,7 +202,7 @@ fn each_version_of_containerd_has_its_place() {
         ("version = 3\n", "io.containerd.cri.v1.runtime"),
     ] {
         let place = Place::new(Engine::Containerd).top(text);
-        place.add(&wish());
+        place.add(&request());
         let read = toml(&place.files.top);
         let options = &read["plugins"][plugin]["containerd"]["runtimes"]["nvidia"]["options"];
         assert_eq!(options["BinaryName"].as_str(), Some(WRAPPER), "{read}");
@@ -210,7 +210,7 @@ fn each_version_of_containerd_has_its_place() {
         assert_eq!(old.is_some(), plugin == "cri", "only version 1 has the kind of runtime that reads it: {read}");
     }
     let place = Place::new(Engine::Containerd).top("version = 9\n");
-    let error = adding(&place.files, &[wish()], None).expect_err("unknown");
+    let error = adding(&place.files, &[request()], None).expect_err("unknown");
     assert!(error.to_string().contains("version 9"), "{error}");
 }
 
@@ -224,7 +224,7 @@ fn malformed_files_are_left_alone() {
         (Engine::Crio, "[crio.runtime\n"),
     ] {
         let place = Place::new(engine).top(text);
-        let error = adding(&place.files, &[wish()], None).expect_err(text);
+        let error = adding(&place.files, &[request()], None).expect_err(text);
         assert!(error.to_string().contains("is left as it is"), "{error}");
         assert_eq!(fs::read_to_string(&place.files.top).expect("read"), text);
         assert_eq!(place.tree().len(), 1, "{text}");
@@ -232,13 +232,13 @@ fn malformed_files_are_left_alone() {
 }
 
 #[test]
-fn file_is_replaced_with_its_mode_and_behind_its_link() {
+fn replaced_config_keeps_mode_and_link() {
     let mut place = Place::new(Engine::Docker);
     let real = place.write("kept.json", "{}");
     fs::set_permissions(&real, fs::Permissions::from_mode(0o600)).expect("mode");
     place.files.top = place.at("daemon.json");
     std::os::unix::fs::symlink(&real, &place.files.top).expect("a link");
-    place.add(&wish());
+    place.add(&request());
     assert!(fs::symlink_metadata(&place.files.top).expect("there").is_symlink());
     assert_eq!(fs::metadata(&real).expect("there").permissions().mode() & 0o777, 0o600);
     assert_eq!(fs::read_dir(place.dir.path()).expect("read").count(), 2);
@@ -248,7 +248,7 @@ fn file_is_replaced_with_its_mode_and_behind_its_link() {
 fn empty_file_of_dockers_stays() {
     for text in ["{}", "{}\n", "{ }"] {
         let place = Place::new(Engine::Docker).top(text);
-        place.add(&wish());
+        place.add(&request());
         place.remove();
         let left = fs::read_to_string(&place.files.top).expect("the file is the operator's");
         assert_eq!(left.trim(), "{}", "{text:?}");
@@ -256,7 +256,7 @@ fn empty_file_of_dockers_stays() {
 }
 
 #[test]
-fn docker_gets_its_features_back_and_no_others_choice() {
+fn docker_features_are_restored_unless_changed_since() {
     let back = |before: &str, cdi: bool, now: &str| {
         let kept = docker::before(before, &["nvidia"], cdi).expect("JSON");
         let text = docker::restored(now, &["nvidia"], &kept).expect("JSON").unwrap_or_default();
@@ -302,14 +302,14 @@ fn nvidia_containerd_drop_in_is_taken_over() {
         let place = after_nvidias(merges);
         let top = fs::read_to_string(&place.files.top).expect("read");
         assert_eq!(place.force().program("nvidia"), Some("/opt/nvidias/nvidia-container-runtime"));
-        assert_eq!(place.add(&wish()).program("nvidia"), Some(WRAPPER), "{merges}");
+        assert_eq!(place.add(&request()).program("nvidia"), Some(WRAPPER), "{merges}");
         assert_eq!(
             fs::read_to_string(&place.files.top).expect("read"),
             top,
             "{merges}: the file that counts was changed"
         );
         let force = place.remove();
-        assert!(force.program("nvidia").is_none() && force.default.is_none(), "{merges}: {}", force.tell("nvidia"));
+        assert!(force.program("nvidia").is_none() && force.default.is_none(), "{merges}: {}", force.describe("nvidia"));
         assert!(!place.at("/etc/containerd/conf.d/99-nvidia.toml").exists(), "it only repeats config.toml");
         assert_eq!(fs::read_to_string(&place.files.top).expect("read"), top);
         // And at once, without having been taken over.
@@ -338,7 +338,7 @@ fn overruling_file_is_named_without_writing() {
     let error = adding(&place.files, &[all()], None).expect_err("overruled").to_string();
     assert!(error.contains("zz-site.conf") && error.contains("the default runtime is crun"), "{error}");
     assert_eq!(place.tree(), before);
-    assert_eq!(place.add(&wish()).program("nvidia"), Some(WRAPPER), "not as the default it can be had");
+    assert_eq!(place.add(&request()).program("nvidia"), Some(WRAPPER), "not as the default it can be had");
 
     let mut place = Place::new(Engine::Containerd).top("version = 2\nimports = [\"conf.d/*.toml\"]\n");
     place.files.drop_in = Some(place.at("/etc/containerd/conf.d/50-nvidia.toml"));
@@ -346,21 +346,21 @@ fn overruling_file_is_named_without_writing() {
         "/etc/containerd/conf.d/60.toml",
         "version = 2\n[plugins.\"io.containerd.grpc.v1.cri\"]\nsandbox_image = 'x'\n",
     );
-    let error = adding(&place.files, &[wish()], None).expect_err("its section alone counts").to_string();
+    let error = adding(&place.files, &[request()], None).expect_err("its section alone counts").to_string();
     assert!(error.contains("60.toml") || error.contains("is nothing"), "{error}");
     place.files.merges = true;
-    assert_eq!(place.add(&wish()).program("nvidia"), Some(WRAPPER), "from 2.1 on sections are merged");
+    assert_eq!(place.add(&request()).program("nvidia"), Some(WRAPPER), "from 2.1 on sections are merged");
 }
 
 #[test]
 fn nvidia_crio_drop_in_is_taken_over() {
-    let theirs = "[crio.runtime]\ndefault_runtime = \"nvidia\"\n[crio.runtime.runtimes.nvidia]\n\
+    let existing = "[crio.runtime]\ndefault_runtime = \"nvidia\"\n[crio.runtime.runtimes.nvidia]\n\
                   runtime_path = \"/opt/nvidias\"\nruntime_type = \"oci\"\n";
     for name in ["99-nvidia.toml", "99-nvidia.conf"] {
         let place = Place::new(Engine::Crio).top(THEIRS[2]);
         let before = place.tree();
-        place.write(&format!("/etc/crio/crio.conf.d/{name}"), theirs);
-        let force = place.add(&wish());
+        place.write(&format!("/etc/crio/crio.conf.d/{name}"), existing);
+        let force = place.add(&request());
         assert_eq!((force.program("nvidia"), force.is_default("nvidia")), (Some(WRAPPER), true), "{name}");
         assert_eq!(place.tree().len(), 2, "{name}: no second file");
         place.remove();
@@ -376,7 +376,7 @@ fn crio_drop_in_elsewhere_counts_with_directory() {
     // As `--drop-in-config=` has it: the first file itself, over which the directory still has its say.
     place.files.drop_in = Some(place.files.top.clone());
     adding(&place.files, &[all()], None).expect_err("zz.conf overrules it");
-    assert_eq!(place.add(&wish()).program("nvidia"), Some(WRAPPER));
+    assert_eq!(place.add(&request()).program("nvidia"), Some(WRAPPER));
     assert!(fs::read_to_string(&place.files.top).expect("read").contains(WRAPPER) && place.files.reads_own());
     place.files.drop_in = Some(place.at("/etc/crio/50-ours.toml"));
     assert!(!place.files.reads_own(), "CRI-O does not know of it");
@@ -384,7 +384,7 @@ fn crio_drop_in_elsewhere_counts_with_directory() {
 }
 
 #[test]
-fn crios_runtime_has_default_ones_keys_but_not_its_program() {
+fn crio_runtime_copies_default_keys_except_program() {
     let place = Place::new(Engine::Crio);
     place.write(
         "/etc/crio/crio.conf.d/10-crio.conf",
@@ -410,9 +410,9 @@ fn crios_runtime_has_default_ones_keys_but_not_its_program() {
 #[test]
 fn requested_drop_in_is_imported_and_removed() {
     for merges in [false, true] {
-        for theirs in [None, Some(THEIRS[1])] {
+        for existing in [None, Some(THEIRS[1])] {
             let mut place = Place::new(Engine::Containerd);
-            if let Some(text) = theirs {
+            if let Some(text) = existing {
                 place = place.top(text);
             }
             let own = place.at("/etc/containerd/conf.d/99-nvidia.toml");
@@ -420,24 +420,24 @@ fn requested_drop_in_is_imported_and_removed() {
             place.files.drop_in = Some(own.clone());
             // As in a container that sees the host's directory elsewhere.
             place.files.paths.folders = vec![("/etc/containerd/conf.d".into(), place.at("/etc/containerd/conf.d"))];
-            let wish = Wish { default: Some(true), ..wish() };
-            place.add(&wish);
+            let request = RuntimeRequest { default: Some(true), ..request() };
+            place.add(&request);
             let top = fs::read_to_string(&place.files.top).expect("read");
             assert!(
                 top.contains("imports = [\"/etc/containerd/conf.d/*.toml\"]") && !top.contains("runtimes.nvidia"),
                 "{top}"
             );
             let copied = fs::read_to_string(&own).expect("read").contains("sandbox_image");
-            assert_eq!(copied, !merges && theirs.is_some(), "{merges} {theirs:?}");
+            assert_eq!(copied, !merges && existing.is_some(), "{merges} {existing:?}");
             let options =
                 &toml(&own)["plugins"]["io.containerd.grpc.v1.cri"]["containerd"]["runtimes"]["nvidia"]["options"];
-            assert_eq!(options.get("SystemdCgroup").is_some(), theirs.is_some());
+            assert_eq!(options.get("SystemdCgroup").is_some(), existing.is_some());
             let once = place.tree();
-            place.add(&wish);
+            place.add(&request);
             assert_eq!(place.tree(), once);
             place.remove();
             assert!(!own.exists());
-            assert_eq!(place.files.top.exists(), theirs.is_some(), "a file that was made to import it goes with it");
+            assert_eq!(place.files.top.exists(), existing.is_some(), "a file that was made to import it goes with it");
         }
     }
 }
@@ -447,33 +447,36 @@ fn drop_in_copy_follows_original() {
     let mut place = Place::new(Engine::Containerd).top(THEIRS[1]);
     let own = place.at("/etc/containerd/conf.d/99-nvidia.toml");
     place.files.drop_in = Some(own.clone());
-    place.add(&Wish { default: Some(true), ..Wish::new("nvidia-cdi", "/usr/bin/nvidia-container-runtime.cdi") });
+    place.add(&RuntimeRequest {
+        default: Some(true),
+        ..RuntimeRequest::new("nvidia-cdi", "/usr/bin/nvidia-container-runtime.cdi")
+    });
     let changed = fs::read_to_string(&place.files.top).expect("read").replace("'pause'", "'newer'");
     fs::write(&place.files.top, changed).expect("written");
-    let force = place.add(&wish());
+    let force = place.add(&request());
     assert!(fs::read_to_string(&own).expect("read").contains("'newer'"));
     assert!(force.program("nvidia-cdi").is_some(), "the runtime from before is still known");
-    assert!(!force.is_default("nvidia"), "it was not asked for");
+    assert!(!force.is_default("nvidia"), "not requested");
 }
 
 #[test]
-fn containerds_own_runc_is_named_where_it_would_be_forgotten() {
+fn implicit_containerd_runc_becomes_explicit() {
     let place = Place::new(Engine::Containerd).top("version = 2\n");
-    let force = place.add(&wish());
+    let force = place.add(&request());
     assert!(force.runtimes.contains_key("runc"), "containerd 1.7 refuses to load its CRI plug-in without");
-    place.add(&Wish { default: Some(true), ..Wish::new("nvidia-cdi", "/x") });
+    place.add(&RuntimeRequest { default: Some(true), ..RuntimeRequest::new("nvidia-cdi", "/x") });
     place.remove();
     assert!(place.force().runtimes.contains_key("runc"), "as long as one of ours is there");
     place.done(removing(&place.files, &["nvidia-cdi"]));
     assert_eq!(fs::read_to_string(&place.files.top).expect("the administrator's"), "version = 2\n");
 
-    let theirs =
+    let existing =
         "[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.crun]\nruntime_type = \"io.containerd.runc.v2\"\n";
-    let place = Place::new(Engine::Containerd).top(&format!("version = 2\n{theirs}"));
-    assert!(!place.add(&wish()).runtimes.contains_key("runc"), "who names runtimes has named all that are wanted");
+    let place = Place::new(Engine::Containerd).top(&format!("version = 2\n{existing}"));
+    assert!(!place.add(&request()).runtimes.contains_key("runc"), "who names runtimes has named all that are wanted");
     let mut place = Place::new(Engine::Containerd).top("version = 3\n");
     place.files.merges = true;
-    assert!(!place.add(&wish()).runtimes.contains_key("runc"), "releases from 2.1 on keep their own");
+    assert!(!place.add(&request()).runtimes.contains_key("runc"), "releases from 2.1 on keep their own");
 }
 
 #[test]
@@ -505,9 +508,9 @@ fn import_through_folder_above_is_found() {
         let place = Place::new(Engine::Containerd).top(&format!("version = 2\nimports = [\"{import}\"]\n"));
         let runtime =
             "version = 2\n[plugins.\"io.containerd.grpc.v1.cri\".containerd]\ndefault_runtime_name = \"theirs\"\n";
-        let theirs = place.write("/etc/there.d/x.toml", runtime);
+        let existing = place.write("/etc/there.d/x.toml", runtime);
         let force = place.force();
-        assert_eq!(force.default, Some(("theirs".into(), theirs)), "{import}");
+        assert_eq!(force.default, Some(("theirs".into(), existing)), "{import}");
     }
 }
 
@@ -518,7 +521,7 @@ fn default_runtime_of_another_kind_is_no_pattern() {
          [plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.kata]\nruntime_type = \"io.containerd.kata.v2\"\n\
          [plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.kata.options]\nConfigPath = \"/kata.toml\"\n";
     let place = Place::new(Engine::Containerd).top(&format!("{}{of_kata}", THEIRS[1]));
-    let force = place.add(&wish());
+    let force = place.add(&request());
     let keys = &force.runtimes["nvidia"].0.keys;
     assert_eq!(keys["runtime_type"].as_str(), Some("io.containerd.runc.v2"), "{keys}");
     assert_eq!(keys["options"]["SystemdCgroup"].as_bool(), Some(true), "runc's: {keys}");
@@ -536,7 +539,7 @@ fn copy_goes_though_section_has_lists_with_comments() {
     let text = format!("version = 2\n{list}");
     let mut place = Place::new(Engine::Containerd).top(&text);
     place.files.drop_in = Some(place.at("/etc/containerd/conf.d/99-nvidia.toml"));
-    place.add(&Wish { default: Some(true), ..wish() });
+    place.add(&RuntimeRequest { default: Some(true), ..request() });
     let copy = fs::read_to_string(place.files.own()).expect("written");
     assert!(copy.contains("headers") && !copy.contains("# the first") && !copy.contains("# in it"), "{copy}");
     place.remove();
@@ -544,7 +547,7 @@ fn copy_goes_though_section_has_lists_with_comments() {
     assert_eq!(fs::read_to_string(&place.files.top).expect("there"), text);
     let text = THEIRS[1].replace("version = 2\n", "version = 2\nimports = []\n");
     let place = Place::new(Engine::Containerd).top(&text);
-    place.add(&wish());
+    place.add(&request());
     place.remove();
     assert_eq!(fs::read_to_string(&place.files.top).expect("there"), text, "an empty list of imports is theirs");
 }
@@ -553,8 +556,8 @@ fn copy_goes_though_section_has_lists_with_comments() {
 fn our_own_runtime_is_no_low_runtime() {
     for engine in ENGINES {
         let place = Place::new(engine);
-        let wish = Wish { name: "gpu".into(), default: Some(true), ..wish() };
-        let force = adding(&place.files, &[wish], None).expect("a plan").force;
+        let request = RuntimeRequest { name: "gpu".into(), default: Some(true), ..request() };
+        let force = adding(&place.files, &[request], None).expect("a plan").force;
         assert!(force.is_default("gpu") && force.low_programs().is_empty(), "{engine:?}: {:?}", force.low_programs());
     }
 }
@@ -567,14 +570,14 @@ fn dockers_runtime_has_path_or_kind() {
         Place::new(Engine::Docker).top(&format!("{{\"runtimes\": {{\"nvidia\": {{{kind}, \"runtimeArgs\": []}}}}}}"));
     assert_eq!(place.force().program("nvidia"), Some("/old"));
     let before = super::plan::before(&place.files, &["nvidia"], false).expect("remembered");
-    place.add(&wish());
+    place.add(&request());
     let text = fs::read_to_string(&place.files.top).expect("there");
     let there: serde_json::Value = serde_json::from_str(&text).expect("JSON");
     assert_eq!(there["runtimes"]["nvidia"], serde_json::json!({"runtimeArgs": [], "path": WRAPPER}));
     place.done(super::plan::restoring(&place.files, &["nvidia"], &before));
     assert_eq!(place.force().program("nvidia"), Some("/old"), "the installer puts back what was there");
     let place = Place::new(Engine::Docker);
-    let error = adding(&place.files, &[Wish::new("runc", WRAPPER)], None).expect_err("Docker's own");
+    let error = adding(&place.files, &[RuntimeRequest::new("runc", WRAPPER)], None).expect_err("Docker's own");
     assert!(error.to_string().contains("is called runc"), "{error}");
 }
 
@@ -583,7 +586,7 @@ fn either_all_files_are_written_or_none() {
     let mut place = Place::new(Engine::Containerd).top(THEIRS[1]);
     place.files.drop_in = Some(place.at("/a/99-nvidia.toml"));
     let before = place.tree();
-    let plan = adding(&place.files, &[wish()], None).expect("a plan");
+    let plan = adding(&place.files, &[request()], None).expect("a plan");
     assert_eq!(plan.changes.len(), 2, "the file and its import");
     // A directory in the place of the second one.
     fs::remove_file(&place.files.top).expect("removed");
@@ -624,7 +627,7 @@ fn files_without_runtime_stay() {
         std::os::unix::fs::symlink("/dev/null", place.at(&format!("{folder}/20-mask.conf"))).expect("a link");
         let before = place.tree();
         assert!(removing(&place.files, &["nvidia"]).expect("nothing to do").changes.is_empty(), "{engine:?}");
-        place.add(&wish());
+        place.add(&request());
         place.remove();
         assert_eq!(place.tree(), before, "{engine:?}");
         assert!(place.at(&format!("{folder}/20-mask.conf")).is_symlink(), "{engine:?}");
@@ -632,7 +635,7 @@ fn files_without_runtime_stay() {
     let place = Place::new(Engine::Containerd).top("version = 2\n");
     let before = place.tree();
     assert!(removing(&place.files, &["nvidia"]).expect("nothing to do").changes.is_empty());
-    place.add(&wish());
+    place.add(&request());
     place.remove();
     assert_eq!(place.tree(), before);
 }
@@ -640,12 +643,13 @@ fn files_without_runtime_stay() {
 #[test]
 fn import_is_removed_with_its_file() {
     for name in ["99-nvidia.toml", "99-nvidia.conf"] {
-        for theirs in ["version = 2\n", THEIRS[1], "version = 2\n# more\nimports = [\"/etc/containerd/more/*.toml\"]\n"]
+        for existing in
+            ["version = 2\n", THEIRS[1], "version = 2\n# more\nimports = [\"/etc/containerd/more/*.toml\"]\n"]
         {
-            let mut place = Place::new(Engine::Containerd).top(theirs);
+            let mut place = Place::new(Engine::Containerd).top(existing);
             place.files.drop_in = Some(place.at(&format!("/etc/containerd/conf.d/{name}")));
             let before = place.tree();
-            let plan = adding(&place.files, &[wish()], None).expect("a plan");
+            let plan = adding(&place.files, &[request()], None).expect("a plan");
             assert_eq!(plan.changes.last().expect("two").0, place.files.top, "what is imported is there first");
             place.done(Ok(plan));
             let plan = removing(&place.files, &["nvidia"]).expect("a plan");
@@ -665,10 +669,10 @@ fn import_is_removed_with_its_file() {
 }
 
 #[test]
-fn import_stays_as_long_as_it_has_another_file() {
+fn import_with_other_files_stays() {
     let mut place = Place::new(Engine::Containerd).top("version = 2\n");
     place.files.drop_in = Some(place.at("/etc/containerd/conf.d/99-nvidia.toml"));
-    place.add(&wish());
+    place.add(&request());
     place.write("/etc/containerd/conf.d/10-site.toml", "version = 2\noom_score = 1\n");
     place.remove();
     assert!(fs::read_to_string(&place.files.top).expect("there").contains("conf.d/*.toml"));
@@ -687,7 +691,7 @@ fn comments_stay_where_value_changes() {
         assert!(own.contains(part) && own.contains(WRAPPER), "{part}: {own}");
     }
     let place = Place::new(Engine::Podman).top("[engine.runtimes]\n# why\nnvidia = [\"/old\"] # ticket 12\n");
-    place.add(&wish());
+    place.add(&request());
     let text = fs::read_to_string(&place.files.top).expect("read");
     assert!(text.contains("# why\n") && text.contains("# ticket 12\n") && text.contains(WRAPPER), "{text}");
 }
@@ -727,12 +731,12 @@ fn comments_above_removed_keys_stay() {
 
 #[test]
 fn lines_end_as_they_did() {
-    for (engine, theirs) in ENGINES.into_iter().zip(THEIRS) {
-        let place = Place::new(engine).top(&theirs.replace('\n', "\r\n"));
+    for (engine, existing) in ENGINES.into_iter().zip(THEIRS) {
+        let place = Place::new(engine).top(&existing.replace('\n', "\r\n"));
         let before = place.tree();
         let mut files = place.files.clone();
         files.drop_in = (engine != Engine::Docker).then(|| files.top.clone());
-        place.done(adding(&files, &[wish()], None));
+        place.done(adding(&files, &[request()], None));
         let text = fs::read_to_string(&files.top).expect("read");
         assert_eq!(text.matches('\n').count(), text.matches("\r\n").count(), "{engine:?}: {text:?}");
         place.done(removing(&files, &["nvidia"]));
@@ -745,7 +749,7 @@ fn undo_restores_mode_and_link() {
     let mut place = Place::new(Engine::Containerd).top("version = 2\n");
     let own = place.at("/etc/containerd/conf.d/99-nvidia.toml");
     place.files.drop_in = Some(own.clone());
-    place.add(&wish());
+    place.add(&request());
     let real = place.at("/srv/nvidia.toml");
     fs::create_dir_all(real.parent().expect("a folder")).expect("made");
     fs::rename(&own, &real).expect("moved");
@@ -779,7 +783,7 @@ fn patterns_are_gos() {
     assert_eq!(names, ["config.toml", "60-a.toml", "7a-b.toml", "^0-b.toml", "a*"]);
     for bad in ["conf.d/[*.toml", "conf.d/*[a-]", "conf.d/*[]", "*\\\\"] {
         let place = Place::new(Engine::Containerd).top(&format!("version = 2\nimports = [\"{bad}\"]\n"));
-        let error = adding(&place.files, &[wish()], None).expect_err(bad).to_string();
+        let error = adding(&place.files, &[request()], None).expect_err(bad).to_string();
         assert!(error.contains("config.toml") && error.contains("import"), "{error}");
     }
 }
@@ -791,7 +795,7 @@ fn unreadable_directory_is_error() {
         let folder = place.files.own().parent().expect("a folder").to_path_buf();
         fs::create_dir_all(folder.parent().expect("its own")).expect("made");
         std::os::unix::fs::symlink(&folder, &folder).expect("a link to itself");
-        adding(&place.files, &[wish()], None).expect_err("cannot be read");
+        adding(&place.files, &[request()], None).expect_err("cannot be read");
     }
 }
 
@@ -799,10 +803,10 @@ fn unreadable_directory_is_error() {
 fn duplicate_key_is_refused() {
     let place =
         Place::new(Engine::Docker).top("{\"runtimes\": {\"a\": {\"path\": \"/a\"}}, \"x\": 1, \"x\": {\"y\": 2}}");
-    let error = adding(&place.files, &[wish()], None).expect_err("one of them would be lost").to_string();
+    let error = adding(&place.files, &[request()], None).expect_err("one of them would be lost").to_string();
     assert!(error.contains("'x'") && error.contains("twice"), "{error}");
     let place = Place::new(Engine::Docker).top("{\"x\": [{\"y\": 1, \"y\": 1}]}");
-    adding(&place.files, &[wish()], None).expect_err("one of them would be lost");
+    adding(&place.files, &[request()], None).expect_err("one of them would be lost");
 }
 
 #[test]

@@ -12,10 +12,10 @@ use std::path::{Path, PathBuf};
 
 pub fn kind(options: &Options) -> Result<Kind, InstallError> {
     let (vendor, class) = options.text("cdi-kind").split_once('/').unwrap_or((options.text("cdi-kind"), ""));
-    Kind::new(vendor, class).map_err(|error| InstallError::Asked(format!("--cdi-kind: {error}")))
+    Kind::new(vendor, class).map_err(|error| InstallError::Usage(format!("--cdi-kind: {error}")))
 }
 
-pub fn write(folder: &Path, options: &Options, told: &dyn Fn(String)) -> Result<(), InstallError> {
+pub fn write(folder: &Path, options: &Options, note: &dyn Fn(String)) -> Result<(), InstallError> {
     let or = |flag: &str, other: &str| match options.text(flag) {
         "" => PathBuf::from(options.text(other)),
         path => PathBuf::from(path),
@@ -24,7 +24,7 @@ pub fn write(folder: &Path, options: &Options, told: &dyn Fn(String)) -> Result<
     let devices = or("dev-root-ctr-path", "driver-root-ctr-path");
     let root = DriverRoot::at(&files, Some(&devices));
     if nodes(options)? {
-        make_control_nodes(&root, &mut |line| told(line))?;
+        make_control_nodes(&root, &mut |line| note(line))?;
     }
     let kind = kind(options)?;
     let path = Path::new(options.text("cdi-output-dir")).join(format!("{}-{}.yaml", kind.vendor(), kind.class()));
@@ -43,14 +43,14 @@ pub fn write(folder: &Path, options: &Options, told: &dyn Fn(String)) -> Result<
     }
     file::write(&path, file::text(&spec, Format::Yaml).as_bytes())
         .map_err(|source| InstallError::Cdi(source.into()))?;
-    told(format!("wrote {}", path.display()));
+    note(format!("wrote {}", path.display()));
     Ok(())
 }
 
 pub fn nodes(options: &Options) -> Result<bool, InstallError> {
     let words = options.list("create-device-nodes");
     if let Some(other) = words.iter().find(|word| !matches!(word.as_str(), "control" | "none")) {
-        return Err(InstallError::Asked(format!("--create-device-nodes={other} is neither control nor none")));
+        return Err(InstallError::Usage(format!("--create-device-nodes={other} is neither control nor none")));
     }
     Ok(words.iter().any(|word| word == "control") && !words.iter().any(|word| word == "none"))
 }

@@ -1,4 +1,4 @@
-//! The engine's files: the runtimes put in, and taken out again.
+//! Adds the runtimes to the engine's files, and removes them again.
 
 use super::error::InstallError;
 use super::flags::Options;
@@ -7,7 +7,7 @@ use super::restart::{self, Mode};
 use crate::engines::files::{Files, Paths, read};
 use crate::engines::force::Force;
 use crate::engines::plan::{Plan, adding, before, dropping, restoring, undefaulting};
-use crate::engines::{Engine, EngineError, Wish, hook, source};
+use crate::engines::{Engine, EngineError, RuntimeRequest, hook, source};
 use crate::lock::Lock;
 use crate::text_file;
 use clap::ValueEnum;
@@ -15,7 +15,7 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-/// What Docker's file said before, beside the programs' configuration.
+/// The record of Docker's earlier settings, beside the programs' configuration.
 const BEFORE: &str = ".config/nvidia-container-runtime/before.json";
 
 pub struct Host {
@@ -33,7 +33,7 @@ impl Host {
         let word = options.text("runtime");
         let engine = Engine::from_str(word, false).ok().filter(|engine| *engine != Engine::Podman);
         let engine = engine
-            .ok_or_else(|| InstallError::Asked(format!("--runtime={word} is none of docker, containerd and crio")))?;
+            .ok_or_else(|| InstallError::Usage(format!("--runtime={word} is none of docker, containerd and crio")))?;
         let given = |flag: &str| Some(options.text(flag)).filter(|text| !text.is_empty()).map(PathBuf::from);
         let root = match given("host-root").filter(|root| root.is_dir()) {
             Some(root) => root,
@@ -41,7 +41,7 @@ impl Host {
             None if !options.given("host-root") => "/".into(),
             None => {
                 let root = options.text("host-root");
-                return Err(InstallError::Asked(format!(
+                return Err(InstallError::Usage(format!(
                     "--host-root={root} is no directory; on the host itself it is /"
                 )));
             }
@@ -68,7 +68,7 @@ impl Host {
         let hook = match (options.text("config-mode"), engine) {
             ("hook", Engine::Crio) => Some(Path::new(options.text("hooks-dir")).join(options.text("hook-filename"))),
             ("config", _) | ("hook", _) => None,
-            (other, _) => return Err(InstallError::Asked(format!("--config-mode={other} is neither config nor hook"))),
+            (other, _) => return Err(InstallError::Usage(format!("--config-mode={other} is neither config nor hook"))),
         };
         let socket = given("socket").unwrap_or_else(|| {
             PathBuf::from(match engine {
@@ -80,8 +80,8 @@ impl Host {
         Ok(Host { files, root, program, mode, socket, hook })
     }
 
-    /// What the engine says of its runtimes, by the first source that can be read.
-    pub fn said(&self, options: &Options, told: &dyn Fn(String)) -> Result<Force, InstallError> {
+    /// The engine's effective configuration, by the first source that can be read.
+    pub fn force_before(&self, options: &Options, note: &dyn Fn(String)) -> Result<Force, InstallError> {
         for from in options.list("config-source") {
             let (kind, path) = from.split_once('=').map_or((from.as_str(), None), |(kind, path)| (kind, Some(path)));
             let read = match (kind, path) {
@@ -90,12 +90,12 @@ impl Host {
                 ("file", None) => self.in_files(&self.files),
                 ("file", Some(path)) => self.in_files(&Files { top: path.into(), ..self.files.clone() }),
                 (other, _) => {
-                    return Err(InstallError::Asked(format!("--config-source={other} is neither command nor file")));
+                    return Err(InstallError::Usage(format!("--config-source={other} is neither command nor file")));
                 }
             };
             match read {
                 Ok(force) => return Ok(force),
-                Err(error) => told(format!("passed over: {error}")),
+                Err(error) => note(format!("passed over: {error}")),
             }
         }
         Ok(Force::default())
@@ -109,14 +109,14 @@ impl Host {
         &self,
         folder: &Path,
         options: &Options,
-        said: &Force,
+        force_before: &Force,
         ended: &dyn Fn() -> bool,
-        told: &dyn Fn(String),
+        note: &dyn Fn(String),
     ) -> Result<(), InstallError> {
         if let Some(path) = &self.hook {
             let text = hook(&folder.join("nvidia-container-runtime-hook"));
             text_file::save(path, &text).map_err(|source| InstallError::Place { path: path.clone(), source })?;
-            told(format!("wrote {}; hook files are deprecated", path.display()));
+            note(format!("wrote {}; hook files are deprecated", path.display()));
             return Ok(());
         }
         let default = options.on("set-as-default");
@@ -124,57 +124,59 @@ impl Host {
             options.on(if options.given("enable-cdi-in-runtime") { "enable-cdi-in-runtime" } else { "cdi-enabled" });
         let release = source::containerd_release(&self.root, self.program.as_deref());
         let prefixes = options.list("nvidia-container-runtime.modes.cdi.annotation-prefixes");
-        let wishes = names(options).into_iter().zip(RUNTIMES).map(|(name, program)| {
-            let mut wish = Wish::new(&name, &folder.join(program).display().to_string());
-            wish.default = match name == options.text("runtime-name") {
+        let requests = names(options).into_iter().zip(RUNTIMES).map(|(name, program)| {
+            let mut request = RuntimeRequest::new(&name, &folder.join(program).display().to_string());
+            request.default = match name == options.text("runtime-name") {
                 true => Some(default),
                 false => Some(false),
             };
-            wish.cdi = cdi;
-            wish.runtime_type = options.text("runtime-type").into();
+            request.cdi = cdi;
+            request.runtime_type = options.text("runtime-type").into();
             if self.files.engine == Engine::Containerd && release >= Some((2, 0)) {
-                wish.containerd_version = 3;
+                request.containerd_version = 3;
             }
             if !prefixes.is_empty() {
-                wish.annotations = prefixes.iter().map(|prefix| format!("{prefix}*")).collect();
+                request.annotations = prefixes.iter().map(|prefix| format!("{prefix}*")).collect();
             }
-            wish
+            request
         });
         let lock = self.lock()?;
-        let plan =
-            adding(&self.files, &wishes.collect::<Vec<_>>(), Some(said).filter(|said| !said.runtimes.is_empty()))?;
+        let plan = adding(
+            &self.files,
+            &requests.collect::<Vec<_>>(),
+            Some(force_before).filter(|force| !force.runtimes.is_empty()),
+        )?;
         if self.files.engine == Engine::Docker {
             self.keep(folder, options, cdi)?;
         }
-        self.carry_out(&plan, options, told)?;
+        self.carry_out(&plan, options, note)?;
         drop(lock);
-        // Also where no file had to change: who was stopped before this may have written them.
-        Ok(restart::restart(self.files.engine, self.mode, &self.socket, &self.root, ended, told)?)
+        // Also if no file has changed: an installer that was killed before its restart may have written them.
+        Ok(restart::restart(self.files.engine, self.mode, &self.socket, &self.root, ended, note)?)
     }
 
-    /// Remembers what Docker's file said before. What one that was killed has remembered stays, as long as the file is
-    /// as that one left it.
+    /// Records Docker's earlier settings. The record of a killed installer stays, as long as the file is as that one left it.
     fn keep(&self, folder: &Path, options: &Options, cdi: bool) -> Result<(), InstallError> {
         let path = folder.join(BEFORE);
         let now = self.in_files(&self.files)?;
-        let ours = |name: &String| now.program(name).is_some_and(|program| Path::new(program).starts_with(folder));
+        let is_own = |name: &String| now.program(name).is_some_and(|program| Path::new(program).starts_with(folder));
         let names = names(options);
-        if path.exists() && names.iter().any(ours) {
+        if path.exists() && names.iter().any(is_own) {
             return Ok(());
         }
         let text = before(&self.files, &names.each_ref().map(String::as_str), cdi)?;
         text_file::save(&path, &text).map_err(|source| InstallError::Place { path, source })
     }
 
-    /// Takes them out again, and puts back what was there before. Only what we have written changes: a runtime of the
-    /// same name in containerd's first file is the administrator's. CRI-O's runtimes stay known, and only the default one
-    /// is its own again: pods that name a runtime could not be started again without.
+    /// Removes the runtimes and restores earlier settings. Only our own entries change: a runtime of the same name in containerd's top
+    /// file is the administrator's. CRI-O's runtimes stay and only its default is restored: otherwise pods that name a runtime could
+    /// not be started again.
     pub fn clean_up(
         &self,
         folder: &Path,
         options: &Options,
         ended: &dyn Fn() -> bool,
-        told: &dyn Fn(String),
+        note: &dyn Fn(String),
     ) -> Result<(), InstallError> {
         if let Some(path) = &self.hook {
             return match fs::remove_file(path) {
@@ -182,7 +184,7 @@ impl Host {
                     Err(InstallError::Place { path: path.clone(), source })
                 }
                 _ => {
-                    told(format!("removed {}", path.display()));
+                    note(format!("removed {}", path.display()));
                     Ok(())
                 }
             };
@@ -196,7 +198,7 @@ impl Host {
             Engine::Docker => restoring(&self.files, &names, &read(&kept, &Default::default())?.unwrap_or_default())?,
             _ => dropping(&self.files, &names)?,
         };
-        self.carry_out(&plan, options, told)?;
+        self.carry_out(&plan, options, note)?;
         drop(lock);
         match fs::remove_file(&kept) {
             Err(source) if source.kind() != ErrorKind::NotFound => {
@@ -206,7 +208,7 @@ impl Host {
         }
         match plan.changes.is_empty() {
             true => Ok(()),
-            false => Ok(restart::restart(self.files.engine, self.mode, &self.socket, &self.root, ended, told)?),
+            false => Ok(restart::restart(self.files.engine, self.mode, &self.socket, &self.root, ended, note)?),
         }
     }
 
@@ -215,19 +217,19 @@ impl Host {
         Ok(Lock::of(&self.files.top).map_err(EngineError::from)?)
     }
 
-    fn carry_out(&self, plan: &Plan, options: &Options, told: &dyn Fn(String)) -> Result<(), InstallError> {
+    fn carry_out(&self, plan: &Plan, options: &Options, note: &dyn Fn(String)) -> Result<(), InstallError> {
         let names = names(options);
         let now = plan.carry_out(&self.files, &names.iter().map(String::as_str).collect::<Vec<_>>())?;
         for (path, change) in &plan.changes {
             let done = if *change == crate::engines::Change::Delete { "removed" } else { "wrote" };
-            told(format!("{done} {}", path.display()));
+            note(format!("{done} {}", path.display()));
         }
-        told(format!("in force: {}", now.tell(&names[0])));
+        note(format!("in force: {}", now.describe(&names[0])));
         Ok(())
     }
 }
 
-/// What the runtimes are called, in the order of their programs. The names of the other two are theirs.
+/// Names of the three runtimes, in the order of their programs.
 fn names(options: &Options) -> [String; 3] {
     let name = match options.text("runtime-name") {
         "" | "nvidia-cdi" | "nvidia-legacy" => "nvidia",

@@ -1,4 +1,4 @@
-//! Why an installation is not what was asked for.
+//! Errors of an installation.
 
 use super::restart::RestartError;
 use crate::config::edit::EditError;
@@ -10,7 +10,7 @@ use std::path::PathBuf;
 #[derive(Debug, thiserror::Error)]
 pub enum InstallError {
     #[error("{0}")]
-    Asked(String),
+    Usage(String),
     #[error("another installer holds {}", .0.display())]
     Busy(PathBuf),
     #[error("cannot change {}", path.display())]

@@ -1,7 +1,6 @@
 //! The command line of `nvidia-ctk-installer`.
 //!
-//! Owns its flags and the variables that stand for them: the GPU Operator says everything by variables, some by several
-//! names. A flag that is given wins over a variable. Refuses to know what comes of a flag.
+//! Each flag has variables, some several: the GPU Operator sets everything by variables. A flag wins over a variable.
 //!
 //! Source: `nvidia-ctk-installer --help` of NVIDIA Container Toolkit 1.20; `controllers/object_controls.go` of the GPU
 //! Operator 26.7 for the variables that it sets.
@@ -167,7 +166,7 @@ pub fn command() -> Command {
         .after_help(EXAMPLES)
 }
 
-pub fn says(words: &[OsString], variable: impl Fn(&str) -> Option<OsString>) -> bool {
+pub fn has_any(words: &[OsString], variable: impl Fn(&str) -> Option<OsString>) -> bool {
     let mut variables = FLAGS.iter().flat_map(|flag| flag.variables);
     words.len() > 1 || variables.any(|name| variable(name).is_some_and(|value| !value.is_empty()))
 }
@@ -189,7 +188,7 @@ impl Options {
                 all.push(word);
             }
         }
-        // What images of old took in one text is flags of today; they stand before those that are given.
+        // Old images have flags in one variable; explicit flags come after these and so win.
         let given = Options(command().try_get_matches_from(&words)?);
         let old = set(&"RUNTIME_ARGS").and_then(|value| value.into_string().ok());
         let old = old.unwrap_or_else(|| given.text("runtime-args").to_string());
@@ -243,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_win_over_variables_and_the_first_variable_over_the_others() {
+    fn flags_override_variables() {
         let options = read(&[], &[]);
         assert_eq!(
             (options.text("runtime"), options.on("set-as-default"), options.text("config")),
@@ -275,13 +274,15 @@ mod tests {
 
     #[test]
     fn bare_call_requests_no_installation() {
-        let says = |words: &[&str], variables: &[(&str, &str)]| {
+        let has_any = |words: &[&str], variables: &[(&str, &str)]| {
             let words: Vec<OsString> = ["nvidia-toolkit"].iter().chain(words).map(OsString::from).collect();
-            says(&words, |name| variables.iter().find(|(set, _)| *set == name).map(|(_, value)| value.into()))
+            has_any(&words, |name| variables.iter().find(|(set, _)| *set == name).map(|(_, value)| value.into()))
         };
-        assert!(!says(&[], &[]) && !says(&[], &[("PATH", "/bin"), ("ROOT", "")]));
+        assert!(!has_any(&[], &[]) && !has_any(&[], &[("PATH", "/bin"), ("ROOT", "")]));
         assert!(
-            says(&["--no-daemon"], &[]) && says(&[], &[("CONTAINERD_CONFIG", "/a")]) && says(&[], &[("ROOT", "/r")])
+            has_any(&["--no-daemon"], &[])
+                && has_any(&[], &[("CONTAINERD_CONFIG", "/a")])
+                && has_any(&[], &[("ROOT", "/r")])
         );
     }
 

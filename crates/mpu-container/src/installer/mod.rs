@@ -32,19 +32,19 @@ use std::time::Duration;
 pub const PROGRAM: Program = Program {
     own: "installer",
     nvidia: &["nvidia-ctk-installer", "nvidia-toolkit"],
-    about: "installs the programs on a host and tells its engine: for the GPU Operator's toolkit container",
+    about: "installs the programs on a host and configures its engine: for the GPU Operator's toolkit container",
     run: main,
     command: Some(flags::command),
 };
 
 fn main(arguments: Vec<OsString>) -> ExitCode {
     let variable = |name: &str| std::env::var_os(name);
-    // A user who only tries this program must not find its work done.
-    if !flags::says(&arguments, variable) && !Path::new(flags::HOST).is_dir() {
-        told(format!(
-            "nothing is asked for, by no flag and no variable, and this is no toolkit container: there is no {}. \
+    // A bare call by a user must not install anything.
+    if !flags::has_any(&arguments, variable) && !Path::new(flags::HOST).is_dir() {
+        note(format!(
+            "no flag and no variable requests an installation, and this is no toolkit container: there is no {}. \
              To install on this machine, name its engine, e.g. --runtime=docker\n\n{}\n\n\
-             `nvidia-ctk-installer --help` tells more.",
+             `nvidia-ctk-installer --help` shows the options.",
             flags::HOST,
             flags::command().render_usage()
         ));
@@ -53,21 +53,21 @@ fn main(arguments: Vec<OsString>) -> ExitCode {
     let words = [OsString::from("nvidia-ctk-installer")].into_iter().chain(arguments.into_iter().skip(1)).collect();
     let options = match Options::read(words, variable) {
         Ok(options) => options,
-        Err(told) if told.kind() == ErrorKind::DisplayVersion => {
+        Err(error) if error.kind() == ErrorKind::DisplayVersion => {
             return output::page("nvidia-ctk-installer", &program::version("nvidia-ctk-installer"));
         }
-        Err(told) => return program::refused(&told),
+        Err(error) => return program::refused(&error),
     };
     match run(&options) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            told(chain_without_repeats(&error).to_string());
+            note(chain_without_repeats(&error).to_string());
             ExitCode::FAILURE
         }
     }
 }
 
-fn told(line: String) {
+fn note(line: String) {
     output::say(format!("nvidia-ctk-installer: {line}"));
 }
 
@@ -90,81 +90,81 @@ fn run(options: &Options) -> Result<(), InstallError> {
 
     let folder = Path::new(options.text("toolkit-install-dir")).join("toolkit");
     let configures = !options.on("no-runtime-config");
-    let said = if configures { host.said(options, &told)? } else { Default::default() };
+    let force = if configures { host.force_before(options, &note)? } else { Default::default() };
     let mut low = options.list("nvidia-container-runtime.runtimes");
     if low.is_empty() {
-        // Who was killed has left ours as the default one, and no file tells which one was before. Containers run on,
-        // and another runtime than the one that made them would say that they do not exist.
-        let ours = said.default.as_ref().and_then(|(name, _)| said.program(name));
-        if ours.is_some_and(|program| Path::new(program).starts_with(&folder)) {
+        // A killed installer has left our runtime as the default, and the earlier default is not recorded. Running containers
+        // need the runtime that made them: another one does not know them.
+        let default_program = force.default.as_ref().and_then(|(name, _)| force.program(name));
+        if default_program.is_some_and(|program| Path::new(program).starts_with(&folder)) {
             low = place::low_before(&folder);
         }
-        for other in said.low_programs().into_iter().chain(["runc", "crun"].map(String::from)) {
+        for other in force.low_programs().into_iter().chain(["runc", "crun"].map(String::from)) {
             if !low.contains(&other) {
                 low.push(other);
             }
         }
     }
     if let Some(own) = low.iter().find(|program| Path::new(program).starts_with(&folder)) {
-        return Err(InstallError::Asked(format!(
+        return Err(InstallError::Usage(format!(
             "{own} is what this installs: --nvidia-container-runtime.runtimes must name a runtime such as runc"
         )));
     }
     let bears = |done: Result<(), InstallError>| match done {
         Err(error) if options.on("ignore-errors") => {
-            told(format!("passed over: {}", chain_without_repeats(&error)));
+            note(format!("passed over: {}", chain_without_repeats(&error)));
             Ok(())
         }
         other => other,
     };
-    bears(place::install(&folder, options, &low, &told))?;
+    bears(place::install(&folder, options, &low, &note))?;
     if options.on("cdi-enabled") && !options.text("cdi-output-dir").is_empty() {
-        bears(cdi::write(&folder, options, &told))?;
+        bears(cdi::write(&folder, options, &note))?;
     }
     if ended() {
-        told("told to end before the engine's files were changed".into());
+        note("a signal came before the engine's files were changed; ending".into());
         return Ok(());
     }
     if configures {
-        host.set_up(&folder, options, &said, &ended, &told)?;
+        host.set_up(&folder, options, &force, &ended, &note)?;
     }
     if options.on("no-daemon") {
         return Ok(());
     }
-    told("done; waiting for a signal".into());
+    note("done; waiting for a signal".into());
     signals.forever().next();
-    // Another one ends the wait for an engine that does not answer.
+    // A second signal ends the wait for an engine that does not answer.
     told_to_end.store(false, Ordering::SeqCst);
     match configures {
-        true => host.clean_up(&folder, options, &ended, &told),
+        true => host.clean_up(&folder, options, &ended, &note),
         false => Ok(()),
     }
 }
 
 /// Refuses wrong options before anything is done.
 fn check(options: &Options) -> Result<(), InstallError> {
-    let asked = |text: &str| Err(InstallError::Asked(text.into()));
+    let refused = |text: &str| Err(InstallError::Usage(text.into()));
     if !Path::new(options.text("toolkit-install-dir")).is_absolute() {
-        return asked("--toolkit-install-dir must begin with a slash");
+        return refused("--toolkit-install-dir must begin with a slash");
     }
     if Path::new(options.text("pid-file")).file_name().is_none_or(|name| name != "toolkit.pid") {
-        return asked("--pid-file must name a file toolkit.pid");
+        return refused("--pid-file must name a file toolkit.pid");
     }
     if options.on("enable-nri-plugin") {
-        return asked(
+        return refused(
             "--enable-nri-plugin (ENABLE_NRI_PLUGIN): there is no NRI plug-in in this program. Set cdi.nriPluginEnabled=false \
              in the GPU Operator's values, and the engine is configured instead",
         );
     }
     if options.on("use-legacy-config") {
-        return asked(
+        return refused(
             "--use-legacy-config (CONTAINERD_USE_LEGACY_CONFIG) is for containerd before 1.3, which is not supported",
         );
     }
     cdi::kind(options)?;
     cdi::nodes(options)?;
     for flag in options.passed_over() {
-        told(format!("--{flag} is passed over: it has no meaning here"));
+        note(format!("--{flag} is passed over: it has no meaning here"));
     }
     Ok(())
 }

@@ -1,10 +1,10 @@
-//! The programs on the host, and their configuration.
+//! Installs the programs and their configuration on the host.
 //!
-//! Owns the folder `toolkit`: what is not ours in it goes, since it is what an earlier installer left there. A file is
-//! replaced as a whole, so that a container that starts meanwhile finds the old program or the new one.
+//! Foreign files in the folder `toolkit` are removed: an earlier installer left them. Each file is replaced atomically, so that a
+//! container that starts meanwhile finds the old program or the new one.
 //!
-//! The programs find their configuration beside themselves (`crate::config::path`). Each is a link to one executable, but
-//! the runtimes: a host that has no driver yet must start containers all the same, so theirs is a script that looks first.
+//! The programs find their configuration beside themselves (`crate::config::path`). Each is a link to one executable. Only the
+//! runtimes are scripts that check for a driver first: a host without a driver must start containers, too.
 
 use super::error::InstallError;
 use super::flags::Options;
@@ -26,7 +26,7 @@ const LINKS: [&str; 5] = [
 pub const RUNTIMES: [&str; 3] =
     ["nvidia-container-runtime", "nvidia-container-runtime.cdi", "nvidia-container-runtime.legacy"];
 
-pub fn install(folder: &Path, options: &Options, low: &[String], told: &dyn Fn(String)) -> Result<(), InstallError> {
+pub fn install(folder: &Path, options: &Options, low: &[String], note: &dyn Fn(String)) -> Result<(), InstallError> {
     let at = |path: &Path| {
         let path = path.to_path_buf();
         move |source| InstallError::Place { path, source }
@@ -45,18 +45,18 @@ pub fn install(folder: &Path, options: &Options, low: &[String], told: &dyn Fn(S
         put(&folder.join(name), |beside| fs::write(beside, &text)).map_err(at(&folder.join(name)))?;
     }
     let config = folder.join(BESIDE);
-    let text = config_text(folder, options, low, told)?;
+    let text = config_text(folder, options, low, note)?;
     text_file::save(&config, &text).map_err(at(&config))?;
     for left in others(folder).map_err(at(folder))? {
         let gone = if left.is_dir() && !left.is_symlink() { fs::remove_dir_all(&left) } else { fs::remove_file(&left) };
         gone.map_err(at(&left))?;
-        told(format!("{} was an earlier installer's: removed", left.display()));
+        note(format!("{} was an earlier installer's: removed", left.display()));
     }
-    told(format!("installed in {}, configuration {}", folder.display(), config.display()));
+    note(format!("installed in {}, configuration {}", folder.display(), config.display()));
     Ok(())
 }
 
-/// The runtimes behind ours that an earlier installer has written down; none if it has not, or not so that it is read.
+/// The low-level runtimes in an earlier installer's configuration; none if there is none or it cannot be read.
 pub fn low_before(folder: &Path) -> Vec<String> {
     let before = Config::at(&folder.join(BESIDE)).map(|loaded| loaded.config.runtime.runtimes).unwrap_or_default();
     before.into_iter().filter(|program| !program.is_empty() && !Path::new(program).starts_with(folder)).collect()
@@ -83,10 +83,10 @@ fn put(path: &Path, make: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()
 
 fn others(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let config = Path::new(BESIDE).iter().next().unwrap_or_default();
-    let ours = |name: &std::ffi::OsStr| {
+    let is_own = |name: &std::ffi::OsStr| {
         name == OWN || name == config || LINKS.iter().chain(&RUNTIMES).any(|program| name == *program)
     };
-    let there = fs::read_dir(folder)?.flatten().filter(|entry| !ours(&entry.file_name()));
+    let there = fs::read_dir(folder)?.flatten().filter(|entry| !is_own(&entry.file_name()));
     Ok(there.map(|entry| entry.path()).collect())
 }
 
@@ -110,7 +110,7 @@ fn config_text(
     folder: &Path,
     options: &Options,
     low: &[String],
-    told: &dyn Fn(String),
+    note: &dyn Fn(String),
 ) -> Result<String, InstallError> {
     let program = |name: &str| folder.join(name).display().to_string();
     let root = options.text("driver-root");
@@ -144,7 +144,7 @@ fn config_text(
     for feature in options.list("opt-in-features") {
         match keys::find(&format!("features.{feature}")) {
             Some(_) => sets.push((format!("features.{feature}"), "true".into())),
-            None => told(format!("there is no feature '{feature}': passed over")),
+            None => note(format!("there is no feature '{feature}': passed over")),
         }
     }
     sets.retain(|(_, value)| !value.is_empty());

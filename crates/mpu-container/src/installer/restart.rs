@@ -1,7 +1,7 @@
-//! Has an engine read its files again.
+//! Makes an engine read its files again, by systemd or by SIGHUP to the process at the engine's socket.
 //!
-//! Owns how: by systemd, or by a signal to the process that answers at the engine's socket. Docker reads `daemon.json` again at
-//! SIGHUP. containerd ends at it, and its supervisor (systemd, k3s) starts it again, which is waited for.
+//! At SIGHUP Docker reads `daemon.json` again. containerd ends, and its service manager (systemd, k3s) starts it again; this waits for
+//! that.
 //!
 //! Source: NVIDIA Container Toolkit 1.20, `cmd/nvidia-ctk-installer/container`; `unix(7)`, `SCM_CREDENTIALS`.
 
@@ -19,17 +19,17 @@ use std::process::{Command, ExitStatus};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// How often an engine is asked who it is, as it may be about to start.
+/// Attempts to reach an engine, which may be about to start.
 const ATTEMPTS: u32 = 6;
 const PAUSE: Duration = Duration::from_secs(5);
 /// How long an engine may take to answer.
 const ANSWER: Duration = Duration::from_secs(5);
 /// How long one may take to come back.
 const BACK: Duration = Duration::from_secs(60);
-/// How soon is seen that waiting has no sense any more.
+/// Interval of checks for the end of a wait.
 const STEP: Duration = Duration::from_millis(200);
 
-/// How an engine is had to read its files again.
+/// The way to make an engine read its files again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
     None,
@@ -62,7 +62,7 @@ pub enum RestartError {
     Silent { socket: PathBuf, source: io::Error },
     #[error("process {} cannot be signalled", pid.as_raw_nonzero())]
     Signal { pid: Pid, source: io::Error },
-    #[error("the engine ended as it was told to, and nobody has started it again: {} is silent", .0.display())]
+    #[error("the engine ended after the signal, and no service manager has started it again: {} is silent", .0.display())]
     Gone(PathBuf),
     #[error("cannot run {command}")]
     Start { command: String, source: io::Error },
@@ -70,32 +70,32 @@ pub enum RestartError {
     Systemctl { command: String, status: ExitStatus },
 }
 
-/// Does it. `root` is where the host's root is; once `ended` says so, nothing is waited for.
+/// Restarts or reloads the engine. `root` is the host's root. Stops waiting once `ended` returns true.
 pub fn restart(
     engine: Engine,
     mode: Mode,
     socket: &Path,
     root: &Path,
     ended: &dyn Fn() -> bool,
-    told: &dyn Fn(String),
+    note: &dyn Fn(String),
 ) -> Result<(), RestartError> {
     match mode {
         Mode::None => {
-            told(format!("{} is not restarted: it reads its files at its next start", engine.word()));
+            note(format!("{} is not restarted: it reads its files at its next start", engine.word()));
             Ok(())
         }
-        Mode::Signal => signal(engine, socket, ended, told),
-        Mode::Systemd => systemctl(engine, root, ended, told),
+        Mode::Signal => signal(engine, socket, ended, note),
+        Mode::Systemd => systemctl(engine, root, ended, note),
     }
 }
 
-fn systemctl(engine: Engine, root: &Path, ended: &dyn Fn() -> bool, told: &dyn Fn(String)) -> Result<(), RestartError> {
+fn systemctl(engine: Engine, root: &Path, ended: &dyn Fn() -> bool, note: &dyn Fn(String)) -> Result<(), RestartError> {
     let mut words = vec!["systemctl".to_string(), "restart".into(), engine.word()];
     if root != Path::new("/") {
         words.splice(0..0, ["chroot".to_string(), root.display().to_string()]);
     }
     let command = words.join(" ");
-    told(command.clone());
+    note(command.clone());
     let start = |source| RestartError::Start { command: command.clone(), source };
     let mut child = Command::new(&words[0]).args(&words[1..]).spawn().map_err(start)?;
     // systemd does its work, or gives up by its own limits, whether or not we wait.
@@ -111,13 +111,13 @@ fn systemctl(engine: Engine, root: &Path, ended: &dyn Fn() -> bool, told: &dyn F
     Ok(())
 }
 
-fn signal(engine: Engine, socket: &Path, ended: &dyn Fn() -> bool, told: &dyn Fn(String)) -> Result<(), RestartError> {
+fn signal(engine: Engine, socket: &Path, ended: &dyn Fn() -> bool, note: &dyn Fn(String)) -> Result<(), RestartError> {
     let mut attempt = 1;
     let (pid, process) = loop {
-        match held(engine, socket) {
-            Ok(held) => break held,
+        match process_at(engine, socket) {
+            Ok(process_at) => break process_at,
             Err(source) if attempt == ATTEMPTS => return Err(RestartError::Silent { socket: socket.into(), source }),
-            Err(error) => told(format!("{} does not answer yet ({attempt} of {ATTEMPTS}): {error}", engine.word())),
+            Err(error) => note(format!("{} does not answer yet ({attempt} of {ATTEMPTS}): {error}", engine.word())),
         }
         attempt += 1;
         let until = Instant::now() + PAUSE;
@@ -129,15 +129,15 @@ fn signal(engine: Engine, socket: &Path, ended: &dyn Fn() -> bool, told: &dyn Fn
         }
     };
     pidfd_send_signal(&process, Signal::HUP).map_err(|error| RestartError::Signal { pid, source: error.into() })?;
-    told(format!("SIGHUP to {}, process {}", engine.word(), pid.as_raw_nonzero()));
+    note(format!("SIGHUP to {}, process {}", engine.word(), pid.as_raw_nonzero()));
     if engine == Engine::Docker {
         return Ok(());
     }
     let until = Instant::now() + BACK;
     while Instant::now() < until && !ended() {
-        match answering(engine, socket) {
+        match pid_at(engine, socket) {
             Ok(now) if now != pid => {
-                told(format!("{} is back, process {}", engine.word(), now.as_raw_nonzero()));
+                note(format!("{} is back, process {}", engine.word(), now.as_raw_nonzero()));
                 return Ok(());
             }
             _ => sleep(STEP),
@@ -149,25 +149,25 @@ fn signal(engine: Engine, socket: &Path, ended: &dyn Fn() -> bool, told: &dyn Fn
     Err(RestartError::Gone(socket.into()))
 }
 
-/// The process that answers at a socket, held so that its number cannot become another's before it gets a signal.
-fn held(engine: Engine, socket: &Path) -> io::Result<(Pid, OwnedFd)> {
-    let pid = answering(engine, socket)?;
+/// The process that answers at a socket, with a pidfd, so that the signal cannot reach a process with a reused PID.
+fn process_at(engine: Engine, socket: &Path) -> io::Result<(Pid, OwnedFd)> {
+    let pid = pid_at(engine, socket)?;
     let process = pidfd_open(pid, PidfdFlags::empty())?;
-    match answering(engine, socket)? == pid {
+    match pid_at(engine, socket)? == pid {
         true => Ok((pid, process)),
         false => Err(io::Error::other("it is just being started again")),
     }
 }
 
-/// The process that answers at a socket. Who has made the socket would be another, where systemd has.
-fn answering(engine: Engine, socket: &Path) -> io::Result<Pid> {
-    // Not as the standard library does, which waits for as long as the engine's queue is full.
-    let ours =
+/// The process that answers at a socket. (SO_PEERCRED would name systemd if that has made the socket.)
+fn pid_at(engine: Engine, socket: &Path) -> io::Result<Pid> {
+    // The standard library would block while the engine's queue is full.
+    let socket_fd =
         socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)?;
-    // Before it is connected: what the engine says at once would come without a sender else.
-    set_socket_passcred(&ours, true)?;
-    connect(&ours, &SocketAddrUnix::new(socket)?)?;
-    let mut stream = UnixStream::from(ours);
+    // Before connect: otherwise the engine's first bytes would have no sender.
+    set_socket_passcred(&socket_fd, true)?;
+    connect(&socket_fd, &SocketAddrUnix::new(socket)?)?;
+    let mut stream = UnixStream::from(socket_fd);
     stream.set_nonblocking(false)?;
     stream.set_write_timeout(Some(ANSWER))?;
     stream.set_read_timeout(Some(ANSWER))?;

@@ -1,12 +1,11 @@
-//! Who answers at a socket: the one call that no safe wrapper covers without believing the kernel's 0 to be a process.
+//! Identifies the sender at a socket. The safe wrapper does not handle the kernel's PID 0.
 #![allow(unsafe_code)]
 
 use rustix::process::Pid;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// Receives from a stream whose `SO_PASSCRED` is on, and says which process has sent that; none if that process has no
-/// number in our PID namespace.
+/// Receives from a stream with `SO_PASSCRED`, and returns the sender's PID; none if it has no PID in our PID namespace.
 pub fn sender(stream: BorrowedFd<'_>) -> io::Result<Option<Pid>> {
     // Aligned as the kernel wants its headers.
     let mut control = [0_u64; 16];
@@ -19,10 +18,10 @@ pub fn sender(stream: BorrowedFd<'_>) -> io::Result<Option<Pid>> {
     message.msg_control = control.as_mut_ptr().cast();
     message.msg_controllen = size_of_val(&control) as _;
     // SAFETY: the message names two buffers of ours with their sizes; both outlive the call.
-    let got = unsafe { libc::recvmsg(stream.as_raw_fd(), &raw mut message, libc::MSG_CMSG_CLOEXEC) };
-    match got {
+    let received = unsafe { libc::recvmsg(stream.as_raw_fd(), &raw mut message, libc::MSG_CMSG_CLOEXEC) };
+    match received {
         0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-        got if got < 0 => return Err(io::Error::last_os_error()),
+        received if received < 0 => return Err(io::Error::last_os_error()),
         _ => {}
     }
     // SAFETY: the kernel has filled the message in, and its control buffer is still ours.

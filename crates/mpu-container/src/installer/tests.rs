@@ -1,8 +1,8 @@
-//! The CDI file for management containers, on a made-up host.
+//! The CDI file for management containers, on a fake host.
 
 use super::*;
 use crate::cdi::file;
-use crate::driver::made_up;
+use crate::driver::fake;
 
 fn options(words: &[&str]) -> Options {
     let words = ["nvidia-ctk-installer"].iter().chain(words).map(OsString::from).collect();
@@ -11,12 +11,12 @@ fn options(words: &[&str]) -> Options {
 
 #[test]
 fn cdi_file_names_things_as_host_does() {
-    let host = made_up::Host::with_gpu(&["libcuda"]);
+    let host = fake::Host::with_gpu(&["libcuda"]);
     let library = "usr/lib/x86_64-linux-gnu/libcuda.so.580.159.04";
     let devices = tempfile::tempdir().expect("a folder");
     std::fs::create_dir(devices.path().join("dev")).expect("made");
     for (name, minor) in [("nvidia0", 0), ("nvidiactl", 255)] {
-        if let Err(error) = made_up::node(&devices.path().join("dev").join(name), 0o600, 195, minor) {
+        if let Err(error) = fake::node(&devices.path().join("dev").join(name), 0o600, 195, minor) {
             return eprintln!("skipped: device nodes cannot be made here: {error}");
         }
     }

@@ -1,6 +1,4 @@
-//! What an `ld.so.conf` says: folders and files to include.
-//!
-//! Reads text, and matches names. Which files there are is the caller's to say.
+//! Parses `ld.so.conf`: folders and include patterns.
 //!
 //! Source: ldconfig(8) and the reader in glibc's `elf/ldconfig.c`: a line is a folder, or `include` and patterns;
 //! `#` starts a comment; `folder=TYPE` names a library's kind, which has no meaning any more; `hwcap` lines are skipped.
@@ -12,7 +10,7 @@ pub enum Line<'a> {
     Include(&'a str),
 }
 
-/// What a file says, in its order. What is not UTF-8 names no folder that we would ask for, and is skipped.
+/// The lines of a file. Lines that are not UTF-8 are skipped: no folder of ours has such a name.
 pub fn lines(bytes: &[u8]) -> Vec<Line<'_>> {
     let mut found = Vec::new();
     for line in bytes.split(|byte| *byte == b'\n') {
@@ -34,13 +32,13 @@ pub fn lines(bytes: &[u8]) -> Vec<Line<'_>> {
     found
 }
 
-/// Whether a file's name fits a pattern of `*` and `?`, as a shell would have it: a `*` at the beginning matches no
-/// hidden file. Sets in brackets fit nothing, which only makes us name a folder once too often.
+/// Whether a file's name matches a pattern of `*` and `?`, as in a shell: a `*` at the beginning matches no hidden file. Sets in brackets
+/// match nothing; then a folder is only listed twice.
 pub fn fits(pattern: &[u8], name: &[u8]) -> bool {
     if name.first() == Some(&b'.') && pattern.first() != Some(&b'.') {
         return false;
     }
-    // The usual walk with one place to return to: linear for a pattern with one star, never worse than the product.
+    // Backtracks to the last star only: linear for a pattern with one star, at most the product of both lengths.
     let (mut p, mut n, mut star) = (0, 0, None);
     while let Some(byte) = name.get(n) {
         match pattern.get(p) {
@@ -49,7 +47,7 @@ pub fn fits(pattern: &[u8], name: &[u8]) -> bool {
                 p += 1;
             }
             Some(b'[') => return false,
-            Some(wanted) if *wanted == b'?' || wanted == byte => (p, n) = (p + 1, n + 1),
+            Some(expected) if *expected == b'?' || expected == byte => (p, n) = (p + 1, n + 1),
             _ => match star {
                 Some((at, from)) => {
                     star = Some((at, from + 1));

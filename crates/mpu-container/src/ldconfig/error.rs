@@ -1,4 +1,4 @@
-//! What keeps a container's library cache from being brought up to date.
+//! Errors of updating a container's library cache.
 
 use crate::beneath::BeneathError;
 use std::io;
@@ -27,6 +27,6 @@ pub enum LdconfigError {
     Jail { step: &'static str, source: io::Error },
     #[error("ldconfig was stopped after {} s", after.as_secs())]
     Slow { after: Duration },
-    #[error("ldconfig ended with {status}: {said}")]
-    Failed { status: String, said: String },
+    #[error("ldconfig ended with {status}: {output}")]
+    Failed { status: String, output: String },
 }

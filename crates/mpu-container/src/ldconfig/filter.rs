@@ -1,8 +1,7 @@
 //! The system calls that ldconfig may make.
 //!
-//! A list of what it needs, for any glibc: memory, files by name, and its end. Everything else answers "no such call",
-//! which is what a program gets on a kernel that is too old, and what it is written for. So there are no sockets, no
-//! mounts, no new processes or namespaces, no devices, no keys, no tracing.
+//! Allows the calls that any glibc's ldconfig needs: memory, files by name, exit. All others return ENOSYS, as on an old kernel, which
+//! programs handle. So there are no sockets, mounts, new processes or namespaces, devices, keys or tracing.
 
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch};
 use std::collections::BTreeMap;

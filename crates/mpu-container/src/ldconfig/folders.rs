@@ -1,4 +1,4 @@
-//! Which folders a container's loader looks into, and the files that tell it.
+//! The folders of a container's loader, and the files that list them.
 
 use super::conf::{self, Line};
 use super::error::LdconfigError;
@@ -9,13 +9,13 @@ use std::path::{Path, PathBuf};
 
 pub const CONF: &str = "/etc/ld.so.conf";
 const CONF_FOLDER: &str = "/etc/ld.so.conf.d";
-/// Asked-for folders: before the distribution's own, after those of CUDA's compatibility libraries (`00-compat-…`).
+/// Requested folders: before the distribution's own, after those of CUDA's compatibility libraries (`00-compat-…`).
 const OURS: &str = "/etc/ld.so.conf.d/00-nvcr-mpu.conf";
 /// The folders that the container's own ldconfig would know without configuration, last of all: the host's ldconfig may
 /// come from another distribution and know others.
 const SYSTEM: &str = "/etc/ld.so.conf.d/zz-nvcr-mpu.conf";
 
-/// The most bytes of configuration that are read, and the most files, patterns or folders in it.
+/// Limits of the configuration: bytes, and files, patterns or folders.
 const LARGEST: u64 = 1 << 20;
 const MOST: usize = 1000;
 /// The kernel takes no longer one.
@@ -37,13 +37,12 @@ mod machine {
 }
 use machine::{DEBIAN, MUSL_LOADER, MUSL_PATHS, OTHERS};
 
-/// Where musl's loader looks when no file tells it (musl, `ldso/dynlink.c`).
+/// musl's default folders (musl, `ldso/dynlink.c`).
 const MUSL_DEFAULT: &str = "/lib:/usr/local/lib:/usr/lib";
 
-/// Writes the container's configuration. Returns those of the folders that it does not reach all the same, because the
-/// image's `ld.so.conf`, which is left as it is, does not include the drop-in files. Who names no folder means those of
-/// an earlier run.
-pub fn announce(root: &Root, folders: &[&str]) -> Result<Vec<String>, LdconfigError> {
+/// Writes the container's drop-in files. Returns folders that the configuration does not reach, because the image's `ld.so.conf`, which
+/// stays unchanged, does not include the drop-in files. An empty list means the folders of an earlier run.
+pub fn write_config(root: &Root, folders: &[&str]) -> Result<Vec<String>, LdconfigError> {
     let earlier = if folders.is_empty() { listed(root, OURS)? } else { Vec::new() };
     if earlier.len() > MOST {
         return Err(LdconfigError::Endless { most: MOST, what: "folders" });
@@ -64,22 +63,22 @@ pub fn announce(root: &Root, folders: &[&str]) -> Result<Vec<String>, LdconfigEr
         true => DEBIAN,
         false => OTHERS,
     };
-    let mut known = told(root, &[OURS, SYSTEM])?;
+    let mut known = known_folders(root, &[OURS, SYSTEM])?;
     known.extend(system.iter().map(|folder| folder.to_string()));
-    let mut ours: Vec<&str> = Vec::new();
+    let mut accepted: Vec<&str> = Vec::new();
     for folder in folders {
-        if !known.contains(folder) && !ours.contains(&folder) {
-            ours.push(folder);
+        if !known.contains(folder) && !accepted.contains(&folder) {
+            accepted.push(folder);
         }
     }
-    list(root, OURS, &ours)?;
+    list(root, OURS, &accepted)?;
     list(root, SYSTEM, system)?;
-    tell_musl(root, &ours)?;
-    let known = told(root, &[])?;
-    Ok(ours.into_iter().filter(|folder| !known.contains(*folder)).map(str::to_string).collect())
+    write_musl_path(root, &accepted)?;
+    let known = known_folders(root, &[])?;
+    Ok(accepted.into_iter().filter(|folder| !known.contains(*folder)).map(str::to_string).collect())
 }
 
-/// Writes folders into a file, or removes it where there are none. A file that says so already is left alone.
+/// Writes folders into a file, or removes it if there are none. An equal file is left alone.
 fn list(root: &Root, path: &str, folders: &[&str]) -> Result<(), BeneathError> {
     let path = Path::new(path);
     if folders.is_empty() {
@@ -106,7 +105,7 @@ fn listed(root: &Root, path: &str) -> Result<Vec<String>, BeneathError> {
 }
 
 /// musl's loader knows no cache: it reads a list of folders.
-fn tell_musl(root: &Root, folders: &[&str]) -> Result<(), BeneathError> {
+fn write_musl_path(root: &Root, folders: &[&str]) -> Result<(), BeneathError> {
     let path = Path::new(MUSL_PATHS);
     let there = is_file(root, MUSL_PATHS)?;
     if folders.is_empty() || !(there || is_file(root, "/etc/alpine-release")? || is_file(root, MUSL_LOADER)?) {
@@ -126,11 +125,11 @@ fn tell_musl(root: &Root, folders: &[&str]) -> Result<(), BeneathError> {
     root.create_file(path, text.as_bytes(), 0o644)
 }
 
-/// The folders that the container's configuration names, as if some files were not there.
-fn told(root: &Root, without: &[&str]) -> Result<BTreeSet<String>, LdconfigError> {
+/// The folders in the container's configuration, without those of some files.
+fn known_folders(root: &Root, without: &[&str]) -> Result<BTreeSet<String>, LdconfigError> {
     let mut budget = Budget::default();
     let mut folders = BTreeSet::new();
-    // By what they are: a file can be included by any number of names.
+    // By inode: a file can be included by several names.
     let mut seen = BTreeSet::new();
     for path in without {
         seen.extend(root.find(Path::new(path))?.map(|file| file.identity()).transpose()?);
@@ -183,19 +182,18 @@ fn included(root: &Root, pattern: &Path, budget: &mut Budget) -> Result<Vec<Path
     Ok(fitting.map(|entry| folder.join(entry.name)).collect())
 }
 
-/// What an image's configuration may lead to, with all that it includes. A few KiB of patterns can name each file of a
-/// folder a hundred thousand times, and the hook of mode `legacy` is not in the container's cgroup. Images have a
-/// dozen files with a line each.
+/// Limit of the work for an image's configuration with all its includes. A few KiB of patterns can include each file of a folder a
+/// hundred thousand times, and the hook of mode `legacy` is not in the container's cgroup. Images have about a dozen files of one line.
 struct Budget {
-    files: Left,
-    patterns: Left,
-    names: Left,
-    bytes: Left,
+    files: Remaining,
+    patterns: Remaining,
+    names: Remaining,
+    bytes: Remaining,
 }
 
 impl Default for Budget {
     fn default() -> Budget {
-        let left = |most, what| Left { left: most, most, what };
+        let left = |most, what| Remaining { left: most, most, what };
         Budget {
             files: left(MOST, "files"),
             patterns: left(MOST, "patterns"),
@@ -205,13 +203,13 @@ impl Default for Budget {
     }
 }
 
-struct Left {
+struct Remaining {
     left: usize,
     most: usize,
     what: &'static str,
 }
 
-impl Left {
+impl Remaining {
     fn take(&mut self, used: usize) -> Result<(), LdconfigError> {
         self.left = self.left.checked_sub(used).ok_or_else(|| self.spent())?;
         Ok(())

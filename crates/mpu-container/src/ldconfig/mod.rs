@@ -1,17 +1,16 @@
 //! Brings a container's `/etc/ld.so.cache` up to date.
 //!
-//! Owns the list of folders that the container's loader shall know (`ld.so.conf`, `ld.so.conf.d`, musl's path file), and
-//! the run of the *host's* ldconfig over the container's root, cut off from everything else (`jail`). Never starts
-//! anything that the image brought, and refuses to know why the folders are wanted.
+//! Writes the list of folders for the container's loader (`ld.so.conf.d`, musl's path file), and runs the *host's* ldconfig on the
+//! container's root in a jail (`jail`). Never starts a program of the image.
 //!
-//! Names of the drop-in files, and which folders a distribution's loader knows by itself: as NVIDIA's container toolkit
-//! has them (`internal/ldconfig`), so that either's hook finds what the other wrote. ldconfig(8), ld.so(8).
+//! Source: NVIDIA's container toolkit (`internal/ldconfig`) for the drop-in files' names and the distributions' folders, so that either
+//! hook finds the files of the other; ldconfig(8), ld.so(8).
 
+mod child;
 pub mod conf;
 mod error;
 mod filter;
 mod folders;
-mod inside;
 mod jail;
 mod program;
 mod sys;
@@ -43,7 +42,7 @@ pub fn run(root: &Root, host_ldconfig: &Path, folders: &[impl AsRef<str>]) -> Re
     seal(host_ldconfig)?.run(root, folders)
 }
 
-/// The host's ldconfig, as it was when it was opened: for those who enter another mount namespace before they run it.
+/// The host's ldconfig, opened before another mount namespace is entered.
 #[derive(Debug)]
 pub struct Sealed {
     program: OwnedFd,
@@ -56,7 +55,7 @@ pub fn seal(host_ldconfig: &Path) -> Result<Sealed, LdconfigError> {
 }
 
 impl Sealed {
-    /// Has it change its root by name only, as on hosts whose root is an initial RAM file system.
+    /// Uses chroot instead of pivot_root, as on hosts whose root is an initial RAM file system.
     #[must_use]
     pub fn without_pivot(self) -> Sealed {
         Sealed { pivot: false, ..self }
@@ -68,7 +67,7 @@ impl Sealed {
             return Err(LdconfigError::Host { path: root.path().to_path_buf() });
         }
         let folders: Vec<&str> = folders.iter().map(AsRef::as_ref).collect();
-        let unreachable = folders::announce(root, &folders)?;
+        let unreachable = folders::write_config(root, &folders)?;
         let mut arguments = vec!["ldconfig", "-i", "-f", folders::CONF, "-C", CACHE];
         arguments.extend(unreachable.iter().map(String::as_str));
         jail::run(root, &self.program, &arguments, PATIENCE, self.pivot)

@@ -1,4 +1,4 @@
-//! The host's ldconfig: found, judged and sealed before the container's root is entered.
+//! Finds, checks and seals the host's ldconfig before the container's root is entered.
 
 use super::error::LdconfigError;
 use object::Endianness;

@@ -1,4 +1,4 @@
-//! System calls that no safe library has: a program by its descriptor, and descriptors that it does not get.
+//! System calls without a safe wrapper: executing a descriptor, and closing descriptors on exec.
 #![allow(unsafe_code)]
 
 use rustix::fd::{AsRawFd, BorrowedFd};

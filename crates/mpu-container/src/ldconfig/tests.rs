@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::beneath::tests::{walk, without};
-use crate::driver::made_up::fifo;
+use crate::driver::fake::fifo;
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
@@ -55,7 +55,7 @@ impl Place {
         run(&self.root(), Path::new(LDCONFIG), &[FOLDER])
     }
 
-    /// What the new cache says, told by the host's ldconfig.
+    /// The new cache, printed by the host's ldconfig.
     fn cache(&self) -> String {
         let listed = Command::new(LDCONFIG).args(["-p", "-C"]).arg(self.path("etc/ld.so.cache")).output().unwrap();
         String::from_utf8(listed.stdout).unwrap()
@@ -76,12 +76,12 @@ fn a_library() -> PathBuf {
 /// Every name with its content, and the time at which it changed.
 fn snapshot(top: &Path) -> BTreeMap<String, String> {
     let about = |(path, about): (PathBuf, fs::Metadata)| {
-        let said = match about.file_type() {
+        let text = match about.file_type() {
             kind if kind.is_dir() => format!("{:o}", about.mode()),
             kind if kind.is_symlink() => fs::read_link(&path).unwrap().display().to_string(),
             _ => format!("{:o} {} {}.{}", about.mode(), about.size(), about.mtime(), about.mtime_nsec()),
         };
-        (path.strip_prefix(top).unwrap().display().to_string(), said)
+        (path.strip_prefix(top).unwrap().display().to_string(), text)
     };
     walk(top).into_iter().map(about).collect()
 }
@@ -104,7 +104,7 @@ fn update_adds_folder_and_changes_cache_only() {
         "root/opt/driver/libm.so.6",
     ];
     assert_eq!(new, expected);
-    assert!(before.iter().all(|(name, said)| after[name] == *said), "something that was there has changed");
+    assert!(before.iter().all(|(name, text)| after[name] == *text), "something that was there has changed");
     assert_eq!(fs::read_link(place.path("opt/driver/libm.so.6")).unwrap(), Path::new("libmine.so.1.2.3"));
 
     // Once more: only the cache is written anew.
@@ -116,7 +116,7 @@ fn update_adds_folder_and_changes_cache_only() {
 }
 
 #[test]
-fn distributions_own_folders_and_files_stay_as_they_are() {
+fn distribution_loader_config_is_unchanged() {
     let Some(place) = Place::able() else { return };
     fs::write(place.path("etc/debian_version"), "12\n").unwrap();
     fs::create_dir_all(place.path("etc/ld.so.conf.d")).unwrap();
@@ -150,7 +150,7 @@ fn update_without_folders_uses_earlier_ones() {
 }
 
 #[test]
-fn musl_is_told_by_its_own_file() {
+fn musl_path_file_gets_driver_folder() {
     let Some(place) = Place::able() else { return };
     let file = folders_file();
     fs::write(place.path(file), "/lib:/usr/lib").unwrap();
@@ -261,8 +261,8 @@ fn configuration_without_end_is_refused() {
             fs::write(place.path(&format!("etc/many/{number}.conf")), "#".repeat(size)).unwrap();
         }
         fs::write(place.path("etc/ld.so.conf"), conf).unwrap();
-        let said = folders::announce(&place.root(), &[FOLDER]).expect_err(what).to_string();
-        assert!(said.contains(&format!("more than {what}")), "{what}: {said}");
+        let error = folders::write_config(&place.root(), &[FOLDER]).expect_err(what).to_string();
+        assert!(error.contains(&format!("more than {what}")), "{what}: {error}");
         assert!(!place.path("etc/ld.so.conf.d/00-nvcr-mpu.conf").exists(), "{what}: nothing is written then");
     }
     // The file of an earlier run, which the image has brought.
@@ -270,12 +270,12 @@ fn configuration_without_end_is_refused() {
     fs::create_dir(place.path("etc/ld.so.conf.d")).unwrap();
     let lines: String = (0..=1000).map(|number| format!("/{number}\n")).collect();
     fs::write(place.path("etc/ld.so.conf.d/00-nvcr-mpu.conf"), lines).unwrap();
-    let said = folders::announce(&place.root(), &[]).unwrap_err().to_string();
-    assert!(said.contains("more than 1000 folders"), "{said}");
+    let error = folders::write_config(&place.root(), &[]).unwrap_err().to_string();
+    assert!(error.contains("more than 1000 folders"), "{error}");
 }
 
 #[test]
-fn file_is_the_same_by_whatever_name_it_is_included() {
+fn file_included_by_two_names_is_read_once() {
     let spelt =
         ["/etc/../etc/ld.so.conf.d/*.conf", "elsewhere/*", "../etc/ld.so.conf.d/00-nvcr-mpu.conf", "self/etc/*"];
     for pattern in spelt {
@@ -284,9 +284,9 @@ fn file_is_the_same_by_whatever_name_it_is_included() {
         symlink("..", place.path("etc/self")).unwrap();
         fs::write(place.path("etc/ld.so.conf"), format!("include {pattern}\ninclude ld.so.conf.d/*.conf\n")).unwrap();
         for run in 1..=3 {
-            assert_eq!(folders::announce(&place.root(), &[FOLDER]).unwrap(), [""; 0], "{pattern}, run {run}");
-            let ours = fs::read_to_string(place.path("etc/ld.so.conf.d/00-nvcr-mpu.conf"));
-            assert_eq!(ours.ok().as_deref(), Some("/opt/driver\n"), "{pattern}, run {run}");
+            assert_eq!(folders::write_config(&place.root(), &[FOLDER]).unwrap(), [""; 0], "{pattern}, run {run}");
+            let drop_in = fs::read_to_string(place.path("etc/ld.so.conf.d/00-nvcr-mpu.conf"));
+            assert_eq!(drop_in.ok().as_deref(), Some("/opt/driver\n"), "{pattern}, run {run}");
         }
     }
 }
@@ -351,8 +351,8 @@ fn hanging_ldconfig_is_isolated_and_stopped() {
     assert!(of_its_own.split_whitespace().any(|word| word == "268435456"), "{of_its_own}");
     assert!(inmate.descriptors.iter().all(|open| open.contains("memfd:mpu") || open.contains(&name)), "{inmate:?}");
     assert_eq!(inmate.namespaces.len(), 3);
-    for (own, ours) in &inmate.namespaces {
-        assert_ne!(own, ours);
+    for (own, drop_in) in &inmate.namespaces {
+        assert_ne!(own, drop_in);
     }
     let points: Vec<&str> = inmate.mounts.lines().filter_map(|line| line.split(' ').nth(4)).collect();
     assert_eq!(points, ["/", "/proc"], "{}", inmate.mounts);
@@ -362,7 +362,7 @@ fn hanging_ldconfig_is_isolated_and_stopped() {
 
 /// Linux 5.6 has neither of these, and all that the jail needs besides.
 #[test]
-fn on_older_kernels_cache_is_written_all_the_same() {
+fn cache_is_written_on_older_kernels() {
     let Some(_) = Place::able() else { return };
     for call in [libc::SYS_close_range, libc::SYS_mount_setattr] {
         let place = Place::new();
@@ -378,7 +378,7 @@ fn on_older_kernels_cache_is_written_all_the_same() {
 /// Where the host's root cannot be exchanged, as on an initial RAM file system: here, as it is a changed root (an agent
 /// in a container whose root is the host's) that is mounted on a shared mount.
 #[test]
-fn without_pivot_root_the_root_is_changed_by_name() {
+fn missing_pivot_root_falls_back_to_chroot() {
     let Some(place) = Place::able().filter(|_| crate::beneath::mount::unshare().is_ok()) else { return };
     fs::create_dir_all(place.top.path().join("proc")).unwrap();
     fs::copy(host_path(Path::new(LDCONFIG)), place.top.path().join("ldconfig")).unwrap();
@@ -398,7 +398,7 @@ fn without_pivot_root_the_root_is_changed_by_name() {
 }
 
 #[derive(Debug)]
-struct Inmate {
+struct ProcessFacts {
     status: String,
     limits: String,
     environment: Vec<u8>,
@@ -409,8 +409,8 @@ struct Inmate {
     proc_has: usize,
 }
 
-/// Finds the process that was started with this word, and writes down what /proc tells of it.
-fn look_at(word: &str) -> Inmate {
+/// Finds the process with this argument, and reads its state from /proc.
+fn look_at(word: &str) -> ProcessFacts {
     let begin = Instant::now();
     loop {
         assert!(begin.elapsed() < Duration::from_secs(60), "no process has {word}");
@@ -429,7 +429,7 @@ fn look_at(word: &str) -> Inmate {
                 names
             };
             let link = |name: &str, of: &Path| fs::read_link(of.join("ns").join(name)).unwrap();
-            return Inmate {
+            return ProcessFacts {
                 status: fs::read_to_string(at.join("status")).unwrap(),
                 limits: fs::read_to_string(at.join("limits")).unwrap(),
                 environment: fs::read(at.join("environ")).unwrap(),
@@ -477,7 +477,7 @@ fn in_containers_mounts_mounted_libraries_are_found() {
 /// A container of a user namespace: its files belong to another user, and without capabilities only that user may
 /// write them.
 #[test]
-fn cache_of_user_namespaces_container_is_written_as_its_owner() {
+fn user_namespace_cache_is_written_as_owner() {
     let Some(place) = Place::able() else { return };
     let all: Vec<String> = snapshot(&place.path("")).into_keys().collect();
     for name in all.iter().map(String::as_str).chain([""]) {

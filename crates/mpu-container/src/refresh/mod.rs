@@ -1,7 +1,7 @@
-//! The program `refresh`: keeps this host's CDI file true.
+//! The program `refresh`: keeps this host's CDI file up to date.
 //!
-//! There is no event for all that can change it: a driver comes and goes, MIG devices are made, libraries are replaced. So
-//! a few files of `/proc` and `/sys` are looked at every two seconds, which takes the driver nothing and pins it not.
+//! Drivers are loaded and unloaded, MIG devices are made, libraries are replaced, and no event covers all of that. So a few files of
+//! `/proc` and `/sys` are read every two seconds, which costs the driver nothing and does not keep it loaded.
 
 mod watch;
 
@@ -30,7 +30,7 @@ pub const PROGRAM: Program = Program {
     command: Some(Args::command),
 };
 
-/// The first line of a file of ours. Another tool's file stays as it is.
+/// The first line of our files. Other tools' files stay unchanged.
 const MARK: &str = "# Written by mpu-container refresh; it is written again when the driver or its devices change.\n";
 
 /// Larger than any file of ours.
@@ -107,7 +107,7 @@ fn main(arguments: Vec<OsString>) -> ExitCode {
 }
 
 pub fn once(root: &DriverRoot, output: &Path) -> Result<Done, RefreshError> {
-    let old = ours(output)?;
+    let old = own_text(output)?;
     let text = match describe(root) {
         Ok(text) => format!("{MARK}{text}"),
         Err(GenerateError::Driver(DriverError::NotLoaded { .. }) | GenerateError::Nothing(_)) => return remove(output),
@@ -135,7 +135,7 @@ fn describe(root: &DriverRoot) -> Result<String, GenerateError> {
 }
 
 pub fn remove(output: &Path) -> Result<Done, RefreshError> {
-    match ours(output) {
+    match own_text(output) {
         Ok(None) | Err(RefreshError::Foreign(_)) => Ok(Done::Nothing),
         Ok(Some(_)) => match std::fs::remove_file(output) {
             Ok(()) => Ok(Done::Removed),
@@ -145,7 +145,7 @@ pub fn remove(output: &Path) -> Result<Done, RefreshError> {
     }
 }
 
-fn ours(output: &Path) -> Result<Option<String>, RefreshError> {
+fn own_text(output: &Path) -> Result<Option<String>, RefreshError> {
     match text_file::read(output, LIMIT) {
         Ok(text) if text.starts_with(MARK) => Ok(Some(text)),
         Ok(_) => Err(RefreshError::Foreign(output.to_path_buf())),

@@ -1,7 +1,7 @@
-//! The file follows the driver: it comes, changes and goes; what is another's stays.
+//! The CDI file follows the driver; other tools' files stay.
 
 use super::*;
-use crate::driver::made_up::{Host, RELEASE};
+use crate::driver::fake::{Host, RELEASE};
 use std::fs;
 
 /// A host with a driver, its libraries and one GPU.
@@ -12,7 +12,7 @@ fn host() -> Host {
     host
 }
 
-fn said(path: &Path) -> String {
+fn text(path: &Path) -> String {
     fs::read_to_string(path).expect("a file")
 }
 
@@ -22,7 +22,7 @@ fn file_follows_driver() {
     let (root, output) = (host.root(), host.path().join("run/cdi/nvidia.yaml"));
     let first = watch::fingerprint(&root, &output);
     assert_eq!(once(&root, &output).expect("written"), Done::Written);
-    assert!(said(&output).contains("GPU-00000000-0000-0000-0000-000000000001"));
+    assert!(text(&output).contains("GPU-00000000-0000-0000-0000-000000000001"));
     assert_ne!(watch::fingerprint(&root, &output), first, "the file itself is looked at");
     assert_eq!(once(&root, &output).expect("the same"), Done::Nothing);
 
@@ -30,7 +30,7 @@ fn file_follows_driver() {
     host.gpu("0000:2c:00.0", 1, "GPU-00000000-0000-0000-0000-000000000002");
     assert_ne!(watch::fingerprint(&root, &output), before, "another GPU");
     assert_eq!(once(&root, &output).expect("written"), Done::Written);
-    assert!(said(&output).contains("GPU-00000000-0000-0000-0000-000000000002"));
+    assert!(text(&output).contains("GPU-00000000-0000-0000-0000-000000000002"));
 
     let before = watch::fingerprint(&root, &output);
     host.write("proc/driver/nvidia/capabilities/gpu0/mig/gi1/access", "DeviceFileMinor: 3\n");
@@ -54,5 +54,5 @@ fn another_tools_file_stays() {
     assert_eq!(remove(&output).expect("nothing"), Done::Nothing);
     fs::remove_dir_all(host.path().join("proc/driver/nvidia")).expect("unloaded");
     assert!(once(&root, &output).is_err());
-    assert_eq!(said(&output), "cdiVersion: 0.5.0\n");
+    assert_eq!(text(&output), "cdiVersion: 0.5.0\n");
 }

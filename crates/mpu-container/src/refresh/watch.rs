@@ -1,4 +1,4 @@
-//! What can change a CDI file, and the loop that looks at it.
+//! Watches everything that a CDI file depends on.
 
 use super::{Done, once};
 use crate::char_links;
@@ -21,11 +21,11 @@ const MOST: usize = 4096;
 
 pub(super) fn forever(root: &DriverRoot, output: &Path, every: Duration) -> ! {
     let mut last = None;
-    let mut said = String::new();
+    let mut last_message = String::new();
     loop {
         let now = fingerprint(root, output);
         if last.as_ref() != Some(&now) {
-            // For engines that read the file and call no wrapper; what cannot be made costs only a daemon-reload's safety.
+            // For engines that read the file and call no wrapper. Without the links, a daemon-reload takes the GPUs from containers.
             let _ = char_links::ensure();
             let message = match once(root, output) {
                 Ok(Done::Nothing) => String::new(),
@@ -33,12 +33,12 @@ pub(super) fn forever(root: &DriverRoot, output: &Path, every: Duration) -> ! {
                 Ok(Done::Removed) => format!("{} was removed: there is no driver", output.display()),
                 Err(error) => error.to_string(),
             };
-            // A failure is tried again with the next look, and told once.
+            // A failure is tried again in the next round, and logged once.
             let failed = !message.is_empty() && !message.contains(" was ");
-            if !message.is_empty() && message != said {
+            if !message.is_empty() && message != last_message {
                 say(&message);
             }
-            said = message;
+            last_message = message;
             last = (!failed).then(|| fingerprint(root, output));
         }
         std::thread::sleep(every);

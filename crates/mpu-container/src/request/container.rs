@@ -1,4 +1,4 @@
-//! The parts of an OCI specification that asking needs.
+//! The parts of an OCI specification that can request devices.
 //!
 //! Source: OCI runtime specification 1.3, `config.md` and `config-linux.md`; for the old shape of capabilities,
 //! its release candidates 1 to 4, whose `process.capabilities` is the list itself. `null` is the same as no field, as for

@@ -1,4 +1,4 @@
-//! Why a container that asks for devices is refused, and what to do about it.
+//! Errors of requests for devices, with their fixes.
 
 use crate::driver::LAST_IMEX_CHANNEL;
 
@@ -6,8 +6,8 @@ use crate::driver::LAST_IMEX_CHANNEL;
 pub enum RequestError {
     #[error("could not decode OCI spec: {place} is not {wanted}")]
     Shape { place: String, wanted: &'static str },
-    #[error("unsupported capabilities found in '{asked}' (allowed '{allowed}')")]
-    Capabilities { asked: String, allowed: String },
+    #[error("unsupported capabilities found in '{requested}' (allowed '{allowed}')")]
+    Capabilities { requested: String, allowed: String },
     #[error("cannot set {what} in non privileged container")]
     Unprivileged {
         /// The variable, without `NVIDIA_`.

@@ -1,4 +1,4 @@
-//! What an image says of itself: the parts of the driver that it needs, and the conditions under which it works.
+//! An image's declarations: the parts of the driver that it needs, and its conditions.
 
 use super::container::Container;
 use super::error::RequestError;
@@ -6,7 +6,7 @@ use crate::capability::{Capabilities, Capability};
 use crate::config::{Config, edit};
 use crate::words::Words;
 
-/// Whether the image is of a time before `NVIDIA_REQUIRE_CUDA`: it names its CUDA and no condition.
+/// Whether the image is older than `NVIDIA_REQUIRE_CUDA`: it has a CUDA version and no condition.
 pub fn is_old(container: &Container<'_>) -> bool {
     let given = |name| container.variable(name).is_some_and(|value| !value.is_empty());
     given("CUDA_VERSION") && !given("NVIDIA_REQUIRE_CUDA")
@@ -14,12 +14,12 @@ pub fn is_old(container: &Container<'_>) -> bool {
 
 pub fn capabilities(container: &Container<'_>, config: &Config) -> Result<Capabilities, RequestError> {
     let supported = config.supported_driver_capabilities;
-    let asked = match container.variable("NVIDIA_DRIVER_CAPABILITIES") {
+    let requested = match container.variable("NVIDIA_DRIVER_CAPABILITIES") {
         None if is_old(container) => return Ok(supported),
         None | Some("") => return Ok(supported.and(Capabilities::DEFAULT)),
-        Some(asked) => asked,
+        Some(requested) => requested,
     };
-    let mut words: Vec<&str> = asked.split(',').map(str::trim).filter(|word| !word.is_empty()).collect();
+    let mut words: Vec<&str> = requested.split(',').map(str::trim).filter(|word| !word.is_empty()).collect();
     if words.contains(&"all") {
         return Ok(supported);
     }
@@ -28,15 +28,15 @@ pub fn capabilities(container: &Container<'_>, config: &Config) -> Result<Capabi
     let known = words.iter().filter_map(|word| Capability::of_word(word));
     let allowed = known.fold(Capabilities::NONE, Capabilities::with).and(supported);
     if allowed.iter().count() != words.len() {
-        return Err(RequestError::Capabilities { asked: words.join(","), allowed: allowed.to_string() });
+        return Err(RequestError::Capabilities { requested: words.join(","), allowed: allowed.to_string() });
     }
     Ok(allowed)
 }
 
-/// All parts of the driver that the administrator supports; those for 32-bit programs only if they are asked for.
-pub fn whole_driver(asked: Capabilities, config: &Config) -> Capabilities {
-    let wanted = |one: &Capability| *one != Capability::Compat32 || asked.has(*one);
-    config.supported_driver_capabilities.iter().filter(wanted).fold(Capabilities::NONE, Capabilities::with)
+/// All parts of the driver that the administrator supports; those for 32-bit programs only on request.
+pub fn whole_driver(requested: Capabilities, config: &Config) -> Capabilities {
+    let is_supported = |one: &Capability| *one != Capability::Compat32 || requested.has(*one);
+    config.supported_driver_capabilities.iter().filter(is_supported).fold(Capabilities::NONE, Capabilities::with)
 }
 
 pub fn requirements(container: &Container<'_>, config: &Config) -> Result<Vec<String>, RequestError> {
@@ -44,8 +44,8 @@ pub fn requirements(container: &Container<'_>, config: &Config) -> Result<Vec<St
     if config.disable_require || off {
         return Ok(Vec::new());
     }
-    let ours = |name: &str| name.starts_with("NVIDIA_REQUIRE_") && !name.starts_with("NVIDIA_REQUIRE_JETPACK");
-    let given = container.variables().iter().filter(|(name, _)| ours(name)).map(|(_, value)| value.to_string());
+    let is_condition = |name: &str| name.starts_with("NVIDIA_REQUIRE_") && !name.starts_with("NVIDIA_REQUIRE_JETPACK");
+    let given = container.variables().iter().filter(|(name, _)| is_condition(name)).map(|(_, value)| value.to_string());
     let mut requirements: Vec<String> = given.collect();
     if is_old(container) {
         let version = container.variable("CUDA_VERSION").unwrap_or_default();

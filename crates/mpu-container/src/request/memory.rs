@@ -1,4 +1,4 @@
-//! How much GPU memory a container may use, as its environment says.
+//! Limits of GPU memory in a container's environment.
 //!
 //! Source: NVIDIA Container Toolkit 1.20.1, `apply-cuda-memory-limits`.
 
@@ -11,9 +11,9 @@ const REQUEST: &str = "NVIDIA_GPU_MEMORY_REQUEST";
 const LIMIT: &str = "NVIDIA_GPU_MEMORY_LIMIT";
 const MIB: u64 = 1 << 20;
 
-/// The limits that a specification's environment asks for; none if it asks for none.
+/// The limits in a specification's environment, if any.
 pub fn memory_limits(spec: &Value) -> Result<Option<MemoryLimits>, RequestError> {
-    // A container that asks for none is not refused for the rest of what it says.
+    // Other malformed entries do not matter.
     let env = spec.pointer("/process/env").and_then(Value::as_array).into_iter().flatten();
     let name = |entry: &Value| entry.as_str().and_then(|entry| Some(entry.split_once('=')?.0.to_owned()));
     if !env.filter_map(name).any(|name| name == REQUEST || name == LIMIT) {
@@ -53,25 +53,29 @@ mod tests {
 
     #[test]
     fn limits_are_whole_numbers_of_mebibytes() {
-        let asked = |env: &[&str]| {
+        let limits_of = |env: &[&str]| {
             memory_limits(&json!({"process": {"env": env}}))
                 .map(|found| found.map(|limits| (limits.soft, limits.hard)))
                 .map_err(|error| error.to_string())
         };
         let none = MemoryLimits::NONE;
-        assert_eq!(asked(&["A=1", "NVIDIA_GPU_MEMORY_LIMITS=1"]), Ok(None), "another variable");
-        assert_eq!(asked(&["NVIDIA_GPU_MEMORY_LIMIT=4096"]), Ok(Some((4 << 30, 4 << 30))));
-        assert_eq!(asked(&["NVIDIA_GPU_MEMORY_REQUEST=1"]), Ok(Some((MIB, none))), "a request alone limits nothing");
-        assert_eq!(asked(&["NVIDIA_GPU_MEMORY_REQUEST=1", "NVIDIA_GPU_MEMORY_LIMIT=2"]), Ok(Some((MIB, 2 * MIB))));
-        assert_eq!(asked(&["NVIDIA_GPU_MEMORY_LIMIT=0"]), Ok(Some((0, 0))));
+        assert_eq!(limits_of(&["A=1", "NVIDIA_GPU_MEMORY_LIMITS=1"]), Ok(None), "another variable");
+        assert_eq!(limits_of(&["NVIDIA_GPU_MEMORY_LIMIT=4096"]), Ok(Some((4 << 30, 4 << 30))));
+        assert_eq!(
+            limits_of(&["NVIDIA_GPU_MEMORY_REQUEST=1"]),
+            Ok(Some((MIB, none))),
+            "a request alone limits nothing"
+        );
+        assert_eq!(limits_of(&["NVIDIA_GPU_MEMORY_REQUEST=1", "NVIDIA_GPU_MEMORY_LIMIT=2"]), Ok(Some((MIB, 2 * MIB))));
+        assert_eq!(limits_of(&["NVIDIA_GPU_MEMORY_LIMIT=0"]), Ok(Some((0, 0))));
         let odd = |env: Value| memory_limits(&json!({"process": {"env": env}, "mounts": [null]}));
-        assert_eq!(odd(json!([null, "A=1"])), Ok(None), "nothing is asked for");
+        assert_eq!(odd(json!([null, "A=1"])), Ok(None), "no request");
         assert!(odd(json!([null, "NVIDIA_GPU_MEMORY_LIMIT=1"])).is_err());
         for bad in ["", "x", "-1", "+1", " 1", "1.5", "4Gi", "0x10", "17592186044416", "99999999999999999999999"] {
-            let error = asked(&[&format!("NVIDIA_GPU_MEMORY_LIMIT={bad}")]).unwrap_err();
+            let error = limits_of(&[&format!("NVIDIA_GPU_MEMORY_LIMIT={bad}")]).unwrap_err();
             assert!(error.contains(&format!("NVIDIA_GPU_MEMORY_LIMIT={bad:?}")), "{error}");
         }
-        let error = asked(&["NVIDIA_GPU_MEMORY_REQUEST=3", "NVIDIA_GPU_MEMORY_LIMIT=2"]).unwrap_err();
+        let error = limits_of(&["NVIDIA_GPU_MEMORY_REQUEST=3", "NVIDIA_GPU_MEMORY_LIMIT=2"]).unwrap_err();
         assert!(error.contains("larger than NVIDIA_GPU_MEMORY_LIMIT"), "{error}");
     }
 }

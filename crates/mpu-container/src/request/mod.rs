@@ -1,13 +1,13 @@
-//! What a container asks for, and whether it may.
+//! A container's request for GPUs and other devices, and whether it is permitted.
 //!
-//! The specification is the engine's, but its environment is the image's and the user's: nothing in it is taken for a
-//! path of the host, and whatever it holds leads to a request, to none, or to an error that names the place.
+//! The specification comes from the engine, but its environment comes from image and user: nothing in it is used as a path of the
+//! host, and any content leads to a request, to none, or to an error with its place.
 //!
 //! Source: NVIDIA Container Toolkit 1.20, `internal/config/image` and `cmd/nvidia-container-runtime-hook`; for
 //! users, its documentation, "Specialized Configurations".
 
-mod ask;
 mod container;
+mod devices;
 mod error;
 mod image;
 mod memory;
@@ -30,9 +30,9 @@ pub struct Request {
     pub capabilities: Capabilities,
     /// Conditions (`require`), all of which must hold; in the order of the environment.
     pub requirements: Vec<String>,
-    /// The devices whose MIG division it may change, as it named them: only a privileged container gets here with any.
+    /// GPUs whose MIG division it may change, as it named them; only for a privileged container.
     pub mig_config: Option<String>,
-    /// The devices whose MIG devices it may all watch, as it named them: likewise.
+    /// GPUs whose MIG devices it may monitor, likewise.
     pub mig_monitor: Option<String>,
     /// IMEX channels, by number; [`ALL_CHANNELS`] only where a mount named it.
     pub imex: Vec<String>,
@@ -74,36 +74,35 @@ impl Extra {
 /// Mounts of `/dev/null` on a name below this directory ask for the device of that name.
 pub const MOUNTS: &str = "/var/run/nvidia-container-devices";
 
-/// The most notes: an image can have a hundred thousand mistakes in its environment.
+/// Limit of notes: an image can have a hundred thousand mistakes in its environment.
 const MOST_NOTES: usize = 10;
 
 /// The word for every IMEX channel of the host.
 pub const ALL_CHANNELS: &str = "all";
 
-/// Whether what an image says of itself is held against it.
+/// Whether an image's declarations can refuse it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Terms {
-    /// It gets the parts of the driver that it names, and an unknown word or a missing right refuses it.
+    /// It gets the parts of the driver that it names. An unknown word or a missing right refuses it.
     Strict,
-    /// It gets the whole driver, and is started whatever it says: so NVIDIA's toolkit has it where it makes edits, and
-    /// images that name too little work there.
+    /// It gets the whole driver and is always started, as with NVIDIA's toolkit in the CDI modes: images that name too little work there.
     Loose,
 }
 
 impl Terms {
-    /// A refusal, where terms are strict; where they are loose a note, and the container goes without.
-    fn hold<T>(self, asked: Result<T, RequestError>, notes: &mut Vec<String>) -> Result<Option<T>, RequestError> {
-        match (asked, self) {
+    /// Passes an error on if terms are strict. If they are loose, it becomes a note.
+    fn hold<T>(self, requested: Result<T, RequestError>, notes: &mut Vec<String>) -> Result<Option<T>, RequestError> {
+        match (requested, self) {
             (Err(error), Terms::Loose) => {
                 notes.push(format!("passed over, for mpu.strict-requests is off: {error}"));
                 Ok(None)
             }
-            (asked, _) => asked.map(Some),
+            (requested, _) => requested.map(Some),
         }
     }
 }
 
-/// Whether annotations are a way of asking: in mode `cdi`, and while `auto` looks whether that is the mode.
+/// Whether annotations can request devices: in mode `cdi`, and while `auto` selects a mode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Annotations {
     Read,
@@ -114,19 +113,18 @@ pub enum Annotations {
 pub struct Answer {
     /// The request; none if the container is none of ours.
     pub request: Option<Request>,
-    /// What was asked for in vain or cannot be read, and why: for the log.
+    /// Ignored or unreadable parts of the request, with reasons, for the log.
     pub notes: Vec<String>,
 }
 
 impl Request {
-    /// Whether every device is asked for by a qualified CDI name: then `auto` means mode `cdi`.
+    /// Whether all devices have qualified CDI names: then `auto` means mode `cdi`.
     pub fn only_cdi_names(&self) -> bool {
         self.devices.iter().all(|device| QualifiedName::is(device))
     }
 }
 
-/// Reads what a container asks for, in a mode of the runtime: annotations ask in mode `cdi`, and in `auto` if all that they
-/// say is CDI names. In any other mode they are the engine's own business.
+/// Reads a container's request for a mode of the runtime. Annotations count in mode `cdi`, and in `auto` if they have only CDI names.
 pub fn in_mode(spec: &Value, config: &Config, mode: Mode) -> Result<Answer, RequestError> {
     let terms = if mode == Mode::Legacy || config.strict_requests { Terms::Strict } else { Terms::Loose };
     match mode {
@@ -145,15 +143,15 @@ pub fn of(spec: &Value, config: &Config, annotations: Annotations, terms: Terms)
     let mut answer = answer(spec, config, annotations, terms)?;
     if let Some(more) = answer.notes.len().checked_sub(MOST_NOTES).filter(|more| *more > 0) {
         answer.notes.truncate(MOST_NOTES);
-        answer.notes.push(format!("{more} more are not told"));
+        answer.notes.push(format!("{more} more are left out"));
     }
     Ok(answer)
 }
 
 fn answer(spec: &Value, config: &Config, annotations: Annotations, terms: Terms) -> Result<Answer, RequestError> {
     let (container, mut notes) = Container::read(spec)?;
-    let asked = ask::devices(&container, config, annotations, &mut notes);
-    let Some((devices, source)) = asked else { return Ok(Answer { request: None, notes }) };
+    let requested = devices::requested_devices(&container, config, annotations, &mut notes);
+    let Some((devices, source)) = requested else { return Ok(Answer { request: None, notes }) };
     let mig =
         [("NVIDIA_MIG_CONFIG_DEVICES", "MIG_CONFIG_DEVICES"), ("NVIDIA_MIG_MONITOR_DEVICES", "MIG_MONITOR_DEVICES")];
     let [mig_config, mig_monitor] =
@@ -161,10 +159,10 @@ fn answer(spec: &Value, config: &Config, annotations: Annotations, terms: Terms)
             Some(_) if !container.privileged => terms.hold(Err(RequestError::Unprivileged { what }), &mut notes),
             value => Ok(value.map(str::to_string)),
         });
-    let asked = terms.hold(image::capabilities(&container, config), &mut notes)?;
-    let capabilities = match (asked, terms) {
-        (Some(asked), Terms::Strict) => asked,
-        (asked, _) => image::whole_driver(asked.unwrap_or(Capabilities::NONE), config),
+    let requested = terms.hold(image::capabilities(&container, config), &mut notes)?;
+    let capabilities = match (requested, terms) {
+        (Some(requested), Terms::Strict) => requested,
+        (requested, _) => image::whole_driver(requested.unwrap_or(Capabilities::NONE), config),
     };
     let requirements = terms.hold(image::requirements(&container, config), &mut notes)?.unwrap_or_default();
     let request = Request {
@@ -174,7 +172,7 @@ fn answer(spec: &Value, config: &Config, annotations: Annotations, terms: Terms)
         mig_monitor: mig_monitor?,
         capabilities,
         requirements,
-        imex: ask::imex(&container, config, &mut notes)?,
+        imex: devices::imex(&container, config, &mut notes)?,
         extras: Extra::ALL
             .into_iter()
             .filter(|(name, _)| container.variable(name) == Some("enabled"))

@@ -1,4 +1,4 @@
-//! Ways of asking, and what becomes of each: our own cases, by the behaviour of NVIDIA's toolkit.
+//! Requests and their results: our own cases, by the behaviour of NVIDIA's toolkit.
 
 use super::*;
 use crate::words::Words;
@@ -48,7 +48,7 @@ fn shown(answer: Result<Answer, RequestError>) -> String {
     line + noted
 }
 
-fn asked(words: &str, config: &str) -> String {
+fn answer(words: &str, config: &str) -> String {
     let config = Config::parse(config, Config::default()).expect("sound").0;
     shown(of(&spec(words), &config, Annotations::Read, Terms::Strict))
 }
@@ -56,7 +56,7 @@ fn asked(words: &str, config: &str) -> String {
 #[track_caller]
 fn table(config: &str, cases: &[(&str, &str)]) {
     for (words, expected) in cases {
-        assert_eq!(asked(words, config), *expected, "{words}   with {config:?}");
+        assert_eq!(answer(words, config), *expected, "{words}   with {config:?}");
     }
 }
 
@@ -114,11 +114,11 @@ fn old_image_asks_by_being_one() {
         ("CUDA_VERSION=x; NVIDIA_DISABLE_REQUIRE=true", format!("all {all}")),
         ("CUDA_VERSION=x; NVIDIA_VISIBLE_DEVICES=void", "no".into()),
     ] {
-        assert_eq!(asked(words, ""), expected, "{words}");
+        assert_eq!(answer(words, ""), expected, "{words}");
     }
     let refused = "error: failed to get requirements failed to get version: invalid CUDA version";
     for version in ["x", ".5", "99999999999.1"] {
-        assert!(asked(&format!("CUDA_VERSION={version}"), "").starts_with(refused), "{version}");
+        assert!(answer(&format!("CUDA_VERSION={version}"), "").starts_with(refused), "{version}");
     }
 }
 
@@ -126,7 +126,7 @@ fn old_image_asks_by_being_one() {
 fn capabilities_are_limited_to_supported() {
     let case = |words: &str, config, expected| {
         assert_eq!(
-            asked(&format!("NVIDIA_VISIBLE_DEVICES=0; NVIDIA_DRIVER_CAPABILITIES={words}"), config),
+            answer(&format!("NVIDIA_VISIBLE_DEVICES=0; NVIDIA_DRIVER_CAPABILITIES={words}"), config),
             expected,
             "{words}"
         );
@@ -147,13 +147,13 @@ fn capabilities_are_limited_to_supported() {
     case("video,compute", two, "error: unsupported capabilities found in 'compute,video' (allowed 'video')");
     case("video", "supported-driver-capabilities = 'all'", "0 for=video");
     case("all", "supported-driver-capabilities = ''", "0 for=");
-    assert_eq!(asked("NVIDIA_DRIVER_CAPABILITIES=nonsense", ""), "no", "who asks for nothing is not refused");
+    assert_eq!(answer("NVIDIA_DRIVER_CAPABILITIES=nonsense", ""), "no", "who asks for nothing is not refused");
 }
 
 #[test]
 fn conditions_come_from_environment() {
     let case = |words: &str, config, expected| {
-        assert_eq!(asked(&format!("NVIDIA_VISIBLE_DEVICES=0; {words}"), config), expected, "{words}");
+        assert_eq!(answer(&format!("NVIDIA_VISIBLE_DEVICES=0; {words}"), config), expected, "{words}");
     };
     case("NVIDIA_REQUIRE_CUDA=cuda>=12.0; NVIDIA_REQUIRE_A=driver>=535", "", "0 if=cuda>=12.0&driver>=535");
     case("NVIDIA_REQUIRE_CUDA=a; NVIDIA_REQUIRE_X=b; NVIDIA_REQUIRE_CUDA=c", "", "0 if=c&b");
@@ -184,7 +184,7 @@ fn unprivileged_environment_requests_can_be_disabled() {
 }
 
 #[test]
-fn old_shape_of_capabilities_is_read_and_other_sets_do_not_count() {
+fn only_bounding_or_legacy_capabilities_count() {
     let config = "accept-nvidia-visible-devices-envvar-when-unprivileged = false";
     let config = Config::parse(config, Config::default()).expect("sound").0;
     for (capabilities, may) in [
@@ -287,7 +287,7 @@ fn annotations_request_devices_in_cdi_modes() {
 
 #[test]
 fn loose_terms_refuse_no_image() {
-    let asked = |words: &str, mode, config: &str| {
+    let answer = |words: &str, mode, config: &str| {
         let config = Config::parse(config, Config::default()).expect("sound").0;
         shown(in_mode(&spec(&format!("NVIDIA_VISIBLE_DEVICES=0; {words}")), &config, mode))
     };
@@ -303,15 +303,15 @@ fn loose_terms_refuse_no_image() {
             ("NVIDIA_MIG_MONITOR_DEVICES=all; +CAP_SYS_ADMIN", format!("{whole} monitor=all")),
             ("NVIDIA_REQUIRE_A=cuda>=99", format!("{whole} if=cuda>=99")),
         ] {
-            assert_eq!(asked(words, mode, ""), expected, "{words}");
+            assert_eq!(answer(words, mode, ""), expected, "{words}");
         }
-        let limited = asked("NVIDIA_DRIVER_CAPABILITIES=all", mode, "supported-driver-capabilities = 'utility'");
+        let limited = answer("NVIDIA_DRIVER_CAPABILITIES=all", mode, "supported-driver-capabilities = 'utility'");
         assert_eq!(limited, "0 for=utility");
-        let strict = asked("NVIDIA_DRIVER_CAPABILITIES=flying", mode, "mpu.strict-requests = true");
+        let strict = answer("NVIDIA_DRIVER_CAPABILITIES=flying", mode, "mpu.strict-requests = true");
         assert!(strict.starts_with("error: unsupported capabilities"), "{strict}");
     }
-    assert!(asked("NVIDIA_DRIVER_CAPABILITIES=flying", Mode::Legacy, "").starts_with("error: "));
-    assert_eq!(asked("NVIDIA_DRIVER_CAPABILITIES=utility", Mode::Legacy, ""), "0 for=utility");
+    assert!(answer("NVIDIA_DRIVER_CAPABILITIES=flying", Mode::Legacy, "").starts_with("error: "));
+    assert_eq!(answer("NVIDIA_DRIVER_CAPABILITIES=utility", Mode::Legacy, ""), "0 for=utility");
 }
 
 #[test]
@@ -398,7 +398,7 @@ fn broken_specifications_name_place() {
 }
 
 #[test]
-fn cdi_names_are_told_apart() {
+fn requests_with_only_cdi_names_are_recognized() {
     let only = |words| {
         of(&spec(words), &Config::default(), Annotations::Read, Terms::Strict)
             .map(|a| a.request.map(|r| r.only_cdi_names()))
@@ -437,11 +437,11 @@ proptest! {
     }
 }
 
-/// An image's environment is a stranger's, and each note is a line of a log at each start.
+/// An image's environment is untrusted, and each note is a line of a log at each start.
 #[test]
-fn of_many_notes_the_first_are_told() {
+fn only_first_notes_are_logged() {
     let words: String = (0..1000).map(|number| format!("word{number};")).collect();
     let Answer { notes, .. } = of(&spec(&words), &Config::default(), Annotations::Skip, Terms::Strict).unwrap();
     assert_eq!(notes.len(), 11);
-    assert!(notes[9].contains("\"word9\"") && notes[10] == "990 more are not told", "{notes:?}");
+    assert!(notes[9].contains("\"word9\"") && notes[10] == "990 more are left out", "{notes:?}");
 }

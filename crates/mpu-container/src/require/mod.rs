@@ -4,9 +4,8 @@
 //! cuda>=12.4 brand=tesla,driver>=470,driver<471
 //! ```
 //!
-//! Guarantees: any text leads to yes, no, or an error that points at its place. A fact that the host does not know
-//! fulfils every condition. As in libnvidia-container, a mistake in an alternative matters only when it is come to: an
-//! image that runs today goes on running.
+//! Any text leads to yes, no, or an error with its place. A fact that is unknown on the host fulfils every condition. As in
+//! libnvidia-container, a mistake in an alternative matters only if that alternative is evaluated.
 //!
 //! Source: libnvidia-container, `src/cli/dsl.c` and `configure.c`; for users, NVIDIA's "Specialized
 //! Configurations", constraints.

@@ -1,4 +1,4 @@
-//! Conditions that hold, that do not, and that are none.
+//! Fulfilled, unfulfilled and malformed conditions.
 
 use super::*;
 use proptest::prelude::*;
@@ -61,15 +61,18 @@ fn unknown_facts_satisfy_every_condition() {
 
 #[test]
 fn refusal_names_first_alternative() {
-    let said = |text: &str| check(text, &h200()).expect_err(text);
+    let error_of = |text: &str| check(text, &h200()).expect_err(text);
     let advice = "please update your driver to a newer version, or use an earlier cuda container";
-    assert_eq!(said("cuda>=13.1").to_string(), format!("unsatisfied condition: cuda>=13.1, {advice}"));
+    assert_eq!(error_of("cuda>=13.1").to_string(), format!("unsatisfied condition: cuda>=13.1, {advice}"));
     assert_eq!(
-        said(" cuda>=13.1 brand=x,driver>=1").to_string(),
+        error_of(" cuda>=13.1 brand=x,driver>=1").to_string(),
         format!("unsatisfied condition: cuda>=13.1, {advice}")
     );
-    assert_eq!(said("brand=geforce,driver>=1 cuda>=14").to_string(), "unsatisfied condition: brand=geforce,driver>=1");
-    assert!(said("cuda>=14").fix().contains("this host has cuda=13.0, driver=580.159.04, arch=9.0, brand=Tesla"));
+    assert_eq!(
+        error_of("brand=geforce,driver>=1 cuda>=14").to_string(),
+        "unsatisfied condition: brand=geforce,driver>=1"
+    );
+    assert!(error_of("cuda>=14").fix().contains("this host has cuda=13.0, driver=580.159.04, arch=9.0, brand=Tesla"));
 }
 
 #[test]
@@ -100,8 +103,8 @@ fn mistakes_are_pointed_at() {
         }
     }
     assert_eq!(check("cuda>=12 nonsense", &h200()), Ok(()), "an alternative that is not come to");
-    let said = check("cuda=>12", &h200()).expect_err("malformed").to_string();
-    assert_eq!(said, "invalid expression: there is no such operator (= != < <= > >=), at column 5 of 'cuda=>12'");
+    let error = check("cuda=>12", &h200()).expect_err("malformed").to_string();
+    assert_eq!(error, "invalid expression: there is no such operator (= != < <= > >=), at column 5 of 'cuda=>12'");
 }
 
 #[test]

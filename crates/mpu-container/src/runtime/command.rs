@@ -1,4 +1,4 @@
-//! What an engine asks of its OCI runtime, as far as it concerns us: is a container to be created, and from which bundle.
+//! Parses an engine's call of its OCI runtime: whether it creates a container, and from which bundle.
 //!
 //! Source: the OCI runtime command line interface 1.1.0; `runc --help`, `crun --help`. The bundle's flag has the
 //! forms `-b`, `-bundle` and `--bundle`, with a space or `=`.

@@ -1,8 +1,7 @@
-//! The wrapper's records: into its own file, and what is wrong also into the file where the engine looks for it.
+//! The wrapper's log: its own file, and for errors also the engine's file.
 //!
-//! containerd, CRI-O and Docker show the last error of the runtime's `--log` file to the user;
-//! standard error often goes nowhere. Standard output is the runtime's alone. No container fails because a record cannot
-//! be written.
+//! containerd, CRI-O and Docker show the last error of the runtime's `--log` file to the user; standard error is often discarded.
+//! Standard output belongs to the runtime. A failed log write does not fail the container.
 //!
 //! Source: runc's `--log` and `--log-format`: lines of `time`, `level` and `msg`, as text or as JSON.
 
@@ -75,7 +74,7 @@ fn open(path: &Path) -> Option<File> {
     if path == Path::new("/dev/null") {
         return None;
     }
-    // No container waits for a pipe without a reader, or with one that has stopped reading: then there is no record.
+    // Never blocks on a pipe without an active reader; then nothing is logged.
     let no_wait = libc::O_NONBLOCK | libc::O_NOCTTY;
     let open = || OpenOptions::new().append(true).create(true).custom_flags(no_wait).open(path);
     let made = || fs::create_dir_all(path.parent()?).ok().and_then(|()| open().ok());
@@ -93,8 +92,8 @@ mod tests {
     fn log_pipe_does_not_block() {
         let folder = tempfile::tempdir().unwrap();
         let pipe = folder.path().join("log");
-        crate::driver::made_up::fifo(&pipe);
-        let (tell, told) = mpsc::channel();
+        crate::driver::fake::fifo(&pipe);
+        let (sender, receiver) = mpsc::channel();
         std::thread::spawn(move || {
             let command = Command { log: Some(pipe.clone()), ..Command::default() };
             let mut log = Log::of_engine(&command);
@@ -105,8 +104,8 @@ mod tests {
             (0..2000).for_each(|_| {
                 log.error("the reader has stopped: more than sixty-four bytes of every line are waited for")
             });
-            let _ = tell.send(());
+            let _ = sender.send(());
         });
-        told.recv_timeout(Duration::from_secs(20)).expect("it waited");
+        receiver.recv_timeout(Duration::from_secs(20)).expect("it waited");
     }
 }

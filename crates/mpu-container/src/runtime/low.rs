@@ -1,4 +1,4 @@
-//! The runtime that does the work: finding it, and becoming it.
+//! Finds and executes the low-level runtime.
 //!
 //! Source: NVIDIA Container Toolkit, `[nvidia-container-runtime] runtimes`: the first of the list that is there; a
 //! name is looked for on PATH, a path is taken as it is.
@@ -48,8 +48,7 @@ pub(super) fn find(named: &[String], path: Option<&OsStr>) -> Result<PathBuf, Lo
     })
 }
 
-/// Where a runtime may be. A directory of PATH that is not absolute depends on where the engine happens to be: it is
-/// skipped.
+/// Candidate paths of a runtime. Relative directories in PATH are skipped: they depend on the engine's working directory.
 fn candidates(name: &str, path: &OsStr) -> Vec<PathBuf> {
     if name.contains('/') {
         return vec![name.into()];
@@ -61,7 +60,8 @@ fn candidates(name: &str, path: &OsStr) -> Vec<PathBuf> {
 fn is_our_script(found: &Path) -> bool {
     let Ok(real) = found.canonicalize() else { return false };
     let identity = |folder: Option<&Path>| fs::metadata(folder?).ok().map(|meta| (meta.dev(), meta.ino()));
-    let is_named_so = real.file_name().is_some_and(|name| super::PROGRAM.nvidia.iter().any(|ours| name == *ours));
+    let is_named_so =
+        real.file_name().is_some_and(|name| super::PROGRAM.nvidia.iter().any(|own_name| name == *own_name));
     let own = crate::executable::path().ok();
     is_named_so
         && identity(real.parent()).is_some_and(|folder| Some(folder) == identity(own.as_deref().and_then(Path::parent)))
@@ -71,8 +71,8 @@ fn runs(meta: &fs::Metadata) -> bool {
     meta.is_file() && meta.permissions().mode() & 0o111 != 0
 }
 
-/// Becomes the runtime: same process, same streams, same environment. Returns only when that fails.
-pub(super) fn become_it(runtime: &Path, arguments: &[OsString]) -> LowError {
+/// Executes the runtime in this process. Returns only an error.
+pub(super) fn exec(runtime: &Path, arguments: &[OsString]) -> LowError {
     LowError::Exec(runtime.into(), Command::new(runtime).args(arguments.iter().skip(1)).exec())
 }
 
@@ -116,7 +116,7 @@ mod tests {
         assert_eq!(find(&named(&["runc", "crun"]), Some(dir.path().as_os_str())).unwrap(), dir.path().join("crun"));
     }
 
-    /// It would start us, and we it, for as long as the machine runs.
+    /// The wrapper and the script would start each other for ever.
     #[test]
     fn own_wrapper_script_is_not_runtime() {
         let own = std::env::current_exe().unwrap();

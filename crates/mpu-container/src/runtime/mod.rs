@@ -1,13 +1,13 @@
-//! The program `nvidia-container-runtime`: what an engine calls where it would call runc.
+//! The program `nvidia-container-runtime`: an engine calls it instead of runc.
 //!
 //! Source: NVIDIA Container Toolkit 1.20, "nvidia-container-runtime"; its modes are in [`mode`].
 
 mod command;
 mod log;
 mod low;
+mod merge;
 mod mode;
 mod program;
-mod together;
 
 use std::convert::Infallible;
 use std::ffi::OsString;
@@ -81,8 +81,8 @@ impl RuntimeError {
     }
 }
 
-/// The program. The first argument is the name it was called by, which may choose the mode. Returns only when something
-/// is wrong, and after `--help` under our own name.
+/// The program. The first argument is its name, which may select the mode. Returns only after an error, and after `--help` under our own
+/// name.
 pub fn run(arguments: Vec<OsString>) -> ExitCode {
     let called = arguments.first().map(Path::new).and_then(Path::file_name).unwrap_or_default();
     let first = arguments.get(1).and_then(|word| word.to_str());
@@ -121,28 +121,28 @@ fn start(
         let bundle = command.bundle.clone().unwrap_or_else(|| PathBuf::from("."));
         let mut spec = Spec::load(&bundle)?;
         let mode = by_name.unwrap_or(config.runtime.mode);
-        let given = mode::give(&mut spec, mode, config, log)?;
-        // Also where the engine gave it the nodes: one that reads CDI files itself asks for nothing here.
+        let given = mode::edit(&mut spec, mode, config, log)?;
+        // Also if the engine has added the nodes: an engine that reads CDI files itself leaves no request here.
         let listens = seccomp::listen(spec.tree_mut(), &config.notify);
         match &listens {
-            Ok(()) => log.info("the notify engine is told of the container's calls"),
+            Ok(()) => log.info("the notify engine receives the container's calls"),
             Err(why) if why.is_ordinary() => log.debug(&without(why)),
             Err(why) => log.info(&without(why)),
         }
         let stored = if given || listens.is_ok() { spec.store() } else { Ok(()) };
         match stored {
             Err(error) if given => return Err(error.into()),
-            // A container that asks for nothing never fails for us; the file is what it was.
+            // A container without a request must not fail here; its file is unchanged.
             Err(error) => log.info(&format!("the container starts without the notify engine: {}", chain(&error))),
             Ok(()) => {}
         }
     }
     log.info(&format!("handing on to {}", runtime.display()));
-    Err(low::become_it(&runtime, arguments).into())
+    Err(low::exec(&runtime, arguments).into())
 }
 
 /// The container starts all the same.
-fn without(why: &seccomp::Without) -> String {
+fn without(why: &seccomp::NoListener) -> String {
     format!("the container starts without the notify engine: {}", chain(why))
 }
 

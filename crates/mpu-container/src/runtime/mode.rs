@@ -1,21 +1,21 @@
-//! How a GPU gets into a container: by the host's CDI files, by edits made on the spot, or by the prestart hook.
+//! The wrapper's modes: how a GPU gets into a container.
 //!
 //! | mode | what happens |
 //! |---|---|
 //! | `cdi` | names are looked up in the host's CDI files; a name without a kind is of the default kind |
-//! | `jit-cdi` | edits are made from the driver as it is now; no file is needed and none can be out of date |
-//! | `legacy` | one prestart hook, which calls the container CLI; the device nodes stand in the specification, too |
+//! | `jit-cdi` | edits are generated from the present driver; no file is needed |
+//! | `legacy` | one prestart hook, which calls the container CLI; the device nodes are in the specification, too |
 //! | `auto` | `cdi` if every name is a CDI name, else `jit-cdi` |
 //!
-//! Device nodes and their cgroup rules are part of the specification in every mode: what a hook alone allows is taken
-//! away again when systemd reloads and writes the rules that it knows. It knows a device by its link below `/dev/char`.
+//! Device nodes and their cgroup rules are in the specification in every mode. When systemd reloads, it writes only the rules that it
+//! knows, so rules of a hook would be lost. It knows a device by its link below `/dev/char`.
 //!
-//! Source: NVIDIA Container Toolkit 1.20, "nvidia-container-runtime" modes. It chooses `legacy` when it finds no
-//! driver, and the container then fails in the hook; we say at once that there is no driver.
+//! Source: NVIDIA Container Toolkit 1.20, "nvidia-container-runtime" modes. Without a driver NVIDIA's selects `legacy`, whose hook
+//! fails; ours reports the missing driver at once.
 
 use super::log::Log;
+use super::merge::merge_hooks;
 use super::program;
-use super::together::put_together;
 use crate::capability::{Capabilities, Capability};
 use crate::cdi::name::BadName;
 use crate::cdi::registry::Unresolvable;
@@ -31,9 +31,9 @@ use crate::words::Words;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
-/// Devices of this kind are described when they are asked for.
+/// Devices of this kind are generated on request.
 const ON_THE_SPOT: &str = "runtime.nvidia.com/gpu";
-/// The prestart hook's names: the one, and the one of old.
+/// The prestart hook's present and earlier name.
 const HOOK_NAMES: [&str; 2] = ["nvidia-container-runtime-hook", "nvidia-container-toolkit"];
 /// A file that Tegra systems have, and no others.
 const TEGRA: &str = "/etc/nv_tegra_release";
@@ -108,8 +108,8 @@ enum Way {
     Hook(Vec<String>),
 }
 
-/// Edits a specification, if it asks for a GPU; says whether it did.
-pub(super) fn give(spec: &mut Spec, mode: Mode, config: &Config, log: &mut Log) -> Result<bool, ModeError> {
+/// Edits a specification if it requests a GPU; returns whether it did.
+pub(super) fn edit(spec: &mut Spec, mode: Mode, config: &Config, log: &mut Log) -> Result<bool, ModeError> {
     let answer = request::in_mode(spec.tree(), config, mode)?;
     for note in &answer.notes {
         log.warning(note);
@@ -134,7 +134,7 @@ pub(super) fn give(spec: &mut Spec, mode: Mode, config: &Config, log: &mut Log) 
             from_files(&names, mode, &request, config, log)?
         }
     };
-    put_together(&mut edits.hooks);
+    merge_hooks(&mut edits.hooks);
     spec.apply(&edits)?;
     if let Err(error) = char_links::ensure() {
         log.warning(&format!("cannot make links below /dev/char, by which systemd knows devices: {error}"));
@@ -168,7 +168,7 @@ fn driver(config: &Config) -> Result<Driver, ModeError> {
     })
 }
 
-/// The image's conditions, for each GPU that it gets. Facts are asked for only when there is a condition.
+/// Checks the image's conditions for each of its GPUs. Facts are read only if there is a condition.
 fn conditions(request: &Request, driver: &Driver, selection: &Selection<'_>) -> Result<(), ModeError> {
     if request.requirements.is_empty() {
         return Ok(());
@@ -178,8 +178,8 @@ fn conditions(request: &Request, driver: &Driver, selection: &Selection<'_>) -> 
     Ok(())
 }
 
-/// A condition that does not hold refuses the container where requests are strict, and is in the log elsewhere.
-fn hold(held: Result<(), ModeError>, config: &Config, log: &mut Log) -> Result<(), ModeError> {
+/// An unfulfilled condition refuses the container if requests are strict, and is only logged otherwise.
+fn check_terms(held: Result<(), ModeError>, config: &Config, log: &mut Log) -> Result<(), ModeError> {
     match held {
         Err(error) if !config.strict_requests => {
             log.warning(&format!("the container starts all the same: {error}"));
@@ -197,7 +197,7 @@ fn on_the_spot(
 ) -> Result<ContainerEdits, ModeError> {
     let driver = driver(config)?;
     let selection = driver.select(words)?;
-    hold(conditions(request, &driver, &selection), config, log)?;
+    check_terms(conditions(request, &driver, &selection), config, log)?;
     let options = options_on_the_spot(config, log);
     let mut edits = inject::edits_for(&driver, &selection, request.capabilities, &options)?;
     cdi::registry::append(&mut edits, &inject::plain_nodes(nodes_by_word(&driver, request), &options));
@@ -215,7 +215,10 @@ fn on_the_spot(
 /// The nodes that a container gets besides its GPUs': for IMEX, and for MIG's division.
 fn nodes_by_word(driver: &Driver, request: &Request) -> Vec<Node> {
     let mig = [("mig/config", &request.mig_config), ("mig/monitor", &request.mig_monitor)];
-    let mig = mig.into_iter().filter(|(_, asked)| asked.is_some()).filter_map(|(file, _)| driver.capability_node(file));
+    let mig = mig
+        .into_iter()
+        .filter(|(_, requested)| requested.is_some())
+        .filter_map(|(file, _)| driver.capability_node(file));
     channels(driver, request).into_iter().chain(mig).collect()
 }
 
@@ -237,7 +240,7 @@ fn extras(driver: &Driver, request: &Request, options: &inject::Options, edits: 
     }
 }
 
-/// The driver's own numbers are known, whether or not the host has made the node already: the host need not be asked.
+/// Fills in the driver's device numbers, so that missing nodes on the host do not matter.
 fn in_full(edits: &mut ContainerEdits) {
     for node in &mut edits.device_nodes {
         node.kind.get_or_insert_with(|| "c".into());
@@ -268,7 +271,7 @@ fn options(config: &Config) -> inject::Options {
     options
 }
 
-/// Edits from the host's files. A GPU that no file describes is described on the spot, unless the files were chosen.
+/// Edits from the host's files. A GPU without a file is generated on the spot, unless mode `cdi` was configured.
 fn from_files(
     names: &[QualifiedName],
     mode: Mode,
@@ -295,7 +298,7 @@ fn from_files(
     if narrowed {
         return Err(ModeError::Whole { names: request.devices.join(", "), allowed: request.capabilities });
     }
-    hold(conditions_by_name(&whole_drivers, request, config), config, log)?;
+    check_terms(conditions_by_name(&whole_drivers, request, config), config, log)?;
     let limits = HookName::ApplyCudaMemoryLimits.word();
     let left_out = || config.runtime.jit_cdi_disable_hooks.iter().any(|word| *word == limits || word == "all");
     if request.memory.is_some() && !left_out() {
@@ -315,8 +318,8 @@ fn from_files(
     }
 }
 
-/// The image's conditions, for GPUs that a file describes. A device of which the driver knows nothing by that name, and
-/// `all`, are held to every GPU's.
+/// Checks the image's conditions for GPUs of a file. For `all`, and for a device that the driver does not know by that name, every GPU is
+/// checked.
 fn conditions_by_name(names: &[&QualifiedName], request: &Request, config: &Config) -> Result<(), ModeError> {
     if names.is_empty() || request.requirements.is_empty() {
         return Ok(());
@@ -327,13 +330,12 @@ fn conditions_by_name(names: &[&QualifiedName], request: &Request, config: &Conf
     conditions(request, &driver, &selection)
 }
 
-/// Whether nothing is kept back. Libraries for 32-bit programs are for those who ask.
+/// Whether these are all capabilities, apart from 32-bit libraries.
 fn is_whole(capabilities: Capabilities) -> bool {
     Capability::ALL.into_iter().all(|one| one == Capability::Compat32 || capabilities.has(one))
 }
 
-/// Whether a file that describes a device has the driver in it, of either vendor: `nvidia.com`,
-/// `k8s.device-plugin.nvidia.com`.
+/// Whether a device's file includes the driver. The vendor is `nvidia.com` or `k8s.device-plugin.nvidia.com`.
 fn brings_the_driver(name: &QualifiedName) -> bool {
     let vendor = name.kind().vendor();
     (vendor == "nvidia.com" || vendor.ends_with(".nvidia.com")) && !WITHOUT_DRIVER.contains(&name.kind().class())
@@ -343,8 +345,8 @@ fn is_gpu(name: &QualifiedName) -> bool {
     (name.kind().vendor(), name.kind().class()) == ("nvidia.com", "gpu")
 }
 
-/// The prestart hook, the nodes that it will want, and what it does not see to: links to display nodes, GPUDirect and
-/// the like, and CUDA's compatibility libraries where a hook is to find them.
+/// Adds the prestart hook, its nodes, and the parts that it does not handle: links to display nodes, GPUDirect and the like, and CUDA's
+/// compatibility libraries in mode `hook`.
 fn by_hook(
     spec: &Spec,
     words: &[String],

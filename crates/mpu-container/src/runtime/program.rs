@@ -1,7 +1,7 @@
-//! Where our other programs are, for hooks that a runtime is to start.
+//! Paths of our other programs, for hooks.
 //!
-//! All of them are this executable: a link beside it, or, where there is none, the executable itself, which goes by the
-//! first argument. Nothing is looked for on PATH: an engine's PATH may lead to another make of the same name.
+//! All of them are this executable: a link beside it, or the executable itself with the program's name as first argument. PATH is not
+//! searched: an engine's PATH may lead to another program of that name.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -11,7 +11,7 @@ const OWN: &str = "/proc/self/exe";
 /// Directories in which the package puts its links, when the executable lies elsewhere.
 const LINKS: &[&str] = &["/usr/bin", "/usr/local/bin"];
 
-pub(super) fn ours(name: &str) -> PathBuf {
+pub(super) fn own_program(name: &str) -> PathBuf {
     let own = crate::executable::path().unwrap_or_else(|_| OWN.into());
     let beside = own.parent().into_iter().chain(LINKS.iter().map(Path::new)).map(|dir| dir.join(name));
     let link = beside.into_iter().find(|link| is_ours(link));
@@ -26,5 +26,5 @@ pub(super) fn is_ours(path: &Path) -> bool {
 
 /// A program that the configuration names by an absolute path; ours if it names none.
 pub(super) fn configured(path: &str, name: &str) -> PathBuf {
-    Some(Path::new(path)).filter(|path| path.is_absolute()).map_or_else(|| ours(name), PathBuf::from)
+    Some(Path::new(path)).filter(|path| path.is_absolute()).map_or_else(|| own_program(name), PathBuf::from)
 }

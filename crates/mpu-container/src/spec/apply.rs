@@ -1,8 +1,8 @@
-//! What each edit does to the tree.
+//! Applies edits to a specification's tree.
 //!
-//! Source: CDI 1.1.0, "OCI edits", and the order in which its own library makes them. One thing is left out on
-//! purpose: that library's newest release adds `idmap` to mounts of containers with a user namespace; runtimes that are
-//! in use refuse it, and the driver's files need no mapping: all users may read them.
+//! Source: CDI 1.1.0, "OCI edits", and the order of its own library. One part is left out on purpose: that library's newest release adds
+//! `idmap` to mounts of containers with a user namespace. Present runtimes refuse it, and the driver's files need no mapping: all
+//! users may read them.
 
 use super::error::EditError;
 use crate::edits::{ContainerEdits, DeviceNode, Hook, Mount};
@@ -34,7 +34,7 @@ pub(super) fn apply(tree: &mut Value, edits: &ContainerEdits) -> Result<(), Edit
     if let Some(rdt) = &edits.intel_rdt {
         object(tree, &["linux"])?.insert("intelRdt".into(), rdt.clone());
     }
-    // Zero is the group that a container's process has anyway, or means "not said": CDI skips it.
+    // Zero means "not set", or the group that a container's process has anyway: CDI skips it.
     for gid in edits.additional_gids.iter().filter(|gid| **gid != 0) {
         let gids = list(tree, &["process", "user", "additionalGids"])?;
         if !gids.iter().any(|there| there.as_u64() == Some((*gid).into())) {
@@ -221,7 +221,7 @@ pub(super) struct Filled {
 /// Fills in what an edit leaves out. A device that names its type and numbers need not be on the host.
 pub(super) fn fill(node: &DeviceNode) -> Result<Filled, EditError> {
     let kind = node.kind.as_deref().filter(|kind| !kind.is_empty());
-    // A major number of zero is no device's: CDI's own programs write it for "not said".
+    // No device has major number 0: CDI's own programs write it for "not set".
     let numbers = node.major.filter(|major| *major != 0).map(|major| (major, node.minor.unwrap_or(0)));
     let path = node.host_path.as_deref().filter(|path| !path.is_empty()).unwrap_or(&node.path);
     let found = look(Path::new(path));

@@ -1,4 +1,4 @@
-//! Why a specification cannot be edited as asked.
+//! Errors of editing a specification.
 
 use std::io;
 use std::path::PathBuf;

@@ -1,10 +1,9 @@
-//! Fields of a specification that are written in another case, as `Process`.
+//! Normalizes the case of a specification's field names, such as `Process`.
 //!
-//! Go's decoder, by which runc and NVIDIA's wrapper read, takes a field's name in any case. A reader of the tree by the
-//! specification's own names would miss such a field, and a writer would put a second one beside it.
+//! Go's decoder in runc and NVIDIA's wrapper ignores the case. A reader by exact names would miss such a field, and a writer would add a
+//! second one.
 //!
-//! Source: Go's `encoding/json`, `Unmarshal`. Of a field that is there twice, objects are merged and the later of other
-//! values counts.
+//! Source: Go's `encoding/json`, `Unmarshal`. Of a duplicate field, objects are merged, and of other values the later one counts.
 
 use serde_json::Value;
 

@@ -5,9 +5,9 @@
 mod apply;
 mod error;
 mod fields;
+mod lossy;
 #[cfg(test)]
 mod tests;
-mod tolerant;
 
 use std::fs;
 use std::io::{self, Write};
@@ -30,15 +30,15 @@ pub const LIMIT: u64 = 16 << 20;
 #[derive(Debug)]
 pub struct Spec {
     path: PathBuf,
-    kept: Kept,
+    kept: Metadata,
     tree: Value,
-    /// Why the tree is not what the file holds: it can be asked questions, and never be stored.
+    /// Why the tree differs from the file. Then it can be read, but never stored.
     lossy: Option<serde_json::Error>,
 }
 
-/// What of the file survives that is not its text.
+/// Metadata of the file that is kept.
 #[derive(Debug)]
-struct Kept {
+struct Metadata {
     mode: u32,
     uid: u32,
     gid: u32,
@@ -65,8 +65,8 @@ pub fn edit(tree: &mut Value, edits: &ContainerEdits) -> Result<(), EditError> {
 }
 
 impl Spec {
-    /// Reads the specification of the bundle in a directory. Of one that we cannot hold as it is (letters that are no
-    /// UTF-8, too deep a nesting, more behind its end) it can only be asked what the container wants: it must reach the runtime untouched.
+    /// Reads the specification of the bundle in a directory. One that we cannot represent (invalid UTF-8, too deep nesting, text behind its
+    /// end) can be read for the container's request, but must reach the runtime unchanged.
     pub fn load(bundle: &Path) -> Result<Spec, SpecError> {
         let named = bundle.join("config.json");
         let read = |error| SpecError::Read(named.clone(), error);
@@ -80,7 +80,7 @@ impl Spec {
         })?;
         let (mut tree, lossy) = match serde_json::from_slice::<Value>(&text) {
             Ok(tree) => (tree, None),
-            Err(error) => match tolerant::read(&text) {
+            Err(error) => match lossy::read(&text) {
                 Some(tree) => (tree, Some(error)),
                 None => return Err(SpecError::NotJson(path, error)),
             },
@@ -89,7 +89,7 @@ impl Spec {
             return Err(SpecError::NotAnObject(path));
         }
         fields::rename(&mut tree);
-        let kept = Kept { mode: meta.permissions().mode() & 0o7777, uid: meta.uid(), gid: meta.gid() };
+        let kept = Metadata { mode: meta.permissions().mode() & 0o7777, uid: meta.uid(), gid: meta.gid() };
         Ok(Spec { path, kept, tree, lossy })
     }
 
@@ -117,9 +117,7 @@ impl Spec {
         hooks.is_some_and(|hooks| hooks.iter().any(|hook| is_called(hook, names)))
     }
 
-    /// Replaces the file, with the same mode and owner. A program that opens it sees the old text or the new one.
-    ///
-    /// Nothing is forced to the disk: a bundle lives no longer than the container does.
+    /// Replaces the file atomically, with the same mode and owner. Without fsync: a bundle lives no longer than its container.
     pub fn store(self) -> Result<(), SpecError> {
         if let Some(error) = self.lossy {
             return Err(SpecError::Lossy(self.path, error));

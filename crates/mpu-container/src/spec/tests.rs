@@ -1,4 +1,4 @@
-//! Specifications read, edited and put back; each refusal by its sentence.
+//! Reading, editing and storing specifications, and their errors.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
 
-use crate::made_up_library::library;
+use crate::fake_library::library;
 
 /// The release that a host has unless another is named.
 pub const RELEASE: &str = "580.159.04";

@@ -1,13 +1,13 @@
 //! The device cgroup, on whichever version this machine has, and user namespaces.
 
-use crate::stage::{MOUNTS, Stage};
+use crate::test_host::{MOUNTS, TestHost};
 use crate::{CONFIGURE, PRIVATE, container};
 
 /// The group in which devices can be closed; none where this machine has no such one that can be written.
-fn device_cgroup(stage: &Stage) -> Option<&'static str> {
+fn device_cgroup(host: &TestHost) -> Option<&'static str> {
     let group = "/sys/fs/cgroup/devices/mpu-cli-$$";
     let made = format!("test -e /sys/fs/cgroup/devices/devices.allow && mkdir {group} && rmdir {group}");
-    if !stage.script(&made).status.success() {
+    if !host.script(&made).status.success() {
         eprintln!("skipped: no devices cgroup of version 1 that can be written");
         return None;
     }
@@ -16,10 +16,10 @@ fn device_cgroup(stage: &Stage) -> Option<&'static str> {
 
 #[test]
 fn device_cgroup_is_opened_for_requested_gpu() {
-    let Some(stage) = Stage::new() else { return };
-    let Some(group) = device_cgroup(&stage) else { return };
+    let Some(host) = TestHost::new() else { return };
+    let Some(group) = device_cgroup(&host) else { return };
     let configure = CONFIGURE.replace("--no-cgroups", "");
-    let seen = stage.says(&format!(
+    let seen = host.output_of(&format!(
         r#"
         group={group}; mkdir $group
         echo a > $group/devices.deny; echo 'c 1:3 rwm' > $group/devices.allow
@@ -37,11 +37,11 @@ fn device_cgroup_is_opened_for_requested_gpu() {
 
 #[test]
 fn cgroup_failure_undoes_mounts() {
-    let Some(stage) = Stage::new() else { return };
-    let Some(group) = device_cgroup(&stage) else { return };
+    let Some(host) = TestHost::new() else { return };
+    let Some(group) = device_cgroup(&host) else { return };
     let configure = CONFIGURE.replace("--no-cgroups", "");
     // A cgroup may not allow what its parent forbids.
-    let seen = stage.says(&format!(
+    let seen = host.output_of(&format!(
         r#"
         group={group}; mkdir $group; echo a > $group/devices.deny; mkdir $group/child
         {}
@@ -57,13 +57,13 @@ fn cgroup_failure_undoes_mounts() {
 }
 
 #[test]
-fn container_with_its_own_users_is_configured_from_host() {
-    let Some(stage) = Stage::new() else { return };
+fn user_namespace_container_is_configured_from_host() {
+    let Some(host) = TestHost::new() else { return };
     let prefix = "unshare --user --map-root-user";
-    if !stage.script(&format!("{prefix} unshare --mount true")).status.success() {
+    if !host.script(&format!("{prefix} unshare --mount true")).status.success() {
         return eprintln!("skipped: no user namespaces");
     }
-    let seen = stage.says(&format!(
+    let seen = host.output_of(&format!(
         r#"{}
         trap 'kill -9 $pid' EXIT
         cli {CONFIGURE} --pid=$pid $PWD/ct
@@ -74,31 +74,31 @@ fn container_with_its_own_users_is_configured_from_host() {
 }
 
 #[test]
-fn without_root_cgroups_and_modules_are_left_alone_unasked() {
-    let Some(stage) = Stage::new() else { return };
+fn unprivileged_call_skips_cgroups_and_modules() {
+    let Some(host) = TestHost::new() else { return };
     let inside = "unshare --user --map-root-user --mount --pid --fork";
-    if !stage.script(&format!("{inside} mount -t proc proc ct/proc")).status.success() {
+    if !host.script(&format!("{inside} mount -t proc proc ct/proc")).status.success() {
         return eprintln!("skipped: no user namespaces that may mount proc");
     }
     let configure = CONFIGURE.replace("--no-cgroups", "");
     let script = format!(
         "set -eu\n{MOUNTS}\nmounts\n\"$CLI\" cli --root=$PWD/host --debug=$PWD/log --load-kmods {configure} $PWD/ct\nls ct/dev"
     );
-    stage.write("rootless", &script);
-    let seen = stage.says(&format!("{inside} sh rootless; cat log"));
+    host.write("rootless", &script);
+    let seen = host.output_of(&format!("{inside} sh rootless; cat log"));
     assert!(seen.contains("nvidia0\nnvidiactl\n"), "{seen}");
     assert!(seen.contains("kernel modules are left alone in a user namespace"), "{seen}");
 }
 
 #[test]
 fn without_mount_setattr_mounts_are_restricted() {
-    let Some(stage) = Stage::new() else { return };
+    let Some(host) = TestHost::new() else { return };
     // Before Linux 5.12 there is no mount_setattr.
     let old = "strace -f -o trace -e trace=mount_setattr -e inject=mount_setattr:error=ENOSYS";
-    if !stage.script(&format!("{old} true")).status.success() {
+    if !host.script(&format!("{old} true")).status.success() {
         return eprintln!("skipped: no strace that makes mount_setattr fail");
     }
-    let seen = stage.says(&format!(
+    let seen = host.output_of(&format!(
         "mounts; {old} \"$CLI\" cli --root=$PWD/host {CONFIGURE} $PWD/ct; grep -q ENOSYS trace
          findmnt -rno TARGET,OPTIONS | sed \"s,$PWD/ct,,\" | grep -e nvidia"
     ));

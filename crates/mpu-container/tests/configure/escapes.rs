@@ -1,23 +1,23 @@
-//! Roots that try to lead out: whatever they hold, the host's tree stays as it was, and nothing is mounted outside.
+//! Hostile roots: the host's tree stays unchanged, and nothing is mounted outside the root.
 
-use crate::stage::{Stage, libraries, tree};
+use crate::test_host::{TestHost, libraries, tree};
 use crate::{CONFIGURE, container};
 
 /// Runs `configure` on a root after this change to it, in a chroot-like place beside a folder that must not change.
-fn check(stage: &Stage, name: &str, hostile: &str) {
-    stage.root();
-    stage.write("outside/file", "the host's");
-    stage.write("outside/dev/null", "the host's");
-    let outside = stage.path("outside");
+fn check(host: &TestHost, name: &str, hostile: &str) {
+    host.root();
+    host.write("outside/file", "the host's");
+    host.write("outside/dev/null", "the host's");
+    let outside = host.path("outside");
     let before = tree(&outside);
-    let host = tree(&stage.path("host"));
+    let host_before = tree(&host.path("host"));
     let script = format!(
         "mounts; OUT=$PWD/outside; {}
          cli {CONFIGURE} $PWD/ct 2> error || true; head -1 error
          findmnt -rno TARGET | grep -v \"^$PWD/ct\" > after || true; echo done; cat after",
         hostile.replace("LIB", &libraries())
     );
-    let mounts = stage.says(&script);
+    let mounts = host.output_of(&script);
     // It came as far as the root, and was done with it or refused something in it.
     let refused = ["mount error: ", "ldcache error: "].map(|what| format!("nvidia-container-cli: {what}"));
     let outcome = mounts.starts_with("done\n") || refused.iter().any(|what| mounts.starts_with(what));
@@ -25,12 +25,12 @@ fn check(stage: &Stage, name: &str, hostile: &str) {
     let mounts = &mounts[mounts.find("done\n").unwrap()..];
     assert!(!mounts.contains("outside") && !mounts.contains("nvidia"), "{name}: {mounts}");
     assert_eq!(tree(&outside), before, "{name}");
-    assert_eq!(tree(&stage.path("host")), host, "{name}");
+    assert_eq!(tree(&host.path("host")), host_before, "{name}");
 }
 
 #[test]
 fn links_at_every_mount_point_stay_inside() {
-    let Some(stage) = Stage::new() else { return };
+    let Some(host) = TestHost::new() else { return };
     for (name, hostile) in [
         ("library", "ln -s $OUT/file ct/LIB/libcuda.so.580.159.04"),
         ("library's folder", "rmdir ct/LIB; ln -s $OUT ct/LIB"),
@@ -49,13 +49,13 @@ fn links_at_every_mount_point_stay_inside() {
         ("compat", "mkdir -p ct/usr/local/cuda; ln -s $OUT ct/usr/local/cuda/compat"),
         ("link", "ln -s $OUT/file ct/LIB/libcuda.so"),
     ] {
-        check(&stage, name, hostile);
+        check(&host, name, hostile);
     }
 }
 
 #[test]
 fn hosts_root_is_no_container() {
-    let Some(stage) = Stage::new() else { return };
+    let Some(host) = TestHost::new() else { return };
     let magic = "it leads through a process's own link in /proc";
     for (root, why) in [
         ("/usr/..", "container error: invalid rootfs directory"),
@@ -64,18 +64,18 @@ fn hosts_root_is_no_container() {
         ("/proc/self/cwd/ct", magic),
         ("$PWD/link", magic),
     ] {
-        let done = stage.script(&format!("ln -sf /proc/self/cwd link; cli {CONFIGURE} {root}"));
+        let done = host.script(&format!("ln -sf /proc/self/cwd link; cli {CONFIGURE} {root}"));
         assert!(!done.status.success());
         let error = String::from_utf8_lossy(&done.stderr);
         assert!(error.contains(why), "{root}: {error}");
     }
-    let done = stage.script(&format!("cli {CONFIGURE} /"));
+    let done = host.script(&format!("cli {CONFIGURE} /"));
     assert_eq!(done.status.code(), Some(2));
 }
 
 /// Configures a process that has a volume of the host's on a folder, mounted shared.
-fn with_shared_volume(stage: &Stage, folder: &str, options: &str) -> std::process::Output {
-    stage.script(&format!(
+fn with_shared_volume(host: &TestHost, folder: &str, options: &str) -> std::process::Output {
+    host.script(&format!(
         r#"
         mkdir vol
         mount --bind vol vol
@@ -99,15 +99,15 @@ fn with_shared_volume(stage: &Stage, folder: &str, options: &str) -> std::proces
 
 #[test]
 fn shared_volume_takes_no_mount_to_host() {
-    let Some(stage) = Stage::new() else { return };
-    let done = with_shared_volume(&stage, "etc/nvidia", "--graphics");
+    let Some(host) = TestHost::new() else { return };
+    let done = with_shared_volume(&host, "etc/nvidia", "--graphics");
     let error = String::from_utf8_lossy(&done.stderr);
     assert!(done.status.success(), "{error}");
     assert!(error.contains("note: /etc/nvidia/nvidia-application-profiles-rc.d is the host's own"), "{error}");
     assert_eq!(String::from_utf8_lossy(&done.stdout), "", "a mount, or something in the volume");
 
-    let Some(stage) = Stage::new() else { return };
-    let done = with_shared_volume(&stage, &libraries(), "");
+    let Some(host) = TestHost::new() else { return };
+    let done = with_shared_volume(&host, &libraries(), "");
     let error = String::from_utf8_lossy(&done.stderr);
     assert_eq!(done.status.code(), Some(1), "{error}");
     assert!(error.contains("lies on a volume that is mounted shared") && error.contains("fix: "), "{error}");

@@ -2,12 +2,12 @@
 //!
 //! Outside truth: the hook itself, `/usr/share/lxc/hooks/nvidia` of Debian's liblxc-common (or `MPU_LXC_HOOK`).
 
-use crate::stage::{MOUNTS, Stage};
+use crate::test_host::{MOUNTS, TestHost};
 use std::path::PathBuf;
 
 #[test]
 fn lxcs_hook_gives_unprivileged_container_its_gpu() {
-    let Some(stage) = Stage::new() else { return };
+    let Some(host) = TestHost::new() else { return };
     let hook = std::env::var_os("MPU_LXC_HOOK").map_or("/usr/share/lxc/hooks/nvidia".into(), PathBuf::from);
     if !hook.is_file() {
         return eprintln!("skipped: no LXC with its hook for NVIDIA GPUs (Debian: liblxc-common)");
@@ -17,10 +17,10 @@ fn lxcs_hook_gives_unprivileged_container_its_gpu() {
          trap 'kill -9 $users' EXIT
          while test $(readlink /proc/$users/ns/user) = $(readlink /proc/self/ns/user); do sleep 0.01; done
          echo 0 100000 65536 > /proc/$users/uid_map; echo 0 100000 65536 > /proc/$users/gid_map";
-    if !stage.script(users).status.success() {
+    if !host.script(users).status.success() {
         return eprintln!("skipped: no user namespaces");
     }
-    stage.write(
+    host.write(
         "inside",
         &format!(
             "set -eu\n{MOUNTS}\nmounts
@@ -32,7 +32,7 @@ fn lxcs_hook_gives_unprivileged_container_its_gpu() {
             hook.display()
         ),
     );
-    let seen = stage.says(&format!(
+    let seen = host.output_of(&format!(
         "mkdir bin; cp \"$CLI\" bin/nvidia-container-cli; chmod 755 bin/nvidia-container-cli; : > log; chmod 666 log
          chmod 666 host/dev/*; chown -R 100000:100000 ct
          {users}

@@ -1,22 +1,22 @@
-//! `nvidia-container-cli` on the real kernel: namespaces, mounts, device nodes and cgroups are real, the GPU is made up
-//! (`stage`). Needs root; says so where it is not.
+//! `nvidia-container-cli` on the real kernel: namespaces, mounts, device nodes and cgroups are real, the GPU is fake
+//! (`test_host`). Needs root; skipped with a note otherwise.
 
 mod cgroups;
 mod escapes;
 mod lxc;
 mod options;
 mod parts;
-mod stage;
+mod test_host;
 
-use stage::{MOUNTS, RELEASE, Stage, libraries, tree};
+use test_host::{MOUNTS, RELEASE, TestHost, libraries, tree};
 
 const CONFIGURE: &str = "configure --ldconfig=@/sbin/ldconfig --no-cgroups --compute --utility --device=0";
 
 #[test]
 fn list_prints_existing_parts() {
-    let Some(stage) = Stage::new() else { return };
+    let Some(host) = TestHost::new() else { return };
     let folder = libraries();
-    let all = stage.says("cli list");
+    let all = host.output_of("cli list");
     let expected = format!(
         "/dev/nvidiactl\n/dev/nvidia-uvm\n/dev/nvidia-uvm-tools\n/dev/nvidia0\n/dev/nvidia1\n/usr/bin/nvidia-smi\n\
          /{folder}/libcuda.so.{RELEASE}\n/{folder}/libnvidia-ml.so.{RELEASE}\n\
@@ -24,34 +24,36 @@ fn list_prints_existing_parts() {
     );
     assert_eq!(all, expected);
     assert_eq!(
-        stage.says("cli list -d 1 -b"),
+        host.output_of("cli list -d 1 -b"),
         "/dev/nvidiactl\n/dev/nvidia-uvm\n/dev/nvidia-uvm-tools\n/dev/nvidia1\n/usr/bin/nvidia-smi\n"
     );
-    let wrong = stage.script("cli list --device=7");
+    let wrong = host.script("cli list --device=7");
     let error = "nvidia-container-cli: device error: 7: unknown device\nnvidia-container-cli: fix: ";
     assert!(String::from_utf8_lossy(&wrong.stderr).starts_with(error));
     assert_eq!(wrong.status.code(), Some(1));
 }
 
 #[test]
-fn version_is_read_by_scripts_and_help_names_program() {
-    let Some(stage) = Stage::new() else { return };
-    assert!(stage.says("cli --version").starts_with("cli-version: "));
-    assert!(stage.says("cli configure --help").contains("Usage: nvidia-container-cli configure [OPTIONS] <ROOTFS>"));
-    assert_eq!(stage.script("cli list --no-such-option").status.code(), Some(2));
+fn version_and_help_have_expected_format() {
+    let Some(host) = TestHost::new() else { return };
+    assert!(host.output_of("cli --version").starts_with("cli-version: "));
+    assert!(
+        host.output_of("cli configure --help").contains("Usage: nvidia-container-cli configure [OPTIONS] <ROOTFS>")
+    );
+    assert_eq!(host.script("cli list --no-such-option").status.code(), Some(2));
 }
 
 #[test]
 fn info_names_driver_and_its_gpus() {
-    let Some(stage) = Stage::new() else { return };
-    let text = stage.says("cli info");
+    let Some(host) = TestHost::new() else { return };
+    let text = host.output_of("cli info");
     assert!(text.starts_with(&format!("NVRM version:   {RELEASE}\nCUDA version:   13.0\n")), "{text}");
     let gpu = "\n\nDevice Index:   1\nDevice Minor:   1\nModel:          NVIDIA H200\nBrand:          Nvidia\n";
     assert!(text.contains(gpu), "{text}");
     assert!(
         text.contains("GPU UUID:       GPU-1aaaaaaa-0000-0000-0000-000000000000\nBus Location:   00000000:1C:00.0\n")
     );
-    let csv = stage.says("cli info --csv");
+    let csv = host.output_of("cli info --csv");
     assert!(
         csv.contains("\n\nDevice Index,Device Minor,Model,Brand,GPU UUID,Bus Location,Architecture\n0,0,NVIDIA H200,")
     );
@@ -115,31 +117,31 @@ fn check_look(seen: &str) {
 }
 
 /// A stage on which `sh look` looks.
-fn stage() -> Option<Stage> {
-    let stage = Stage::new()?;
-    stage.write("look", &LOOK.replace("LIB", &format!("/{}", libraries())));
-    Some(stage)
+fn host() -> Option<TestHost> {
+    let host = TestHost::new()?;
+    host.write("look", &LOOK.replace("LIB", &format!("/{}", libraries())));
+    Some(host)
 }
 
 #[test]
 fn container_made_by_hand_gets_its_gpu() {
-    let Some(stage) = stage() else { return };
-    check_look(&stage.says(&format!("mounts; chroot ct test ! -e /dev/nvidia0; cli {CONFIGURE} $PWD/ct; sh look")));
+    let Some(host) = host() else { return };
+    check_look(&host.output_of(&format!("mounts; chroot ct test ! -e /dev/nvidia0; cli {CONFIGURE} $PWD/ct; sh look")));
 }
 
 #[test]
 fn second_configure_run_is_idempotent() {
-    let Some(stage) = stage() else { return };
+    let Some(host) = host() else { return };
     let run = format!("cli {CONFIGURE} $PWD/ct");
-    check_look(&stage.says(&format!("mounts; {run}; sh look > one; {run}; sh look > two; cmp one two; cat two")));
-    let more = stage.says(&format!("mounts; {run}; {run} --device=1; ls ct/dev ct/proc/driver/nvidia/gpus"));
+    check_look(&host.output_of(&format!("mounts; {run}; sh look > one; {run}; sh look > two; cmp one two; cat two")));
+    let more = host.output_of(&format!("mounts; {run}; {run} --device=1; ls ct/dev ct/proc/driver/nvidia/gpus"));
     assert!(more.contains("nvidia0\nnvidia1\n") && more.contains("0000:1b:00.0\n0000:1c:00.0\n"), "{more}");
 }
 
 #[test]
 fn process_is_entered_and_its_hosts_mounts_stay() {
-    let Some(stage) = stage() else { return };
-    let seen = stage.says(&format!(
+    let Some(host) = host() else { return };
+    let seen = host.output_of(&format!(
         r#"
         {}
         trap "kill -9 $pid" EXIT
@@ -157,10 +159,10 @@ fn process_is_entered_and_its_hosts_mounts_stay() {
 
 #[test]
 fn failed_configure_undoes_everything() {
-    let Some(stage) = Stage::new() else { return };
-    let before = tree(&stage.path("ct"));
+    let Some(host) = TestHost::new() else { return };
+    let before = tree(&host.path("ct"));
     // A directory where a library belongs: nothing can be mounted there.
-    let done = stage.script(&format!(
+    let done = host.script(&format!(
         "mounts; mkdir -p ct/{0}/libnvidia-ml.so.{RELEASE}; cli {CONFIGURE} $PWD/ct && exit 9
          rmdir ct/{0}/libnvidia-ml.so.{RELEASE}; findmnt -rno TARGET | grep -c $PWD/ct/; find ct/dev ct/proc/driver",
         libraries()
@@ -169,5 +171,5 @@ fn failed_configure_undoes_everything() {
     assert!(error.starts_with("nvidia-container-cli: mount error: "), "{error}");
     assert!(error.contains("libnvidia-ml.so"), "{error}");
     assert_eq!(String::from_utf8_lossy(&done.stdout), "3\nct/dev\nct/proc/driver\nct/proc/driver/nvidia\n", "{error}");
-    assert_eq!(tree(&stage.path("ct")), before);
+    assert_eq!(tree(&host.path("ct")), before);
 }

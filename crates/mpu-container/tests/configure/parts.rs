@@ -1,36 +1,36 @@
-//! What is asked for by single options: requirements, MIG, IMEX, graphics, the image's own CUDA libraries.
+//! Single options: requirements, MIG, IMEX, graphics, the image's own CUDA libraries.
 
 use crate::CONFIGURE;
-use crate::stage::{RELEASE, Stage, libraries};
+use crate::test_host::{RELEASE, TestHost, libraries};
 
 const CAPABILITIES: &str = "proc/driver/nvidia/capabilities";
 
-/// Divides the second GPU into one MIG device, as the driver tells of it.
-fn divide(stage: &Stage) {
+/// Divides the second GPU into one MIG device, in the driver's format.
+fn divide(host: &TestHost) {
     let access = |minor| format!("DeviceFileMinor: {minor}\nDeviceFileMode: 292\nDeviceFileModify: 0\n");
     let minors = [("mig/config", 1), ("mig/monitor", 2), ("gpu1/mig/gi2/access", 12), ("gpu1/mig/gi2/ci0/access", 13)];
     for (file, minor) in minors {
-        stage.write(&format!("host/{CAPABILITIES}/{file}"), &access(minor));
+        host.write(&format!("host/{CAPABILITIES}/{file}"), &access(minor));
     }
     let list =
         "config 1\nmonitor 2\ngpu0/gi0/access 3\ngpu1/gi2/access 12\ngpu1/gi2/ci0/access 13\ngpu1/gi3/access 21\n";
-    stage.write("host/proc/driver/nvidia-caps/mig-minors", list);
+    host.write("host/proc/driver/nvidia-caps/mig-minors", list);
     let make =
         "mkdir host/dev/nvidia-caps; for n in 1 2 12 13; do mknod host/dev/nvidia-caps/nvidia-cap$n c 234 $n; done";
-    stage.says(make);
+    host.output_of(make);
 }
 
 #[test]
 fn mig_device_brings_its_leave_and_no_other() {
-    let Some(stage) = Stage::new() else { return };
-    divide(&stage);
-    let listed = stage.says("cli list --device=1:0");
+    let Some(host) = TestHost::new() else { return };
+    divide(&host);
+    let listed = host.output_of("cli list --device=1:0");
     let expected = format!(
         "/dev/nvidia1\n/{CAPABILITIES}/gpu1/mig/gi2/access\n/{CAPABILITIES}/gpu1/mig/gi2/ci0/access\n\
          /dev/nvidia-caps/nvidia-cap12\n/dev/nvidia-caps/nvidia-cap13\n"
     );
     assert!(listed.ends_with(&expected), "{listed}");
-    let seen = stage.says(
+    let seen = host.output_of(
         "mounts; cli configure --utility --no-cgroups --device=1:0 $PWD/ct
          ls ct/dev/nvidia-caps; find ct/proc/driver/nvidia/capabilities -type f; ls ct/dev",
     );
@@ -40,16 +40,16 @@ fn mig_device_brings_its_leave_and_no_other() {
 
 #[test]
 fn mig_config_brings_all_capabilities() {
-    let Some(stage) = Stage::new() else { return };
-    divide(&stage);
-    let listed = stage.says("cli list --device=all --mig-config=all");
+    let Some(host) = TestHost::new() else { return };
+    divide(&host);
+    let listed = host.output_of("cli list --device=all --mig-config=all");
     let expected = format!(
         "/dev/nvidia0\n/dev/nvidia1\n/{CAPABILITIES}/mig/config\n/dev/nvidia-caps/nvidia-cap1\n\
          /{CAPABILITIES}/gpu1/mig\n/dev/nvidia-caps\n/dev/nvidia-caps/nvidia-cap12\n/dev/nvidia-caps/nvidia-cap13\n\
          /dev/nvidia-caps/nvidia-cap21\n"
     );
     assert!(listed.ends_with(&expected), "{listed}");
-    let seen = stage.says(
+    let seen = host.output_of(
         "mounts; cli configure --utility --no-cgroups --device=all --mig-config=all --mig-monitor=all $PWD/ct
          ls ct/dev/nvidia-caps; cat ct/proc/driver/nvidia/capabilities/mig/config
          cli configure --utility --no-cgroups --device=all --mig-config=all $PWD/ct",
@@ -62,53 +62,53 @@ fn mig_config_brings_all_capabilities() {
         ),
         ("--device=all --mig-monitor=0", "mig-monitor error: 0: only 'all' devices are currently supported"),
     ] {
-        let done = stage.script(&format!("cli configure --utility --no-cgroups {line} $PWD/ct"));
+        let done = host.script(&format!("cli configure --utility --no-cgroups {line} $PWD/ct"));
         assert_eq!(String::from_utf8_lossy(&done.stderr), format!("nvidia-container-cli: {why}\n"));
     }
 }
 
 #[test]
 fn imex_channels_are_made_and_brought() {
-    let Some(stage) = Stage::new() else { return };
-    let refused = stage.script("mounts; cli configure --utility --no-cgroups --imex-channel=0 $PWD/ct");
+    let Some(host) = TestHost::new() else { return };
+    let refused = host.script("mounts; cli configure --utility --no-cgroups --imex-channel=0 $PWD/ct");
     let error = String::from_utf8_lossy(&refused.stderr);
     assert!(error.starts_with("nvidia-container-cli: mount error: the driver has no IMEX channel 0\n"), "{error}");
-    stage.write("host/proc/devices", "Character devices:\n195 nvidia\n510 nvidia-uvm\n238 nvidia-caps-imex-channels\n");
+    host.write("host/proc/devices", "Character devices:\n195 nvidia\n510 nvidia-uvm\n238 nvidia-caps-imex-channels\n");
     let node = "ct/dev/nvidia-caps-imex-channels/channel7";
     let configure = "configure --utility --no-cgroups --imex-channel=7 $PWD/ct";
-    let missing = stage.script(&format!("mounts; cli {configure}"));
+    let missing = host.script(&format!("mounts; cli {configure}"));
     assert!(String::from_utf8_lossy(&missing.stderr).contains("channel7 is missing"));
-    // The modules are there, or modprobe fails and is not minded; no node is made unless asked.
+    // The modules are loaded, or modprobe's failure is ignored; no node is made without the option.
     for name in ["nvidia", "nvidia_uvm", "nvidia_modeset"] {
-        stage.write(&format!("host/sys/module/{name}/x"), "");
+        host.write(&format!("host/sys/module/{name}/x"), "");
     }
-    assert!(!stage.script(&format!("mounts; cli --load-kmods --no-create-imex-channels {configure}")).status.success());
-    assert_eq!(stage.says(&format!("mounts; cli --load-kmods {configure}; stat -c '%t:%T' {node}")), "ee:7\n");
+    assert!(!host.script(&format!("mounts; cli --load-kmods --no-create-imex-channels {configure}")).status.success());
+    assert_eq!(host.output_of(&format!("mounts; cli --load-kmods {configure}; stat -c '%t:%T' {node}")), "ee:7\n");
 }
 
 #[test]
 fn missing_nodes_are_made_when_asked() {
-    let Some(stage) = Stage::new() else { return };
+    let Some(host) = TestHost::new() else { return };
     for name in ["nvidia", "nvidia_uvm", "nvidia_modeset"] {
-        stage.write(&format!("host/sys/module/{name}/x"), "");
+        host.write(&format!("host/sys/module/{name}/x"), "");
     }
     let configure = "configure --utility --no-cgroups --device=all $PWD/ct";
     // Not nvidiactl: without it, a host's own nodes count, and this must never touch those.
     let gpus = "host/dev/nvidia0 host/dev/nvidia1";
-    let missing = stage.script(&format!("mounts; rm {gpus}; cli {configure}"));
+    let missing = host.script(&format!("mounts; rm {gpus}; cli {configure}"));
     let error = String::from_utf8_lossy(&missing.stderr);
     assert!(error.contains("dev/nvidia0 is missing\nnvidia-container-cli: fix: create it: --load-kmods"), "{error}");
-    let other = stage.script(&format!("mounts; for gpu in {gpus}; do mknod $gpu p; done; cli {configure}"));
+    let other = host.script(&format!("mounts; for gpu in {gpus}; do mknod $gpu p; done; cli {configure}"));
     let error = String::from_utf8_lossy(&other.stderr);
     assert!(error.contains("dev/nvidia0 is no character device"), "{error}");
     let made = format!("mounts; rm {gpus}; cli --load-kmods {configure}; stat -c '%a %t:%T' ct/dev/nvidia1");
-    assert_eq!(stage.says(&made), "666 c3:1\n");
+    assert_eq!(host.output_of(&made), "666 c3:1\n");
 }
 
 #[test]
 fn graphics_shows_egl_gpus_asked_for() {
-    let Some(stage) = Stage::new() else { return };
-    let seen = stage.says(
+    let Some(host) = TestHost::new() else { return };
+    let seen = host.output_of(
         "mounts; cli configure --graphics --no-cgroups --device=1 $PWD/ct
          cat ct/etc/nvidia/nvidia-application-profiles-rc.d/*",
     );
@@ -117,11 +117,11 @@ fn graphics_shows_egl_gpus_asked_for() {
 
 #[test]
 fn images_newer_cuda_comes_into_use_as_asked() {
-    let Some(stage) = Stage::new() else { return };
+    let Some(host) = TestHost::new() else { return };
     let newer = "libcuda.so.590.44.01";
     // What the loader takes: the first in its cache, and where that leads.
     let taken = |mode: &str| {
-        stage.root();
+        host.root();
         let folder = libraries();
         let script = format!(
             "mkdir -p ct/usr/local/cuda-13/compat; ln -s cuda-13 ct/usr/local/cuda
@@ -130,30 +130,31 @@ fn images_newer_cuda_comes_into_use_as_asked() {
              first=$(/sbin/ldconfig -r ct -p | grep 'libcuda.so.1 ' | head -1 | sed 's/.*=> //')
              chroot ct readlink -f $first"
         );
-        stage.says(&script)
+        host.output_of(&script)
     };
-    let ours = |name: &str| format!("/{}/{name}\n", libraries());
-    assert_eq!(taken(""), ours(newer));
-    assert_eq!(taken("--cuda-compat-mode=mount"), ours(newer));
+    let path_line = |name: &str| format!("/{}/{name}\n", libraries());
+    assert_eq!(taken(""), path_line(newer));
+    assert_eq!(taken("--cuda-compat-mode=mount"), path_line(newer));
     assert_eq!(taken("--cuda-compat-mode=ldconfig"), format!("/usr/local/cuda-13/compat/{newer}\n"));
-    assert_eq!(taken("--cuda-compat-mode=disabled"), ours(&format!("libcuda.so.{RELEASE}")));
-    assert_eq!(taken("--no-cntlibs"), ours(&format!("libcuda.so.{RELEASE}")));
+    assert_eq!(taken("--cuda-compat-mode=disabled"), path_line(&format!("libcuda.so.{RELEASE}")));
+    assert_eq!(taken("--no-cntlibs"), path_line(&format!("libcuda.so.{RELEASE}")));
 }
 
 #[test]
 fn unmet_requirement_is_refused_before_mounting() {
-    let Some(stage) = Stage::new() else { return };
-    let done = stage.script(&format!("mounts; cli {CONFIGURE} --require='driver>=999' $PWD/ct; ls ct/dev >&2"));
+    let Some(host) = TestHost::new() else { return };
+    let done = host.script(&format!("mounts; cli {CONFIGURE} --require='driver>=999' $PWD/ct; ls ct/dev >&2"));
     let error = String::from_utf8_lossy(&done.stderr);
     let expected =
         "nvidia-container-cli: requirement error: unsatisfied condition: driver>=999\nnvidia-container-cli: fix: ";
     assert!(error.starts_with(expected) && error.contains("this host has cuda=13.0, driver=580.159.04"), "{error}");
-    stage.says(&format!("mounts; cli {CONFIGURE} --require='driver>=999 driver>=580,driver<581' $PWD/ct"));
+    host.output_of(&format!("mounts; cli {CONFIGURE} --require='driver>=999 driver>=580,driver<581' $PWD/ct"));
 }
 
 #[test]
 fn without_device_binds_there_are_no_nodes() {
-    let Some(stage) = Stage::new() else { return };
-    let seen = stage.says(&format!("mounts; cli {CONFIGURE} --no-devbind $PWD/ct; ls ct/dev; ls ct/{}", libraries()));
+    let Some(host) = TestHost::new() else { return };
+    let seen =
+        host.output_of(&format!("mounts; cli {CONFIGURE} --no-devbind $PWD/ct; ls ct/dev; ls ct/{}", libraries()));
     assert!(!seen.contains("nvidiactl") && seen.contains(&format!("libcuda.so.{RELEASE}\n")), "{seen}");
 }

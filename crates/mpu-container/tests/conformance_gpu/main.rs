@@ -1,7 +1,7 @@
-//! What the wrapper does to a container that asks for a GPU where one call's specification does not show it (`parity/gpu.toml` has the
-//! rest): with a driver made up in a folder, and with real runtimes where a container must run.
+//! The wrapper with containers that request a GPU, on a fake driver in a folder, and with real runtimes where a container must run.
+//! Cases that one call's specification can show are in `parity/gpu.toml`.
 //!
-//! Where only the specification matters, the runtime behind the wrapper is `true`: it does nothing, whatever it is asked.
+//! If only the specification matters, the runtime behind the wrapper is `true`.
 
 use std::fs;
 use std::process::{Command, Stdio};
@@ -10,18 +10,18 @@ use serde_json::json;
 
 #[path = "../common/bundle.rs"]
 mod bundle;
+mod fake_host;
+#[path = "../../src/driver/fake_library.rs"]
+mod fake_library;
 #[path = "../common/host.rs"]
 mod host;
 #[path = "../common/life.rs"]
 mod life;
-mod made_up;
-#[path = "../../src/driver/made_up_library.rs"]
-mod made_up_library;
 mod memory;
 mod refresh;
 use bundle::{base, found, make_root};
+use fake_host::{Host, paths};
 use life::live;
-use made_up::{Host, paths};
 
 #[test]
 fn legacy_mode_twice_adds_one_hook() {

@@ -1,5 +1,5 @@
-//! Limits of GPU memory: who gets the hook, and that no container starts whose limit would not hold. No driver here can
-//! hold one; `driver::memory` has the tests of what is written where one can.
+//! Limits of GPU memory: containers get the hook, and none starts with a limit that would not be enforced. No driver here can
+//! enforce one; `driver::memory` tests the written values.
 
 use std::fs;
 use std::io::Write;
@@ -8,7 +8,7 @@ use std::process::{Child, Command, Output, Stdio};
 
 use serde_json::{Value, json};
 
-use crate::made_up::Host;
+use crate::fake_host::Host;
 
 const LIMIT: [&str; 2] = ["NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_GPU_MEMORY_LIMIT=4096"];
 const UUIDS: [&str; 2] = ["GPU-00000000-1111-2222-3333-444444444444", "GPU-00000001-1111-2222-3333-444444444444"];
@@ -59,9 +59,9 @@ fn call(host: &Host, name: &str, arguments: &[&str]) -> Output {
 }
 
 fn refusal(output: &Output) -> String {
-    let said = String::from_utf8(output.stderr.clone()).unwrap();
-    assert_eq!(output.status.code(), Some(1), "{said}");
-    said
+    let message = String::from_utf8(output.stderr.clone()).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{message}");
+    message
 }
 
 #[test]
@@ -69,7 +69,7 @@ fn memory_limit_hook_names_requested_gpus() {
     let host = Host::new();
     host.ask(&LIMIT[..1]);
     assert!(host.create().status.success());
-    assert_eq!(hooks(&host.spec()), [json!(null); 0], "no limit is asked for");
+    assert_eq!(hooks(&host.spec()), [json!(null); 0], "no limit is requested");
     host.ask(&LIMIT);
     assert!(host.create().status.success());
     let found = hooks(&host.spec());
@@ -125,13 +125,13 @@ fn hook_refuses_unenforceable_limit() {
         call(&host, "nvidia-cdi-hook", &all)
     };
     host.ask(&[]);
-    assert!(hook(&["--gpu-id", UUIDS[0]]).status.success(), "no limit is asked for");
+    assert!(hook(&["--gpu-id", UUIDS[0]]).status.success(), "no limit is requested");
     host.ask(&LIMIT);
-    let said = refusal(&hook(&["--gpu-id", UUIDS[0]]));
+    let message = refusal(&hook(&["--gpu-id", UUIDS[0]]));
     // The reason depends on this machine: its cgroups are old, or ours, or the made-up driver does not answer.
     assert!(
-        said.starts_with("nvidia-cdi-hook: apply-cuda-memory-limits: the container asks for a limit of GPU memory"),
-        "{said}"
+        message.starts_with("nvidia-cdi-hook: apply-cuda-memory-limits: the container asks for a limit of GPU memory"),
+        "{message}"
     );
     assert!(refusal(&hook(&["--gpu-id", "GPU-other"])).contains("GPU-other: unknown device"));
     assert!(refusal(&hook(&["--gpu-id", " "])).contains("--gpu-id"));
@@ -152,12 +152,12 @@ fn prestart_hook_refuses_it_too() {
     let host = Host::new();
     host.configure("true", "legacy", "");
     host.ask(&LIMIT);
-    let said = refusal(&call(&host, "nvidia-container-runtime-hook", &["prestart"]));
-    assert!(said.contains("the container asks for a limit of GPU memory") && said.contains("fix: "), "{said}");
+    let message = refusal(&call(&host, "nvidia-container-runtime-hook", &["prestart"]));
+    assert!(message.contains("the container asks for a limit of GPU memory") && message.contains("fix: "), "{message}");
 }
 
 #[test]
-fn cdi_file_of_ours_has_hook_for_each_gpu() {
+fn own_cdi_file_has_hook_for_each_gpu() {
     let host = Host::new();
     symlink(env!("CARGO_BIN_EXE_mpu-container"), host.at("nvidia-ctk")).unwrap();
     let generate = |more: &[&str]| {

@@ -1,10 +1,10 @@
-//! The program that keeps the host's CDI file true, through the executable.
+//! The program `refresh`, through the executable.
 
 use std::fs;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::made_up::Host;
+use crate::fake_host::Host;
 
 /// Ended when the test is.
 struct Watching(Child);

@@ -1,4 +1,4 @@
-// A program in a container that calls ioctl, and tells how each call ended.
+// A program in a container that calls ioctl and prints each result.
 //
 //   caller call HEX...     each request on a descriptor that is not open: who refuses it shows by the error's number
 //   caller call32 HEX...   the same as a 32-bit program does it (x86 only)

@@ -1,6 +1,4 @@
-//! A place in which containers are made by the wrapper, as engines make them.
-//!
-//! Knows nothing of what is claimed.
+//! Makes containers with the wrapper, as engines do.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -19,10 +17,10 @@ pub struct Host {
     pub runtime: &'static str,
 }
 
-/// How a container's life went.
+/// Result of a container's run.
 pub struct Ran {
     /// What its program, the wrapper and the runtime wrote.
-    pub said: String,
+    pub output: String,
     /// Whether it was created and started, and the script succeeded.
     pub ok: bool,
     /// Its specification as the runtime had it.
@@ -31,11 +29,11 @@ pub struct Ran {
 }
 
 impl Ran {
-    /// That the container lived and said exactly this, and the wrapper's log has these words.
-    pub fn said(&self, lines: &[String], log: &str) {
-        assert!(self.ok, "{}", self.said);
-        let said: Vec<&str> = self.said.lines().filter(|line| !line.contains("level=")).collect();
-        assert_eq!(said, lines, "{}", self.said);
+    /// Checks that the container ran with exactly this output, and that the wrapper's log has these words.
+    pub fn check(&self, lines: &[String], log: &str) {
+        assert!(self.ok, "{}", self.output);
+        let output: Vec<&str> = self.output.lines().filter(|line| !line.contains("level=")).collect();
+        assert_eq!(output, lines, "{}", self.output);
         assert!(self.log.contains(log), "{log}: {}", self.log);
     }
 }
@@ -106,7 +104,7 @@ impl Host {
         let _ = fs::remove_file(self.at("debug.log"));
         let output = live(self.dir.path(), &self.name(), script);
         Ran {
-            said: String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned(),
+            output: String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned(),
             ok: output.status.success(),
             spec: serde_json::from_slice(&fs::read(self.at("bundle/config.json")).unwrap()).unwrap(),
             log: fs::read_to_string(self.at("debug.log")).unwrap_or_default(),

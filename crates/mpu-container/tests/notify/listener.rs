@@ -1,6 +1,6 @@
-//! An engine as far as a container's runtime and its programs can tell: a socket that takes descriptors, and answers.
+//! A fake notify engine: a socket that receives listeners and answers their calls.
 //!
-//! RM controls get an answer that no driver gives, so that a program sees who answered; wrapped requests are passed on.
+//! RM controls get an error that no driver returns, so that a program can recognize the engine's answer; wrapped requests continue.
 //!
 //! Outside truth: OCI runtime specification 1.2, `config-linux.md`: "The container process state".
 
@@ -31,7 +31,7 @@ pub fn build_caller(at: &Path) {
 }
 
 #[derive(Default)]
-struct Seen {
+struct Record {
     containers: Vec<Value>,
     calls: Vec<(String, u64)>,
     /// Connections that brought nothing.
@@ -41,7 +41,7 @@ struct Seen {
 /// A socket with an engine behind it, for as long as the value lives.
 pub struct Engine {
     path: PathBuf,
-    seen: Arc<Mutex<Seen>>,
+    seen: Arc<Mutex<Record>>,
 }
 
 impl Engine {
@@ -49,7 +49,7 @@ impl Engine {
         let _ = fs::remove_file(path);
         fs::create_dir_all(path.parent().expect("a folder")).expect("made");
         let socket = UnixListener::bind(path).expect("a socket");
-        let seen = Arc::new(Mutex::new(Seen::default()));
+        let seen = Arc::new(Mutex::new(Record::default()));
         let all = seen.clone();
         std::thread::spawn(move || {
             for stream in socket.incoming() {
@@ -90,7 +90,7 @@ impl Drop for Engine {
     }
 }
 
-fn serve(stream: &UnixStream, seen: &Mutex<Seen>) {
+fn serve(stream: &UnixStream, seen: &Mutex<Record>) {
     let Some((state, listener)) = receive(stream) else {
         seen.lock().expect("no panic").probes += 1;
         return;
@@ -118,18 +118,19 @@ fn receive(stream: &UnixStream) -> Option<(Value, OwnedFd)> {
         let mut bytes = [0; 4096];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
-        let got = recvmsg(stream, &mut [IoSliceMut::new(&mut bytes)], &mut control, RecvFlags::CMSG_CLOEXEC).ok()?;
+        let received =
+            recvmsg(stream, &mut [IoSliceMut::new(&mut bytes)], &mut control, RecvFlags::CMSG_CLOEXEC).ok()?;
         for message in control.drain() {
             let RecvAncillaryMessage::ScmRights(all) = message else { continue };
             for one in all {
                 assert!(found.replace(one).is_none(), "one descriptor");
             }
         }
-        text.extend_from_slice(&bytes[..got.bytes]);
+        text.extend_from_slice(&bytes[..received.bytes]);
         if let (Ok(state), Some(_)) = (serde_json::from_slice(&text), &found) {
             return Some((state, found?));
         }
-        if got.bytes == 0 {
+        if received.bytes == 0 {
             assert!(text.is_empty() && found.is_none(), "half a message: {}", String::from_utf8_lossy(&text));
             return None;
         }

@@ -1,8 +1,8 @@
-//! Containers with a GPU, made by the wrapper with real runc and real crun, tell an engine of the calls that it wants to hear of,
-//! and of no other: with no profile, with a profile as engines have, with several that rule an engine out.
+//! Containers with a GPU, made by the wrapper with runc and crun, send the engine's requests to an engine and no others: without a profile,
+//! with a profile like those of engines, and with several that exclude an engine.
 //!
-//! The GPU is a CDI file that gives /dev/null the driver's name: who answers a call is seen by the error, before any file is looked at. The
-//! engine is a socket in this test (`listener.rs`). Needs root, runc or crun, busybox and cc; says which is missing and checks nothing then.
+//! The GPU is a CDI file that gives /dev/null the driver's name. The error of a call shows whether the engine has answered it. The engine is a
+//! socket in this test (`listener.rs`). Needs root, runc or crun, busybox and cc; skipped with a note otherwise.
 
 #[path = "../common/bundle.rs"]
 mod bundle;
@@ -26,13 +26,13 @@ use serde_json::{Value, json};
 /// RM control in its usual form, as another type and direction, what fetches an event, and the wrapped form.
 const TOLD: [u64; 4] = [0xc020_462a, 0x0020_ff2a, 0xc010_4652, 0xc010_46d3];
 
-/// What `caller call` says of these requests: the engine answers its own, all others end at the file.
-fn told() -> Vec<String> {
+/// Output of `caller call` for these requests: the engine answers its own, all others reach the file.
+fn intercepted() -> Vec<String> {
     let of = |request: &u64| if request & 0xff == 0x2a { ANSWER } else { libc::EBADF };
     TOLD.iter().map(|request| format!("{request:x} {}", of(request))).collect()
 }
 
-fn untold() -> Vec<String> {
+fn not_intercepted() -> Vec<String> {
     TOLD.iter().map(|request| format!("{request:x} {}", libc::EBADF)).collect()
 }
 
@@ -45,7 +45,7 @@ fn words(all: &[String]) -> Vec<&str> {
 }
 
 #[test]
-fn engine_is_told_of_its_requests_under_every_profile() {
+fn engine_receives_requests_under_every_profile() {
     Host::each(|host| {
         for (name, profile) in profiles() {
             for no_new_privileges in [true, false] {
@@ -55,7 +55,7 @@ fn engine_is_told_of_its_requests_under_every_profile() {
                 spec["linux"]["seccomp"] = profile.clone();
                 spec["process"]["noNewPrivileges"] = json!(no_new_privileges);
                 let ran = host.live(&spec, "");
-                ran.said(&told(), "the notify engine is told of the container's calls");
+                ran.check(&intercepted(), "the notify engine receives the container's calls");
                 assert_eq!(engine.calls(), TOLD.map(|request| (host.name(), request)), "{} {name}", host.runtime);
                 assert_eq!(ran.spec["x-unknown"], spec["x-unknown"]);
                 let states = engine.containers();
@@ -77,19 +77,22 @@ fn other_ioctls_are_unchanged() {
             spec["linux"]["seccomp"] = profile.clone();
             let with = host.live(&spec, "");
             assert!(
-                with.ok && with.said.contains("FIONREAD 0 4\nTIOCGWINSZ -1 Inappropriate ioctl"),
+                with.ok && with.output.contains("FIONREAD 0 4\nTIOCGWINSZ -1 Inappropriate ioctl"),
                 "{name}: {}",
-                with.said
+                with.output
             );
-            assert_eq!(with.said.contains("keyctl refused"), name != "none", "{}", with.said);
+            assert_eq!(with.output.contains("keyctl refused"), name != "none", "{}", with.output);
             spec["process"]["env"].as_array_mut().unwrap().push(json!("MPU_NOTIFY=off"));
-            assert_eq!(host.live(&spec, "").said, with.said, "{} {name}", host.runtime);
+            assert_eq!(host.live(&spec, "").output, with.output, "{} {name}", host.runtime);
             assert_eq!(engine.calls(), []);
             // All 2²² numbers and sizes, as libseccomp has put them into a program: one of them is answered, two passed on.
             spec = host.spec(&["sweep"]);
             spec["linux"]["seccomp"] = profile;
             let swept = host.live(&spec, "");
-            swept.said(&[format!("{}: {}", libc::EBADF, (1 << 22) - 1), format!("{ANSWER}: 1")], "is told");
+            swept.check(
+                &[format!("{}: {}", libc::EBADF, (1 << 22) - 1), format!("{ANSWER}: 1")],
+                "receives the container's calls",
+            );
             let calls: Vec<u64> = engine.calls().iter().map(|(_, request)| request & 0x3fff_00ff).collect();
             assert_eq!(calls, [0x0010_0052, 0x0010_00d3, 0x0020_002a], "{} {name}", host.runtime);
         }
@@ -118,7 +121,7 @@ fn user_namespace_calls_reach_engine() {
             let mapping = json!([{"containerID": 0, "hostID": 100_000, "size": 65536}]);
             spec["linux"]["uidMappings"] = mapping.clone();
             spec["linux"]["gidMappings"] = mapping;
-            host.live(&spec, "").said(&told(), "is told");
+            host.live(&spec, "").check(&intercepted(), "receives the container's calls");
             assert_eq!(engine.calls().len(), TOLD.len(), "{} {name}", host.runtime);
         }
     });
@@ -133,10 +136,13 @@ fn a_32_bit_program_is_no_way_round() {
             let mut spec = host.spec(&["call32", "c020462a", "5413"]);
             spec["linux"]["seccomp"] = profile;
             let ran = host.live(&spec, "");
-            if ran.said.is_empty() {
+            if ran.output.is_empty() {
                 return println!("skipped: this kernel runs no 32-bit programs");
             }
-            ran.said(&[format!("c020462a {ANSWER}"), format!("5413 {}", libc::EBADF)], "is told");
+            ran.check(
+                &[format!("c020462a {ANSWER}"), format!("5413 {}", libc::EBADF)],
+                "receives the container's calls",
+            );
             assert_eq!(engine.calls(), [(host.name(), 0xc020_462a)], "{} {name}", host.runtime);
         }
     });
@@ -167,28 +173,28 @@ fn excluded_container_starts_with_logged_reason() {
         ] {
             let engine = host.engine();
             let ran = host.live(&spec, "");
-            ran.said(&untold(), &format!("the container starts without the notify engine: {why}"));
+            ran.check(&not_intercepted(), &format!("the container starts without the notify engine: {why}"));
             assert_eq!(ran.spec["linux"]["seccomp"], spec["linux"]["seccomp"], "{why}");
             assert!(engine.containers().is_empty() && engine.calls().is_empty());
         }
         // No engine listens: neither before there was one, nor after.
         for _ in 0..2 {
             let ran = host.live(&plain(usual_profile()), "");
-            ran.said(
-                &untold(),
+            ran.check(
+                &not_intercepted(),
                 "level=debug msg=\"the container starts without the notify engine: no engine listens at ",
             );
             assert_eq!(ran.spec["linux"]["seccomp"], usual_profile());
             drop(host.engine());
         }
         // Another program's listener keeps its own requests.
-        let theirs = Engine::at(&host.at("theirs.sock"));
-        let ours = host.engine();
+        let other_engine = Engine::at(&host.at("theirs.sock"));
+        let own_engine = host.engine();
         let mut profile = json!({"defaultAction": "SCMP_ACT_ALLOW", "listenerPath": host.at("theirs.sock")});
         profile["syscalls"] = json!([{"names": ["ioctl"], "action": "SCMP_ACT_NOTIFY"}]);
         let ran = host.live(&plain(profile), "");
-        ran.said(&told(), "its seccomp profile has a listener of its own");
-        assert_eq!((theirs.calls().len(), ours.calls().len()), (TOLD.len(), 0));
+        ran.check(&intercepted(), "its seccomp profile has a listener of its own");
+        assert_eq!((other_engine.calls().len(), own_engine.calls().len()), (TOLD.len(), 0));
     });
 }
 
@@ -208,13 +214,13 @@ fn administrators_policy_counts() {
             spec["process"]["env"].as_array_mut().unwrap().push(json!(variable));
             let ran = host.live(&spec, "");
             let error = if listens { ANSWER } else { libc::EBADF };
-            ran.said(&[format!("c020462a {error}")], "the notify engine");
+            ran.check(&[format!("c020462a {error}")], "the notify engine");
             assert_eq!(engine.calls().len(), usize::from(listens), "{policy} {variable}");
         }
         host.configure(&low, "notify = \"sometimes\"");
         let ran = host.live(&host.spec(&["usual"]), "");
-        let says = "config.toml, line 9: mpu.notify: \"sometimes\" is none of on, opt-in, off, always";
-        assert!(!ran.ok && ran.said.contains(says), "{}", ran.said);
+        let message = "config.toml, line 9: mpu.notify: \"sometimes\" is none of on, opt-in, off, always";
+        assert!(!ran.ok && ran.output.contains(message), "{}", ran.output);
     });
 }
 
@@ -228,8 +234,8 @@ fn executed_programs_reach_engine() {
             spec["linux"]["seccomp"] = usual_profile();
             spec["process"]["noNewPrivileges"] = json!(no_new_privileges);
             let ran = host.live(&spec, "r exec $C caller call c020462a; r exec $C caller call 5413; r kill $C KILL");
-            assert!(ran.ok, "{}", ran.said);
-            assert!(ran.said.contains(&format!("c020462a {ANSWER}\n5413 {}\n", libc::EBADF)), "{}", ran.said);
+            assert!(ran.ok, "{}", ran.output);
+            assert!(ran.output.contains(&format!("c020462a {ANSWER}\n5413 {}\n", libc::EBADF)), "{}", ran.output);
             assert_eq!(engine.calls(), [(host.name(), 0xc020_462a)]);
             let states = engine.containers();
             assert_eq!(states.len(), 3, "{states:?}");
@@ -241,7 +247,7 @@ fn executed_programs_reach_engine() {
     });
 }
 
-/// What a running container needs the socket for; docs/container/notify.md tells it.
+/// A running container needs the socket for these; described in docs/container/notify.md.
 #[test]
 fn missing_socket_blocks_exec_only() {
     Host::each(|host| {
@@ -251,21 +257,21 @@ fn missing_socket_blocks_exec_only() {
             host.at("run/listener.sock")
         );
         let ran = host.live(&host.spec(&["hold"]), &gone);
-        assert!(ran.ok && !ran.said.contains("executed"), "{}", ran.said);
+        assert!(ran.ok && !ran.output.contains("executed"), "{}", ran.output);
         assert!(
-            ran.said.contains("No such file or directory") || ran.said.contains("no such file or directory"),
+            ran.output.contains("No such file or directory") || ran.output.contains("no such file or directory"),
             "{}",
-            ran.said
+            ran.output
         );
         assert_eq!(engine.containers().len(), 1);
         // An engine on the way out still takes who comes in later, and no container that is made now.
         let engine = host.engine();
         let script = "touch ../run/retired; r exec $C caller call c020462a; r kill $C KILL";
         let ran = host.live(&host.spec(&["hold"]), script);
-        assert!(ran.said.contains(&format!("c020462a {ANSWER}")), "{}", ran.said);
+        assert!(ran.output.contains(&format!("c020462a {ANSWER}")), "{}", ran.output);
         assert_eq!(engine.containers().len(), 2);
         host.live(&host.spec(&["call", "c020462a"]), "")
-            .said(&[format!("c020462a {}", libc::EBADF)], "takes no new container");
+            .check(&[format!("c020462a {}", libc::EBADF)], "takes no new container");
         assert_eq!(engine.containers().len(), 2);
     });
 }

@@ -1,4 +1,4 @@
-//! What a case says.
+//! The format of a case.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ pub struct Case {
     pub run: String,
     /// Its arguments. `run` alone has the program and its arguments.
     pub args: Vec<String>,
-    /// Its standard input; for hooks the container's state if it is not said.
+    /// Its standard input; the default for hooks is the container's state.
     pub input: Option<String>,
     /// Its environment, besides PATH and the configuration's place.
     #[serde(default)]
@@ -53,8 +53,7 @@ pub struct Case {
     /// What standard output has in it. Here and in `says`, `whole: TEXT` is all of it.
     #[serde(default, deserialize_with = "texts")]
     pub prints: Vec<String>,
-    /// What is so in the container's specification, or in the CDI file that is printed (`facts.rs`): a fact, or the words that it begins
-    /// with. `*` is anything.
+    /// Facts of the container's specification, or of a printed CDI file (`facts.rs`), or their first words. `*` is anything.
     #[serde(default, deserialize_with = "texts")]
     pub has: Vec<String>,
     /// What is in files afterwards: their parts; `gone` if there is none, `-> TARGET` for a link.

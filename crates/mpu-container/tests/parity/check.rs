@@ -1,9 +1,9 @@
-//! Whether what a case states is so.
+//! Checks the statements of a case.
 
 use crate::case::Case;
-use crate::play::Outcome;
+use crate::run::Outcome;
 
-/// What is not so; nothing if all is. What holds for every call is looked at as well.
+/// The failed statements, and failed checks that apply to every call.
 pub fn differences(case: &Case, outcome: &Outcome) -> Vec<String> {
     let mut wrong = always(case, outcome);
     let (out, err) = (&outcome.out, &outcome.err);
@@ -57,7 +57,7 @@ fn parse(part: &str) -> (bool, &str) {
     part.strip_prefix("not: ").map_or((true, part), |part| (false, part))
 }
 
-/// What holds whatever a case states: nothing panics, nothing is left half done, no foreign byte reaches a terminal.
+/// Checks for every case: no panic, no half-done work, no control character on a terminal.
 fn always(case: &Case, outcome: &Outcome) -> Vec<String> {
     let mut wrong = Vec::new();
     let err = &outcome.err;

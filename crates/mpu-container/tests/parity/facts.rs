@@ -1,4 +1,4 @@
-//! What a container's specification, or a CDI file, says, as lines: a kind, what it is about, and the rest.
+//! A container's specification, or a CDI file, as lines of facts: kind, subject and rest.
 //!
 //! `node /dev/nvidia0 c 195:0 mode 666`, `rule c 195:0 rwm`, `mount DESTINATION from SOURCE with OPTIONS`, `env NAME=VALUE`,
 //! `hook NAME at STAGE ARGUMENTS`, `process PROGRAM at STAGE` for several hooks in one, `link PATH to TARGET`,
@@ -91,7 +91,7 @@ fn hooked(stage: &str, hook: &Value, facts: &mut Vec<String>) {
         [_, rest @ ..] => rest,
         [] => &[],
     };
-    let ours = matches!(args.first(), Some(&("nvidia-cdi-hook" | "nvidia-ctk")));
+    let is_own = matches!(args.first(), Some(&("nvidia-cdi-hook" | "nvidia-ctk")));
     let last = |path: &str| path.rsplit('/').next().unwrap_or_default().to_owned();
     let program = match last(text(&hook["path"])) {
         // Our executable goes by its first argument.
@@ -107,7 +107,7 @@ fn hooked(stage: &str, hook: &Value, facts: &mut Vec<String>) {
         return;
     }
     let (name, rest) = match rest {
-        [name, rest @ ..] if ours => ((*name).to_owned(), rest),
+        [name, rest @ ..] if is_own => ((*name).to_owned(), rest),
         rest => (program, rest),
     };
     facts.push(format!("hook {name} at {stage} {}", rest.join(" ")));

@@ -1,13 +1,13 @@
-//! The parity suite: what a user of NVIDIA's container toolkit (1.20) relies on, as data, played by the executable.
+//! The parity suite: behaviour that users of NVIDIA's container toolkit (1.20) rely on, as data, run against the executable.
 //!
-//! A case says what goes in (who is called, with which words, for which container, on which made-up host) and what must hold. The cases
-//! are the TOML files in this folder, one an area; `case` has the keys. Most need no privilege; a case with device nodes needs root and is
-//! skipped without. Every statement of every case is turned round as well, and must then fail.
+//! A case has an input (program, arguments, container, fake host) and statements about the result. The cases are the TOML files in this
+//! folder, one for each area; `case` has the keys. A case with device nodes needs root and is skipped otherwise. Every statement is
+//! also inverted, and must then fail.
 //!
 //! Where we differ from NVIDIA's on purpose, the case has `differs`: the difference's name in "Where it differs" of
 //! `docs/container/README.md`, which has the reason.
 //!
-//! `MPU_CASE=WORDS cargo test -p mpu-container --test parity` plays the cases alone whose name holds the words, and shows what happened.
+//! `MPU_CASE=WORDS cargo test -p mpu-container --test parity` runs only cases whose name has the words, and prints the result.
 
 mod case;
 #[path = "../common/cases.rs"]
@@ -15,11 +15,11 @@ mod cases;
 mod check;
 mod docs;
 mod facts;
+#[path = "../../src/driver/fake_library.rs"]
+mod fake_library;
 #[path = "../common/host.rs"]
 mod host;
-#[path = "../../src/driver/made_up_library.rs"]
-mod made_up_library;
-mod play;
+mod run;
 
 use case::Case;
 
@@ -65,7 +65,7 @@ fn area(area: &str) {
         if only.as_ref().is_some_and(|words| !case.name.contains(words)) {
             continue;
         }
-        let outcome = match play::play(&case) {
+        let outcome = match run::run(&case) {
             Ok(outcome) => outcome,
             Err(reason) => {
                 println!("skipped: {area}: {}: {reason}", case.name);

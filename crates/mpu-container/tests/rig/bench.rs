@@ -9,7 +9,7 @@ use crate::wrapper::{WRAPPER, configure};
 const STARTS: u32 = 100;
 
 /// The kind with an engine that listens; containers have no profile of their own then.
-const HEARD: &str = "the same, with the listener going to a notify engine";
+const WITH_ENGINE: &str = "the same, with a notify engine";
 
 /// What a start is compared with: the runtime alone, or the runtime alone with the driver's mounts and nodes in the
 /// container. What the runtime itself takes for those is not ours.
@@ -25,10 +25,10 @@ type Kind = (&'static str, &'static str, bool, &'static str, Option<(u32, Base)>
 
 const KINDS: [Kind; 7] = [
     ("runc alone", "auto", false, "rig-runc", None),
-    ("wrapper, no GPU asked for", "auto", false, WRAPPER, Some((1, Base::Plain))),
+    ("wrapper, no GPU requested", "auto", false, WRAPPER, Some((1, Base::Plain))),
     (MOUNTS, "jit-cdi", true, "rig-runc", None),
     ("wrapper, CDI edits made at once", "jit-cdi", true, WRAPPER, Some((10, Base::Mounts))),
-    (HEARD, "jit-cdi", true, WRAPPER, Some((10, Base::Mounts))),
+    (WITH_ENGINE, "jit-cdi", true, WRAPPER, Some((10, Base::Mounts))),
     ("wrapper, CDI file", "cdi", true, WRAPPER, Some((10, Base::Mounts))),
     // What the prestart hook mounts, runc does not.
     ("wrapper, hook and container CLI", "legacy", true, WRAPPER, Some((10, Base::Mounts))),
@@ -54,17 +54,17 @@ fn starts() {
             assert!(container.config["mounts"].as_array().is_some_and(|mounts| mounts.len() > 20), "no driver");
             container.config["hooks"] = hooks;
         }
-        let engine = (name == HEARD).then(|| Engine::at(&host.path(SOCKET)));
+        let engine = (name == WITH_ENGINE).then(|| Engine::at(&host.path(SOCKET)));
         let [low, took, high] = spread(&host, &container, program);
         assert_eq!(
             engine.map_or(0, |engine| engine.containers().len()),
-            if name == HEARD { STARTS as usize } else { 0 }
+            if name == WITH_ENGINE { STARTS as usize } else { 0 }
         );
         let plain = *plain.get_or_insert(took);
         if name == MOUNTS {
             mounts = Some(took);
         }
-        let told = match goal {
+        let comparison = match goal {
             None => String::new(),
             Some((goal, base)) => {
                 let base = if base == Base::Plain { plain } else { mounts.expect("measured before") };
@@ -72,7 +72,7 @@ fn starts() {
             }
         };
         let within = format!("{} to {}", ms(low), ms(high));
-        println!("start: {name:<36} {:>9} ({within:>18}) {told}", ms(took));
+        println!("start: {name:<36} {:>9} ({within:>18}) {comparison}", ms(took));
     }
 }
 
@@ -84,9 +84,9 @@ fn ms(us: u64) -> String {
 /// first, half of them less than the second, and a tenth more than the third.
 fn spread(host: &Host, container: &Container, program: &str) -> [u64; 3] {
     let folder = container.folder();
-    host.write(&format!("{folder}/asked.json"), &container.config.to_string());
+    host.write(&format!("{folder}/request.json"), &container.config.to_string());
     let script = format!(
-        "cd {folder}; for i in $(seq {STARTS}); do cp asked.json config.json; began=$(date +%s%N)
+        "cd {folder}; for i in $(seq {STARTS}); do cp request.json config.json; began=$(date +%s%N)
          {program} create --bundle {folder} bench > /dev/null 2> err < /dev/null || {{ cat err >&2; exit 1; }}
          ended=$(date +%s%N); echo $(((ended - began) / 1000)); {program} delete --force bench; done"
     );

@@ -41,8 +41,8 @@ fn node() -> Option<(Host, Cri)> {
     Some((host, cri))
 }
 
-/// What a pod's program said: lines of a log in CRI's form, which begins with a time, a stream and a tag.
-fn said((host, cri): &(Host, Cri), pod: &Pod<'_>) -> String {
+/// Output of a pod's program, from a log in CRI's format (each line begins with a time, a stream and a tag).
+fn output((host, cri): &(Host, Cri), pod: &Pod<'_>) -> String {
     let command: Vec<&str> = std::iter::once(CALLER).chain(CALLS.split(' ')).collect();
     let pod = Pod { command: &command, mounts: &[CALLER], ..pod.clone() };
     match cri.run(IMAGE, &pod) {
@@ -63,8 +63,8 @@ fn pod_calls_reach_own_nodes_engine() {
     let engine = Engine::at(&first.0.path(SOCKET));
     let by_device = Pod { cdi: &["nvidia.com/gpu=all"], ..Pod::default() };
     let by_class = Pod { runtime_class: "nvidia", env: &[("NVIDIA_VISIBLE_DEVICES", "all")], ..Pod::default() };
-    let mut heard = 0;
-    for (pod, is_heard) in [
+    let mut calls = 0;
+    for (pod, is_intercepted) in [
         (Pod { name: "device", ..by_device.clone() }, true),
         (Pod { name: "device-confined", confined: true, ..by_device.clone() }, true),
         (Pod { name: "class", ..by_class.clone() }, true),
@@ -75,19 +75,19 @@ fn pod_calls_reach_own_nodes_engine() {
         (Pod { name: "off", env: &[("MPU_NOTIFY", "off")], ..by_device.clone() }, false),
         (Pod { name: "no-gpu", confined: true, ..Pod::default() }, false),
     ] {
-        assert_eq!(said(&first, &pod), if is_heard { answered() } else { unanswered() }, "{}", pod.name);
-        heard += usize::from(is_heard);
-        assert_eq!(engine.calls().len(), heard, "{}", pod.name);
+        assert_eq!(output(&first, &pod), if is_intercepted { answered() } else { unanswered() }, "{}", pod.name);
+        calls += usize::from(is_intercepted);
+        assert_eq!(engine.calls().len(), calls, "{}", pod.name);
     }
     // The other node's pods are not this engine's, and start as without MPU.
     for pod in [Pod { name: "device", ..by_device }, Pod { name: "class", confined: true, ..by_class }] {
-        assert_eq!(said(&second, &pod), unanswered(), "{} on the second node", pod.name);
+        assert_eq!(output(&second, &pod), unanswered(), "{} on the second node", pod.name);
     }
-    assert_eq!(engine.calls().len(), heard);
+    assert_eq!(engine.calls().len(), calls);
     let engine = (engine, Engine::at(&second.0.path(SOCKET)));
     let pod = Pod { name: "again", cdi: &["nvidia.com/gpu=all"], confined: true, ..Pod::default() };
-    assert_eq!(said(&second, &pod), answered());
-    assert_eq!((engine.0.calls().len(), engine.1.calls().len()), (heard, 1));
+    assert_eq!(output(&second, &pod), answered());
+    assert_eq!((engine.0.calls().len(), engine.1.calls().len()), (calls, 1));
 }
 
 /// How the plugin stands with the node's engine, by what it leaves for `mpu status`.
@@ -110,7 +110,7 @@ fn stands(host: &Host, wanted: &str) {
 }
 
 #[test]
-fn real_engine_registers_plugin_and_plugin_comes_back_to_it() {
+fn plugin_reconnects_to_restarted_engine() {
     let Some(program) = std::env::var_os("MPU_PROGRAM") else {
         return println!("skipped: no MPU_PROGRAM; `./x containers` makes it");
     };
@@ -126,12 +126,12 @@ fn real_engine_registers_plugin_and_plugin_comes_back_to_it() {
         "{log}"
     );
     let pod = |name| Pod { name, cdi: &["nvidia.com/gpu=all"], confined: true, ..Pod::default() };
-    assert_eq!(said(&node, &pod("with-plugin")), unanswered());
+    assert_eq!(output(&node, &pod("with-plugin")), unanswered());
     host.ok("kill $(cat /tmp/containerd.pid)");
     stands(host, "waits");
     host.ok(CONTAINERD);
     stands(host, "useless");
-    assert_eq!(said(&node, &pod("after-restart")), unanswered());
+    assert_eq!(output(&node, &pod("after-restart")), unanswered());
     // A plugin that was killed is not taken for one that lives, and the next one takes its file away.
     host.ok("kill -9 $(basename /run/mpu/nri/*.json .json); sleep 0.2; mpu nri > /tmp/nri.log 2>&1 &");
     stands(host, "useless");

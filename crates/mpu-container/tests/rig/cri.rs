@@ -215,8 +215,8 @@ impl Engine {
     /// One call of the runtime service.
     fn call<A: Message + Default>(&self, method: &str, request: &impl Message) -> Result<A, String> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-        let asked = async { tokio::time::timeout(PATIENCE, exchange(&self.socket, method, request)).await };
-        let bytes = runtime.block_on(asked).map_err(|_| format!("{method}: no answer"))?;
+        let call = async { tokio::time::timeout(PATIENCE, exchange(&self.socket, method, request)).await };
+        let bytes = runtime.block_on(call).map_err(|_| format!("{method}: no answer"))?;
         A::decode(&*bytes.map_err(|error| format!("{method}: {error}"))?).map_err(|error| format!("{method}: {error}"))
     }
 }

@@ -7,14 +7,14 @@ use crate::facts;
 use crate::host::{Driver, Host, R550};
 use crate::wrapper::configure;
 
-/// What a container tells: nodes, nvidia-smi, libraries by ld.so.cache.
+/// Prints a container's nodes, nvidia-smi, and libraries by ld.so.cache.
 pub const LOOK: &str = "ls /dev | busybox grep nvidia; nvidia-smi 2>&1; \
     LD_TRACE_LOADED_OBJECTS=1 LD_PRELOAD='libcuda.so.1 libnvidia-ml.so.1' /bin/sh 2>&1 | busybox grep '=> /'";
 
 /// Asserts that a container saw exactly these GPUs and a driver's libraries.
-pub fn sees(said: &str, gpus: &[u32], what: &str) {
-    let nodes = said.lines().filter_map(|line| line.strip_prefix("nvidia")?.parse().ok());
-    assert_eq!(nodes.collect::<Vec<u32>>(), gpus, "{what}: {said}");
+pub fn sees(output: &str, gpus: &[u32], what: &str) {
+    let nodes = output.lines().filter_map(|line| line.strip_prefix("nvidia")?.parse().ok());
+    assert_eq!(nodes.collect::<Vec<u32>>(), gpus, "{what}: {output}");
     for proof in [
         "nvidiactl\n",
         "nvidia-uvm\n",
@@ -22,14 +22,14 @@ pub fn sees(said: &str, gpus: &[u32], what: &str) {
         "libcuda.so.1 => /",
         "libnvidia-ml.so.1 => /",
     ] {
-        assert!(said.contains(proof), "{what}: no {proof} in {said}");
+        assert!(output.contains(proof), "{what}: no {proof} in {output}");
     }
 }
 
 /// Asserts that a container saw nothing.
-pub fn sees_nothing(said: &str, what: &str) {
-    assert!(said.contains("nvidia-smi: not found"), "{what}: {said}");
-    assert!(!said.contains("nvidiactl") && !said.contains("libcuda"), "{what}: {said}");
+pub fn sees_nothing(output: &str, what: &str) {
+    assert!(output.contains("nvidia-smi: not found"), "{what}: {output}");
+    assert!(!output.contains("nvidiactl") && !output.contains("libcuda"), "{what}: {output}");
 }
 
 /// The image of `root-glibc`, as a file that engines import.
@@ -63,7 +63,7 @@ fn podman_by_device_and_by_runtime() {
     host.ok("podman import --quiet /tmp/image.tar glibc");
     let podman = |low: &str, more: &str| {
         let options = format!("--rm --network=none --cgroup-parent=/rig-{}-podman --runtime {low} {more}", host.init());
-        host.said(&format!("podman run {options} glibc sh -c \"{LOOK}\""))
+        host.output(&format!("podman run {options} glibc sh -c \"{LOOK}\""))
     };
     for low in ["/usr/bin/rig-runc", "/usr/bin/rig-crun"] {
         sees_nothing(&podman(low, "--env NVIDIA_VISIBLE_DEVICES=all"), low);
@@ -93,9 +93,9 @@ fn docker_by_runtime_by_gpus_and_by_device() {
     let docker = |more: &str| {
         // A container that ends at once can end before its output is copied ("reading from a closed fifo" in the engine's log).
         let done = host.sh(&format!("docker run --rm --network none {more} glibc sh -c \"{LOOK}; sleep 0.3\""));
-        let said = [done.stdout, done.stderr].concat();
-        assert!(!said.is_empty(), "no output, {}: {}", done.status, host.ok("tail -20 /tmp/dockerd.log"));
-        String::from_utf8_lossy(&said).into_owned()
+        let output = [done.stdout, done.stderr].concat();
+        assert!(!output.is_empty(), "no output, {}: {}", done.status, host.ok("tail -20 /tmp/dockerd.log"));
+        String::from_utf8_lossy(&output).into_owned()
     };
     sees_nothing(&docker("--env NVIDIA_VISIBLE_DEVICES=all"), "plain");
     sees(&docker("--runtime rig --gpus all"), &[0, 1], "--gpus all");
@@ -118,20 +118,20 @@ fn containerd_knows_runtime_until_it_is_removed() {
     let Some(host) = Host::start(Driver::None) else { return };
     let effective = || host.ok("containerd config dump");
     assert!(!effective().contains("nvidia"));
-    let theirs = "version = 2\n# theirs\n[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.runc]\n\
+    let existing = "version = 2\n# theirs\n[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.runc]\n\
                   runtime_type = \"io.containerd.runc.v2\"\n\
                   [plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.runc.options]\nSystemdCgroup = true\n";
-    for file in [None, Some(theirs)] {
+    for file in [None, Some(existing)] {
         match file {
             Some(text) => host.write("/etc/containerd/config.toml", text),
             None => drop(host.ok("rm -f /etc/containerd/config.toml")),
         }
         host.ok("nvidia-ctk runtime configure --runtime=containerd --set-as-default --cdi.enabled");
-        let told = effective();
+        let config = effective();
         for line in ["default_runtime_name = \"nvidia\"", "enable_cdi = true", "/usr/bin/nvidia-container-runtime"] {
-            assert!(told.contains(line), "{line} is missing: {told}");
+            assert!(config.contains(line), "{line} is missing: {config}");
         }
-        let options = told.split("runtimes.nvidia.options]").nth(1).unwrap_or_default();
+        let options = config.split("runtimes.nvidia.options]").nth(1).unwrap_or_default();
         let options = options.split("\n\n").next().unwrap_or_default();
         assert_eq!(
             options.contains("SystemdCgroup = true"),
@@ -161,24 +161,24 @@ fn containerd_drops_other_toolkits_runtime() {
     );
     assert!(effective().contains("default_runtime_name = \"nvidia\"") && effective().contains("/opt/theirs"));
     host.ok("nvidia-ctk runtime configure --runtime=containerd");
-    let told = effective();
-    assert!(told.contains("/usr/bin/nvidia-container-runtime") && !told.contains("/opt/theirs"), "{told}");
+    let config = effective();
+    assert!(config.contains("/usr/bin/nvidia-container-runtime") && !config.contains("/opt/theirs"), "{config}");
     host.ok("nvidia-ctk runtime configure --runtime=containerd --remove");
     assert!(!effective().contains("nvidia"), "{}", effective());
 
     // And a file of our own, which containerd takes for all that it knew before.
-    let theirs = format!(
+    let existing = format!(
         "version = 2\n# theirs\n{runtimes}.runc]\nruntime_type = \"io.containerd.runc.v2\"\n{runtimes}.runc.options]\n\
          SystemdCgroup = true\n"
     );
-    host.write("/etc/containerd/config.toml", &theirs);
+    host.write("/etc/containerd/config.toml", &existing);
     let own = "--drop-in-config=/etc/containerd/conf.d/99-nvidia.toml";
     host.ok(&format!(
         "nvidia-ctk runtime configure --runtime=containerd --config-source=command --set-as-default {own}"
     ));
-    let told = effective();
-    assert!(told.contains("default_runtime_name = \"nvidia\""), "{told}");
-    assert_eq!(told.matches("SystemdCgroup = true").count(), 2, "runc's and ours: {told}");
+    let config = effective();
+    assert!(config.contains("default_runtime_name = \"nvidia\""), "{config}");
+    assert_eq!(config.matches("SystemdCgroup = true").count(), 2, "runc's and ours: {config}");
     host.ok("nvidia-ctk runtime configure --runtime=containerd --remove");
     assert!(!effective().contains("nvidia-container-runtime") && effective().contains("SystemdCgroup = true"));
     assert!(host.ok("cat /etc/containerd/config.toml").contains("# theirs"));
@@ -211,11 +211,11 @@ fn installer_does_toolkit_containers_work() {
     let up = host.sh(&wait("grep -q 'waiting for a signal' /tmp/installer.log"));
     let log = host.ok("cat /tmp/installer.log");
     assert!(up.status.success() && log.contains("containerd is back"), "{log}");
-    let told = host.ok("containerd config dump");
+    let config = host.ok("containerd config dump");
     let legacy = "BinaryName = \"/usr/local/nvidia/toolkit/nvidia-container-runtime.legacy\"";
-    assert!(told.contains("enable_cdi = true") && told.contains(legacy), "{told}");
-    assert!(!told.contains("default_runtime_name = \"nvidia\""), "{told}");
-    // The daemon that runs has read it: its CRI plug-in tells its runtimes when it starts.
+    assert!(config.contains("enable_cdi = true") && config.contains(legacy), "{config}");
+    assert!(!config.contains("default_runtime_name = \"nvidia\""), "{config}");
+    // The running daemon has read it: its CRI plug-in logs its runtimes at start.
     let starts = || host.ok("grep -i 'start cri plugin with config' /tmp/containerd.log");
     assert!(
         starts().lines().last().is_some_and(|line| line.contains("nvidia-legacy")),

@@ -1,4 +1,4 @@
-//! What a driver tells below /proc/driver/nvidia about made-up GPUs, and the device nodes that go with them.
+//! Files below /proc/driver/nvidia for fake GPUs, and their device nodes.
 //!
 //! Outside truth: NVIDIA's open kernel modules, `nv-procfs.c`; the layout of a real H200's files.
 
@@ -46,8 +46,11 @@ pub fn write(work: &Path, release: &str, gpus: u32) -> std::io::Result<()> {
         fs::write(folder.join("registry"), "Binary: \"\"\n")?;
     }
     let devices = fs::read_to_string("/proc/devices")?;
-    let ours = format!("195 nvidia\n195 nvidiactl\n{UVM_MAJOR} nvidia-uvm\n");
-    fs::write(work.join("devices"), devices.replacen("Character devices:\n", &format!("Character devices:\n{ours}"), 1))
+    let majors = format!("195 nvidia\n195 nvidiactl\n{UVM_MAJOR} nvidia-uvm\n");
+    fs::write(
+        work.join("devices"),
+        devices.replacen("Character devices:\n", &format!("Character devices:\n{majors}"), 1),
+    )
 }
 
 /// The nodes: `name major minor`, one a line.

@@ -79,11 +79,14 @@ impl Host {
         let mut line = String::new();
         BufReader::new(keeper.stdout.take().expect("its output")).read_line(&mut line).expect("a line");
         if line != "ready\n" {
-            let said = keeper.wait_with_output().expect("it ends").stderr;
-            let said = String::from_utf8_lossy(&said).trim().to_owned();
+            let output = keeper.wait_with_output().expect("it ends").stderr;
+            let output = String::from_utf8_lossy(&output).trim().to_owned();
             // A container on a shared runner may lack the right to mount at all; anything else is our fault.
-            assert!(said.contains("Operation not permitted") || said.contains("permission denied"), "no host: {said}");
-            println!("skipped: no host can be made on this machine: {said}");
+            assert!(
+                output.contains("Operation not permitted") || output.contains("permission denied"),
+                "no host: {output}"
+            );
+            println!("skipped: no host can be made on this machine: {output}");
             return None;
         }
         let children = format!("/proc/{0}/task/{0}/children", keeper.id());
@@ -129,7 +132,7 @@ impl Host {
     }
 
     /// What a script writes, however it ends.
-    pub fn said(&self, script: &str) -> String {
+    pub fn output(&self, script: &str) -> String {
         let done = self.sh(script);
         String::from_utf8_lossy(&[done.stdout, done.stderr].concat()).into_owned()
     }

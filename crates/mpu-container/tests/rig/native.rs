@@ -1,5 +1,5 @@
 //! Engines that read CDI files themselves: Docker, podman and containerd give a container the driver's nodes and ask the wrapper for
-//! nothing. As the engine's runtime, the wrapper has MPU's engine told of such a container, and leaves all others as they came.
+//! nothing. As the engine's runtime, the wrapper adds MPU's listener to such a container, and leaves all others unchanged.
 
 use crate::container::Container;
 use crate::engines::{docker_down, docker_up, image};
@@ -35,7 +35,7 @@ fn docker_cdi_container_reaches_engine() {
         let done = host.sh(&format!("docker run {options} glibc sh -c '{CALLER} {CALLS}; sleep 0.3'"));
         String::from_utf8_lossy(&[done.stdout, done.stderr].concat()).into_owned()
     };
-    for (more, heard) in [
+    for (more, is_intercepted) in [
         (ALL, true),
         (&format!("{ALL} --user 1000 --security-opt no-new-privileges"), true),
         (&format!("{ALL} --security-opt seccomp=unconfined"), true),
@@ -49,7 +49,7 @@ fn docker_cdi_container_reaches_engine() {
         ("", false),
         ("--env NVIDIA_VISIBLE_DEVICES=void", false),
     ] {
-        assert_eq!(run(more), if heard { answered() } else { unanswered() }, "{more}");
+        assert_eq!(run(more), if is_intercepted { answered() } else { unanswered() }, "{more}");
     }
     assert_eq!(engine.calls().len(), 5);
     docker_down(&host);
@@ -62,11 +62,11 @@ fn podman_cdi_container_reaches_engine() {
         image(&host);
         host.ok("podman import --quiet /tmp/image.tar glibc");
         let engine = Engine::at(&host.path(SOCKET));
-        for (more, heard) in [(ALL, true), (&format!("{ALL} --pid host"), false), ("", false)] {
+        for (more, is_intercepted) in [(ALL, true), (&format!("{ALL} --pid host"), false), ("", false)] {
             let own = format!("--network=none --cgroup-parent=/rig-{}-podman --volume {CALLER}:{CALLER}", host.init());
             let options = format!("--rm {own} --runtime /usr/bin/{WRAPPER} {more}");
-            let said = host.ok(&format!("podman run {options} glibc {CALLER} {CALLS}"));
-            assert_eq!(said, if heard { answered() } else { unanswered() }, "{low} {more}");
+            let output = host.ok(&format!("podman run {options} glibc {CALLER} {CALLS}"));
+            assert_eq!(output, if is_intercepted { answered() } else { unanswered() }, "{low} {more}");
         }
         assert_eq!(engine.calls().len(), 1, "{low}");
     }
@@ -79,17 +79,17 @@ fn containerd_cdi_container_reaches_engine() {
     host.ok("containerd > /tmp/containerd.log 2>&1 & for i in $(seq 200); do ctr version > /dev/null 2>&1 && exit; sleep 0.1; done; \
              cat /tmp/containerd.log >&2; exit 1");
     let engine = Engine::at(&host.path(SOCKET));
-    for (number, (more, heard)) in
+    for (number, (more, is_intercepted)) in
         [(ALL.to_owned(), true), (format!("{ALL} --seccomp"), true), ("--seccomp".to_owned(), false)].iter().enumerate()
     {
         let container = Container::new(&host, "glibc", &[]);
         let rootfs = format!("{}/rootfs", container.folder());
         build_caller(&host.path(&format!("{rootfs}{CALLER}")));
         let cgroup = format!("/rig-{}-ctr-{number}", host.init());
-        let said = host.ok(&format!(
+        let output = host.ok(&format!(
             "ctr run --rm --runc-binary /usr/bin/{WRAPPER} --cgroup {cgroup} {more} --rootfs {rootfs} rig-{number} {CALLER} {CALLS}"
         ));
-        assert_eq!(said, if *heard { answered() } else { unanswered() }, "{more}");
+        assert_eq!(output, if *is_intercepted { answered() } else { unanswered() }, "{more}");
     }
     assert_eq!(engine.calls().len(), 2);
 }

@@ -43,7 +43,7 @@ fn engine_hears_of_containers_in_every_mode() {
 }
 
 #[test]
-fn docker_with_its_own_profile_is_heard() {
+fn docker_profile_gets_listener() {
     let Some(host) = Host::start(Driver::Release(R550, 1)) else { return };
     docker_up(&host, "");
     build_caller(&host.path(CALLER));
@@ -51,11 +51,11 @@ fn docker_with_its_own_profile_is_heard() {
     let run = |more: &str| {
         let options = format!("--rm --network none --runtime nvidia --volume {CALLER}:{CALLER} {more}");
         // A container that ends at once can end before its output is copied.
-        host.said(&format!("docker run {options} glibc sh -c '{CALLER} {CALLS}; sleep 0.3'"))
+        host.output(&format!("docker run {options} glibc sh -c '{CALLER} {CALLS}; sleep 0.3'"))
     };
     for mode in ["jit-cdi", "legacy"] {
         configure(&host, mode, "/usr/bin/rig-runc");
-        for (more, heard) in [
+        for (more, is_intercepted) in [
             ("--env NVIDIA_VISIBLE_DEVICES=0", true),
             ("--env NVIDIA_VISIBLE_DEVICES=0 --user 1000 --security-opt no-new-privileges", true),
             ("--env NVIDIA_VISIBLE_DEVICES=0 --security-opt seccomp=unconfined", true),
@@ -64,17 +64,17 @@ fn docker_with_its_own_profile_is_heard() {
             ("--env NVIDIA_VISIBLE_DEVICES=0 --pid host", false),
             ("", false),
         ] {
-            assert_eq!(run(more), if heard { answered() } else { unanswered() }, "{mode} {more}");
+            assert_eq!(run(more), if is_intercepted { answered() } else { unanswered() }, "{mode} {more}");
         }
     }
-    let heard = engine.calls().len();
+    let calls_before = engine.calls().len();
     let name = format!("rig-{}-notify", host.init());
     let options = format!(
         "--name {name} --network none --runtime nvidia --volume {CALLER}:{CALLER} --env NVIDIA_VISIBLE_DEVICES=0"
     );
     host.ok(&format!("docker run --detach {options} glibc {CALLER} hold"));
     assert_eq!(host.ok(&format!("docker exec {name} {CALLER} {CALLS}; sleep 0.3")), answered());
-    assert_eq!(engine.calls().len(), heard + 1);
+    assert_eq!(engine.calls().len(), calls_before + 1);
     let states = engine.containers();
     let [.., first, executed] = states.as_slice() else { panic!("{states:?}") };
     assert_eq!(first["state"]["id"], executed["state"]["id"]);
@@ -87,7 +87,7 @@ fn docker_with_its_own_profile_is_heard() {
 }
 
 #[test]
-fn podman_with_its_own_profile_is_heard() {
+fn podman_profile_gets_listener() {
     let Some(host) = Host::start(Driver::Release(R550, 1)) else { return };
     image(&host);
     host.ok("podman import --quiet /tmp/image.tar glibc");
@@ -106,8 +106,8 @@ fn podman_with_its_own_profile_is_heard() {
             ("--env MPU_NOTIFY=off", unanswered()),
             ("--pid host", unanswered()),
         ] {
-            let said = host.ok(&format!("podman run --rm {} {CALLS}", options(more)));
-            assert_eq!(said, expected, "{low} {more}");
+            let output = host.ok(&format!("podman run --rm {} {CALLS}", options(more)));
+            assert_eq!(output, expected, "{low} {more}");
         }
         // A container that is made, and started some time later: crun has its connection, and no message, for as long.
         let name = host.ok(&format!("podman create {} hold", options("--security-opt no-new-privileges")));

@@ -5,7 +5,7 @@ use crate::host::{Driver, ELSEWHERE, Host, R550};
 use crate::wrapper::{MODES, WRAPPER, configure, gpus, look};
 
 #[test]
-fn driver_of_driver_container_is_found_below_its_root() {
+fn driver_container_root_is_used() {
     let Some(host) = Host::start(Driver::Contained(R550, 2)) else { return };
     assert!(!host.ok("ldconfig -p").contains("libcuda"));
     for mode in MODES {
@@ -75,9 +75,12 @@ fn cli_configures_container_made_by_hand() {
     assert!(!plain.contains("nvidia"), "{plain}");
     let configure = "nvidia-container-cli configure --no-cgroups --utility --compute --device 0 --ldconfig @/sbin/ldconfig /tmp/root";
     let before = host.changes();
-    let said = by_hand(configure);
-    assert!(said.contains("nvidia0\n") && said.contains("nvidia-uvm\n") && !said.contains("nvidia1\n"), "{said}");
-    assert!(said.contains("communicate with the NVIDIA driver"), "{said}");
+    let output = by_hand(configure);
+    assert!(
+        output.contains("nvidia0\n") && output.contains("nvidia-uvm\n") && !output.contains("nvidia1\n"),
+        "{output}"
+    );
+    assert!(output.contains("communicate with the NVIDIA driver"), "{output}");
     assert_eq!(host.changes(), before);
 }
 

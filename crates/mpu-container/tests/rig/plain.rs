@@ -3,7 +3,7 @@
 use crate::container::Container;
 use crate::host::{Driver, Host, R535, R550};
 
-/// What a container tells of its GPU: nodes, libraries by ld.so.cache, nvidia-smi.
+/// Prints a container's nodes, libraries by ld.so.cache, and nvidia-smi.
 pub const LOOK: &str = "busybox ls /dev | busybox grep nvidia; command -v nvidia-smi && nvidia-smi; \
     LD_TRACE_LOADED_OBJECTS=1 LD_PRELOAD='libcuda.so.1 libnvidia-ml.so.1' /bin/sh; busybox ls /proc/driver";
 
@@ -18,8 +18,8 @@ fn host_driver_has_no_answering_gpu() {
         assert!(host.ok("grep nvidia-uvm /proc/devices").starts_with("235"));
         // The library is found, opens the node, and learns that there is no driver.
         let smi = host.sh("nvidia-smi");
-        let said = String::from_utf8_lossy(&smi.stdout).into_owned();
-        assert!(!smi.status.success() && said.contains("communicate with the NVIDIA driver"), "{said}");
+        let output = String::from_utf8_lossy(&smi.stdout).into_owned();
+        assert!(!smi.status.success() && output.contains("communicate with the NVIDIA driver"), "{output}");
         let changes = host.changes();
         assert!(changes.iter().all(|change| change.contains("usr/bin/") || change.ends_with('/')), "{changes:?}");
     }
@@ -41,8 +41,8 @@ fn container_has_no_gpu_by_itself() {
             let ran = container.run(runtime);
             assert!(ran.ok, "{runtime} {image}: {}{}", ran.out, ran.err);
             // The last line is the procfs folder, which every container of a host with a driver sees.
-            let said = ran.out.strip_suffix("nvidia\n").unwrap_or_else(|| panic!("{runtime} {image}: {}", ran.out));
-            assert!(!said.contains("nvidia") && !said.contains("cuda"), "{runtime} {image}: {said}");
+            let output = ran.out.strip_suffix("nvidia\n").unwrap_or_else(|| panic!("{runtime} {image}: {}", ran.out));
+            assert!(!output.contains("nvidia") && !output.contains("cuda"), "{runtime} {image}: {output}");
             assert_eq!(ran.config, container.config, "{runtime} {image}");
             assert_eq!(container.changes(), [""; 0], "{runtime} {image}");
         }

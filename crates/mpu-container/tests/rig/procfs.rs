@@ -1,4 +1,4 @@
-//! What a container's procfs tells of GPUs: its own and no others, however it got them.
+//! A container's procfs shows its own GPUs only, however it got them.
 
 use crate::container::Container;
 use crate::engines::{docker_down, docker_up};
@@ -6,28 +6,28 @@ use crate::facts::bus;
 use crate::host::{Driver, Host, R550};
 use crate::wrapper::{MODES, WRAPPER, configure};
 
-/// Prints the folders that tell of GPUs, and each GPU's number as its file has it.
+/// Prints the GPUs' folders in procfs, and each GPU's number in its file.
 const LOOK: &str = "cd /proc/driver/nvidia/gpus && for gpu in *; do \
     echo $gpu $(busybox sed -n 's/^Device Minor:[[:space:]]*//p' $gpu/information); done";
 
 /// What [`LOOK`] says of these GPUs.
-fn told(gpus: &[u32]) -> String {
+fn expected_gpus(gpus: &[u32]) -> String {
     gpus.iter().map(|gpu| format!("{} {gpu}\n", bus(*gpu))).collect()
 }
 
 #[test]
-fn container_is_told_of_its_own_gpus() {
+fn proc_lists_own_gpus_only() {
     let Some(host) = Host::start(Driver::Release(R550, 3)) else { return };
     for (mode, low) in MODES.iter().flat_map(|mode| ["runc", "crun"].map(|low| (*mode, low))) {
         configure(&host, mode, low);
         for (word, expected) in [("1", &[1][..]), ("0,2", &[0, 2]), ("all", &[0, 1, 2])] {
             let container = Container::new(&host, "glibc", &["/bin/sh", "-c", LOOK]);
             let ran = container.env(&[&format!("NVIDIA_VISIBLE_DEVICES={word}")]).run(WRAPPER);
-            assert!(ran.ok && ran.out == told(expected), "{mode} {low} {word}: {}{}", ran.out, ran.err);
+            assert!(ran.ok && ran.out == expected_gpus(expected), "{mode} {low} {word}: {}{}", ran.out, ran.err);
         }
         // Who asks for none sees what the kernel shows.
         let ran = Container::new(&host, "glibc", &["/bin/sh", "-c", LOOK]).run(WRAPPER);
-        assert!(ran.ok && ran.out == told(&[0, 1, 2]), "{mode} {low}: {}{}", ran.out, ran.err);
+        assert!(ran.ok && ran.out == expected_gpus(&[0, 1, 2]), "{mode} {low}: {}{}", ran.out, ran.err);
     }
 }
 
@@ -47,13 +47,17 @@ fn engine_s_own_cdi_tells_of_the_same() {
             let devices: String = devices.iter().map(|device| format!(" --device nvidia.com/gpu={device}")).collect();
             assert_eq!(
                 host.ok(&format!("{run} {devices} glibc sh -c '. /tmp/look; sleep 0.3'")),
-                told(expected),
+                expected_gpus(expected),
                 "{run}{devices}"
             );
         }
         // A container that has the nodes has the facts, however it got the nodes.
         let more = "--device nvidia.com/gpu=1 --device /dev/nvidia2";
-        assert_eq!(host.ok(&format!("{run} {more} glibc sh -c '. /tmp/look; sleep 0.3'")), told(&[1, 2]), "{run}");
+        assert_eq!(
+            host.ok(&format!("{run} {more} glibc sh -c '. /tmp/look; sleep 0.3'")),
+            expected_gpus(&[1, 2]),
+            "{run}"
+        );
     }
     docker_down(&host);
 }

@@ -23,11 +23,14 @@ fn podman_without_root() {
              env HOME=/home/user XDG_RUNTIME_DIR=/run/user/1000 PATH=$PATH sh /tmp/command");
         (done.status.success(), String::from_utf8_lossy(&[done.stdout, done.stderr].concat()).into_owned())
     };
-    let (imported, said) = user("podman import --quiet /tmp/image.tar glibc");
+    let (imported, output) = user("podman import --quiet /tmp/image.tar glibc");
     if !imported {
         // Distributions and hardened kernels switch user namespaces off for those who are not root.
-        assert!(said.contains("user namespace") || said.contains("newuidmap"), "{said}");
-        return println!("skipped: only root makes user namespaces here: {}", said.lines().last().unwrap_or_default());
+        assert!(output.contains("user namespace") || output.contains("newuidmap"), "{output}");
+        return println!(
+            "skipped: only root makes user namespaces here: {}",
+            output.lines().last().unwrap_or_default()
+        );
     }
     let podman = |low: &str, more: &str| {
         user(&format!("podman run --rm --network=none --runtime /usr/bin/{low} {more} glibc sh -c \"{LOOK}\"")).1
@@ -36,8 +39,8 @@ fn podman_without_root() {
     sees_nothing(&podman("rig-crun", ""), "plain");
     sees(&podman("rig-crun", "--device nvidia.com/gpu=all"), &[0, 1], "--device");
     let one = "--network=none --runtime /usr/bin/rig-crun --device nvidia.com/gpu=1";
-    let told = user(&format!("podman run --rm {one} glibc ls /proc/driver/nvidia/gpus 2> /dev/null"));
-    assert_eq!(told, (true, format!("{}\n", bus(1))));
+    let gpus = user(&format!("podman run --rm {one} glibc ls /proc/driver/nvidia/gpus 2> /dev/null"));
+    assert_eq!(gpus, (true, format!("{}\n", bus(1))));
     for mode in ["jit-cdi", "legacy"] {
         let text = format!("[nvidia-container-runtime]\nmode = \"{mode}\"\nruntimes = [\"/usr/bin/rig-crun\"]\n");
         host.write("/etc/nvidia-container-runtime/config.toml", &text);
@@ -58,7 +61,7 @@ fn podman_with_users_of_container_s_own() {
     let podman = |low: &str, more: &str| {
         let own = format!("--network=none --cgroup-parent=/rig-{}-podman", host.init());
         let users = "--uidmap 0:100000:65536 --gidmap 0:100000:65536";
-        host.said(&format!("podman run --rm {own} {users} --runtime /usr/bin/{low} {more} glibc sh -c \"{LOOK}\""))
+        host.output(&format!("podman run --rm {own} {users} --runtime /usr/bin/{low} {more} glibc sh -c \"{LOOK}\""))
     };
     if podman("rig-runc", "").contains("operation not permitted") {
         return println!("skipped: no user namespaces here");

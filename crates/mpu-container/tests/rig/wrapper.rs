@@ -11,7 +11,7 @@ pub const WRAPPER: &str = "nvidia-container-runtime";
 /// The modes in which a host without Tegra injects.
 pub const MODES: [&str; 3] = ["jit-cdi", "cdi", "legacy"];
 
-/// What a container tells of its GPU, a line each: nodes with numbers and modes, whether they open, libraries by ld.so.cache, nvidia-smi,
+/// Facts of a container's GPU, a line each: nodes with numbers and modes, whether they open, libraries by ld.so.cache, nvidia-smi,
 /// what procfs says of device files.
 const LOOK: &str = "for node in /dev/nvidia*; do [ -c $node ] && busybox stat -c '%n %t:%T %a' $node; done
 busybox mknod /dev/other c 195 1 && busybox cat /dev/other 2>&1; busybox cat /dev/nvidia0 2>&1; busybox cat /dev/nvidiactl 2>&1
@@ -28,7 +28,7 @@ pub fn configure(host: &Host, mode: &str, low: &str) {
     }
 }
 
-/// A container that tells of its GPU, and asks for these.
+/// A container that prints these facts and requests these GPUs.
 pub fn look<'a>(host: &'a Host, image: &str, devices: &str) -> Container<'a> {
     Container::new(host, image, &["/bin/sh", "-c", LOOK]).env(&[&format!("NVIDIA_VISIBLE_DEVICES={devices}")])
 }
@@ -110,7 +110,7 @@ fn container_gets_requested_gpu() {
                 "/dev/nvidia-uvm eb:0 666",
                 "/dev/nvidia-uvm-tools eb:1 666",
             ] {
-                assert!(ran.out.lines().any(|said| said == line), "no {line} in {all}");
+                assert!(ran.out.lines().any(|found| found == line), "no {line} in {all}");
             }
             assert_eq!(gpus(&ran), ["0"], "{all}");
             // The device cgroup lets through to a driver that is not there, and stops the other GPU's number.
@@ -155,9 +155,9 @@ fn words_name_gpus() {
             assert!(ran.ok, "{all}");
             assert_eq!(gpus(&ran), expected, "{all}");
             // `none` brings the driver without a GPU; `void` and nothing are no request at all.
-            let asked = !["void", ""].contains(&word);
-            assert_eq!(ran.out.contains("libcuda.so.1 => /"), asked, "{all}");
-            if !asked {
+            let is_requested = !["void", ""].contains(&word);
+            assert_eq!(ran.out.contains("libcuda.so.1 => /"), is_requested, "{all}");
+            if !is_requested {
                 assert_eq!(ran.config, container.config, "{all}");
                 assert_eq!(container.changes(), [""; 0], "{all}");
             }

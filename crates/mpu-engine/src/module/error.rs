@@ -9,7 +9,7 @@ use mpu_host::config::UnknownDriver;
 use mpu_host::exit::Exit;
 use mpu_host::explain::{Explain, Facts, Sum, chain};
 use mpu_host::explain_by_facts;
-use mpu_os::lock::Held;
+use mpu_os::lock::HeldLock;
 use std::io;
 use std::path::PathBuf;
 
@@ -31,7 +31,7 @@ pub enum ModuleError {
     #[error(transparent)]
     Sign(#[from] SignError),
     #[error(transparent)]
-    Held(#[from] Held),
+    Held(#[from] HeldLock),
     #[error(transparent)]
     Headers(#[from] HeadersError),
     /// A module for another kernel could not be built.

@@ -1,7 +1,5 @@
-//! Accounting records, and whose they are.
-//!
-//! Owns that a record goes to the process that it is of: the driver keeps records of processes that have ended by their numbers, and a
-//! number comes again. A record that begins before the process with its number started is another process's. Knows no namespace.
+//! Matches accounting records to processes. The driver keeps records of ended processes by PID, and PIDs are reused: a record
+//! that begins before its process started belongs to an earlier process.
 //!
 //! Outside truth: NV0000_CTRL_GPUACCT_GET_PROC_ACCOUNTING_INFO_PARAMS and …_GET_ACCOUNTING_PIDS_PARAMS of ctrl0000gpuacct.h (times in
 //! microseconds since 1970, by the host's clock); proc_pid_stat(5).
@@ -20,49 +18,54 @@ const GPU: usize = 0;
 const PID: usize = 4;
 const START: usize = 32;
 
-/// `/proc` has a process's start in ticks of ten milliseconds, so a record can seem to begin a little before. No number comes again
+/// `/proc` has a process's start in ticks of ten milliseconds, so a record can seem to begin a little before. No PID is reused
 /// within that time.
 const TICKS: u64 = 20_000;
 
-/// The question for one process's record, on the GPU that a list is of.
-pub(crate) fn question(list: &[u8], pid: HostPid) -> [u8; INFO_BYTES] {
-    let mut question = [0; INFO_BYTES];
-    put(&mut question, GPU, word(list, GPU));
-    put(&mut question, PID, pid.get());
-    question
+/// Parameters that request one process's record, on the GPU of a list.
+pub(crate) fn info_request(list: &[u8], pid: HostPid) -> [u8; INFO_BYTES] {
+    let mut info_request = [0; INFO_BYTES];
+    put(&mut info_request, GPU, word(list, GPU));
+    put(&mut info_request, PID, pid.get());
+    info_request
 }
 
-/// Whether the driver's answer about a process is of that process.
-fn is_of(answer: &[u8], pid: HostPid) -> bool {
+/// Whether a record belongs to the process that has this PID now.
+fn is_record_of(answer: &[u8], pid: HostPid) -> bool {
     started(pid).is_some_and(|started| wide(answer, START) >= started)
 }
 
-/// Leaves each process once in a list of those that have a record, and none that has another's only. `sees` says which are looked at,
-/// `record` asks the driver for a process's record.
-pub(crate) fn leave_own(
+/// In a list of processes with a record, keeps each visible process once, and removes those with records of earlier processes
+/// only. `record` requests a process's record from the driver.
+pub(crate) fn keep_own_records(
     list: &mut [u8],
     rows: &Rows,
-    sees: impl Fn(HostPid) -> bool,
+    is_visible: impl Fn(HostPid) -> bool,
     mut record: impl FnMut(HostPid) -> Option<[u8; INFO_BYTES]>,
 ) {
     let count = word(list, rows.count.into()).min(rows.capacity.into()) as usize;
-    let place = |entry: usize| usize::from(rows.first) + entry * usize::from(rows.stride) + usize::from(rows.pid);
+    let pid_offset = |entry: usize| usize::from(rows.first) + entry * usize::from(rows.stride) + usize::from(rows.pid);
     let mut entries: HashMap<HostPid, Vec<usize>> = HashMap::new();
-    for at in (0..count).map(place) {
-        if let Some(pid) = HostPid::new(word(list, at)).filter(|pid| sees(*pid)) {
+    for at in (0..count).map(pid_offset) {
+        if let Some(pid) = HostPid::new(word(list, at)).filter(|pid| is_visible(*pid)) {
             entries.entry(pid).or_default().push(at);
         }
     }
-    for (pid, places) in entries {
-        // Of two, one is of the process that lives: the driver keeps one record of the dead for a number, and one of the living.
-        let own = if places.len() > 1 { 1 } else { usize::from(record(pid).is_none_or(|answer| is_of(&answer, pid))) };
-        for at in places.into_iter().skip(own) {
+    for (pid, offsets) in entries {
+        // For one PID the driver keeps at most one record of ended processes and one of the running process. So of two, one is
+        // the running process's.
+        let kept = if offsets.len() > 1 {
+            1
+        } else {
+            usize::from(record(pid).is_none_or(|answer| is_record_of(&answer, pid)))
+        };
+        for at in offsets.into_iter().skip(kept) {
             put(list, at, 0);
         }
     }
 }
 
-/// When a process began, in microseconds since 1970. A record that begins earlier is not its own.
+/// Start of a process in microseconds since 1970, minus the tolerance [`TICKS`].
 pub(crate) fn started(pid: HostPid) -> Option<u64> {
     let stat = of_process(pid).ok()?.read("stat").ok()?;
     // The 22nd field; the second, the command's name, may hold anything.
@@ -98,30 +101,30 @@ mod tests {
         let began = started(own).expect("our own");
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970").as_micros();
         assert!(began <= now as u64 && now as u64 - began < 3_600_000_000, "{began} of {now}");
-        assert!(is_of(&record(began + 5_000_000), own));
-        // Two looks at the clocks differ a little.
-        assert!(is_of(&record(began + TICKS / 2), own));
-        assert!(!is_of(&record(began - 2 * TICKS), own));
-        assert!(!is_of(&record(began), HostPid::new(0x7fff_fffe).expect("a PID")), "no process's");
+        assert!(is_record_of(&record(began + 5_000_000), own));
+        // Two reads of the clocks differ a little.
+        assert!(is_record_of(&record(began + TICKS / 2), own));
+        assert!(!is_record_of(&record(began - 2 * TICKS), own));
+        assert!(!is_record_of(&record(began), HostPid::new(0x7fff_fffe).expect("a PID")), "no process's");
     }
 
     #[test]
-    fn each_process_is_listed_once_and_by_its_own_record() {
+    fn process_is_listed_once_by_own_record() {
         let own = HostPid::new(std::process::id()).expect("a PID");
         let began = started(own).expect("our own");
-        let left = |pids: &[u32], start: Option<u64>| {
+        let remaining = |pids: &[u32], start: Option<u64>| {
             let mut list = list(pids);
-            leave_own(&mut list, &ROWS, |pid| pid == own, |_| start.map(record));
+            keep_own_records(&mut list, &ROWS, |pid| pid == own, |_| start.map(record));
             (0..pids.len()).map(|entry| word(&list, 8 + 4 * entry)).filter(|pid| *pid == own.get()).count()
         };
-        assert_eq!(left(&[7, own.get(), 9], Some(began + TICKS / 2)), 1);
-        assert_eq!(left(&[7, own.get(), 9], Some(1)), 0, "of one that is dead and had the number");
-        assert_eq!(left(&[own.get(), 9, own.get()], Some(1)), 1, "of that one, and its own");
-        assert_eq!(left(&[own.get()], None), 1);
+        assert_eq!(remaining(&[7, own.get(), 9], Some(began + TICKS / 2)), 1);
+        assert_eq!(remaining(&[7, own.get(), 9], Some(1)), 0, "the record of an ended process");
+        assert_eq!(remaining(&[own.get(), 9, own.get()], Some(1)), 1, "one record of an ended process, one of its own");
+        assert_eq!(remaining(&[own.get()], None), 1);
 
         let mut full = list(&[own.get(); 4000]);
         put(&mut full, 16008, 4001);
-        leave_own(&mut full, &ROWS, |pid| pid == own, |_| Some(record(1)));
+        keep_own_records(&mut full, &ROWS, |pid| pid == own, |_| Some(record(1)));
         let kept = (0..4000).filter(|entry| word(&full, 8 + 4 * entry) == own.get()).count();
         assert_eq!(kept, 1, "no more entries than the table has are looked at");
     }

@@ -1,7 +1,5 @@
-//! The memory of a caller's program.
-//!
-//! Owns that a caller's memory is used as the caller may use it: `/proc/TID/mem` reads and writes past the protections of private
-//! memory, which no copy of the driver's does. Knows nothing of what the bytes are.
+//! Reads and writes the memory of a caller's program. Checks each mapping's protection first: `/proc/TID/mem` ignores it for private
+//! memory, and the driver's copies do not.
 //!
 //! Outside truth: proc_pid_mem(5), proc_pid_maps(5); `PROCMAP_QUERY` is Linux 6.11. Documentation/arch/arm64/tagged-address-abi.rst.
 
@@ -15,52 +13,52 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::os::unix::fs::FileExt;
 
-/// Of the text that lists a program's mappings: twice what 65,530 of them come to, the most that a program has by default.
-const LONGEST: u64 = 16 << 20;
+/// Limit for the text of `/proc/TID/maps`: twice the size of 65,530 mappings, the default maximum of a process.
+const MAX_LIST_SIZE: u64 = 16 << 20;
 
-/// A program's memory: of the program that ran when it was opened, whatever runs there later.
+/// Memory of the program that ran when this was opened, even if the process executes another one later.
 #[derive(Debug)]
 pub(crate) struct Memory {
     bytes: File,
     maps: File,
-    /// What was looked at last; an argument and its parameters often lie side by side.
+    /// The last mapping used; an argument and its parameters are often in one mapping.
     last: Cell<Option<Mapping>>,
-    /// All of it, where the kernel cannot be asked for one.
-    all: OnceCell<Vec<Mapping>>,
+    /// All mappings, for kernels without `PROCMAP_QUERY`.
+    mappings: OnceCell<Vec<Mapping>>,
 }
 
 impl Memory {
-    /// That of the program which a thread runs now.
+    /// Opens the memory of the program that a thread runs now.
     pub(crate) fn of(thread: &Folder) -> io::Result<Memory> {
         let (bytes, maps) = (thread.open("mem", OFlags::RDWR)?, thread.open("maps", OFlags::RDONLY)?);
-        Ok(Memory { bytes, maps, last: Cell::default(), all: OnceCell::default() })
+        Ok(Memory { bytes, maps, last: Cell::default(), mappings: OnceCell::default() })
     }
 
     /// Reads all of `bytes`.
     pub(crate) fn read(&self, address: u64, bytes: &mut [u8]) -> io::Result<()> {
         let address = untagged(address);
-        self.permits(address, bytes.len(), |mapping| mapping.readable)?;
-        touch(|| self.bytes.read_exact_at(bytes, address))
+        self.check_access(address, bytes.len(), |mapping| mapping.readable)?;
+        count_faults(|| self.bytes.read_exact_at(bytes, address))
     }
 
     /// Writes all of `bytes`.
     ///
-    /// A thread of the caller's that takes the right to write away in this moment may find it written: by its own program's wish, with
-    /// an answer to its own program.
+    /// If another thread of the caller removes the write permission at this moment, the bytes may be written all the same. They
+    /// are an answer to that same program.
     pub(crate) fn write(&self, address: u64, bytes: &[u8]) -> io::Result<()> {
         let address = untagged(address);
-        self.permits(address, bytes.len(), |mapping| mapping.writable)?;
-        touch(|| self.bytes.write_all_at(bytes, address))
+        self.check_access(address, bytes.len(), |mapping| mapping.writable)?;
+        count_faults(|| self.bytes.write_all_at(bytes, address))
     }
 
-    /// Refuses what the program itself may not do. Where nothing is mapped, what follows fails by itself, or makes a stack grow.
-    fn permits(&self, address: u64, len: usize, may: impl Fn(&Mapping) -> bool) -> io::Result<()> {
+    /// Refuses an access that the program itself may not do. An access to unmapped memory then fails by itself, or grows the stack.
+    fn check_access(&self, address: u64, len: usize, is_allowed: impl Fn(&Mapping) -> bool) -> io::Result<()> {
         let mut at = address;
         let end = address.saturating_add(len as u64);
         while at < end {
             match self.mapping(at)? {
                 None => return Ok(()),
-                Some(mapping) if may(&mapping) => at = mapping.end,
+                Some(mapping) if is_allowed(&mapping) => at = mapping.end,
                 Some(_) => return Err(io::Error::from_raw_os_error(libc::EFAULT)),
             }
         }
@@ -73,43 +71,43 @@ impl Memory {
         }
         let found = match sys::mapping(self.maps.as_fd(), address) {
             Err(error) if error.raw_os_error() == Some(libc::ENOTTY) => {
-                self.all()?.iter().find(|mapping| mapping.covers(address)).copied()
+                self.mappings()?.iter().find(|mapping| mapping.covers(address)).copied()
             }
-            asked => asked?,
+            found => found?,
         };
         self.last.set(found);
         Ok(found)
     }
 
-    fn all(&self) -> io::Result<&[Mapping]> {
-        if self.all.get().is_none() {
-            let _ = self.all.set(listed(&self.maps, LONGEST)?);
+    fn mappings(&self) -> io::Result<&[Mapping]> {
+        if self.mappings.get().is_none() {
+            let _ = self.mappings.set(parse_maps(&self.maps, MAX_LIST_SIZE)?);
         }
-        Ok(self.all.get().map(Vec::as_slice).unwrap_or_default())
+        Ok(self.mappings.get().map(Vec::as_slice).unwrap_or_default())
     }
 }
 
 thread_local! {
-    /// See [`brought`].
+    /// See [`pages_brought_in`].
     static BROUGHT: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Pages that this thread brought into programs' memory here since it asked last.
-pub(crate) fn brought() -> u64 {
+/// Page faults that this thread caused in callers' memory since the last call of this function.
+pub(crate) fn pages_brought_in() -> u64 {
     BROUGHT.take()
 }
 
-fn touch<T>(access: impl FnOnce() -> T) -> T {
+fn count_faults<T>(access: impl FnOnce() -> T) -> T {
     let before = sys::own_faults();
-    let done = access();
+    let result = access();
     BROUGHT.set(BROUGHT.get().saturating_add(sys::own_faults().saturating_sub(before)));
-    done
+    result
 }
 
-/// The mappings of a list. The text, of which a program decides how long it is, is never there as a whole: many programs' can be asked for at
-/// one time.
-fn listed(text: impl Read, longest: u64) -> io::Result<Vec<Mapping>> {
-    // The kernel gives a page at a time; smaller pieces would ask it more often.
+/// Parses the text of `/proc/TID/maps` line by line. A program controls its length, and many can be read at one time, so the whole
+/// text is never in memory.
+fn parse_maps(text: impl Read, longest: u64) -> io::Result<Vec<Mapping>> {
+    // The kernel returns a page per read.
     let mut text = BufReader::with_capacity(32 << 10, text.take(longest));
     let (mut mappings, mut line, mut read) = (Vec::new(), Vec::new(), 0);
     loop {
@@ -125,11 +123,11 @@ fn listed(text: impl Read, longest: u64) -> io::Result<Vec<Mapping>> {
     }
 }
 
-/// The address without what a program may keep in its top byte: arm64's kernels leave that out of whatever a program gives them once it has
-/// asked for that. No other process can learn whether it has; one that has not gets an answer here where the kernel would refuse the address.
+/// Removes the tag in an address's top byte. arm64 kernels ignore it for programs that have enabled tagged addresses. No other process
+/// can learn whether a program has. So a program that has not gets an answer here where the kernel would refuse the address.
 fn untagged(address: u64) -> u64 {
     const TAG: u64 = 0xff << 56;
-    /// Set in addresses of the kernel's: those stay what they are.
+    /// Set in kernel addresses, which stay unchanged.
     const UPPER: u64 = 1 << 55;
     match cfg!(target_arch = "aarch64") && address & UPPER == 0 {
         true => address & !TAG,
@@ -137,10 +135,10 @@ fn untagged(address: u64) -> u64 {
     }
 }
 
-/// The memory of a caller that waits. One that was interrupted is not written to any more: it may have other things there by now.
+/// Memory of a waiting caller. After an interrupt nothing is written: the caller may use that memory for other things by now.
 pub(crate) struct CallerMemory<'a> {
     pub(crate) memory: Memory,
-    pub(crate) still_waits: &'a dyn Fn() -> bool,
+    pub(crate) is_waiting: &'a dyn Fn() -> bool,
 }
 
 impl CallerMemory<'_> {
@@ -149,7 +147,7 @@ impl CallerMemory<'_> {
     }
 
     pub(crate) fn write(&self, address: u64, bytes: &[u8]) -> io::Result<()> {
-        if !(self.still_waits)() {
+        if !(self.is_waiting)() {
             return Err(rustix::io::Errno::STALE.into());
         }
         self.memory.write(address, bytes)
@@ -163,13 +161,13 @@ mod tests {
     use crate::kernel::Tid;
 
     #[test]
-    fn tag_is_no_part_of_address_where_programs_may_keep_one() {
-        let place = 0x0000_7f5c_8c02_1000;
+    fn arm64_address_loses_its_tag() {
+        let buffer = 0x0000_7f5c_8c02_1000;
         for tag in [0x05, 0xb7, 0xff] {
-            let tagged = place | tag << 56;
-            assert_eq!(untagged(tagged), if cfg!(target_arch = "aarch64") { place } else { tagged });
+            let tagged = buffer | tag << 56;
+            assert_eq!(untagged(tagged), if cfg!(target_arch = "aarch64") { buffer } else { tagged });
         }
-        for address in [place, 0, 0xffff_8000_1234_5678] {
+        for address in [buffer, 0, 0xffff_8000_1234_5678] {
             assert_eq!(untagged(address), address);
         }
     }
@@ -180,47 +178,47 @@ mod tests {
         rustix::fs::ftruncate(&file, 64 << 12).expect("64 pages");
         let numbers = sys::shared_numbers(&file, 64 << 9).expect("mapped");
         let memory = Memory::of(&of_thread(Tid::of_this_thread()).expect("our own folder")).expect("our own memory");
-        brought();
+        pages_brought_in();
         let [new, again] = [(); 2].map(|()| {
             for page in 0..48 {
                 memory.write(&numbers[page << 9] as *const _ as u64, &[1; 8]).expect("ours to write");
             }
-            brought()
+            pages_brought_in()
         });
-        // An emulator of this processor has faults of its own.
+        // An emulated processor has page faults of its own.
         assert!((1..=64).contains(&new) && again <= new / 4, "{new} pages, then {again}");
     }
 
     #[test]
-    fn list_is_read_by_lines_to_its_end_or_refused() {
+    fn maps_beyond_size_limit_are_refused() {
         let line =
             |at: u64| format!("{:x}-{:x} rw-p 00000000 00:00 0 {}\n", at << 12, (at + 1) << 12, "x".repeat(4000));
         let text: String = (1..=100).map(line).collect();
-        let found = listed(text.as_bytes(), LONGEST).expect("a list");
+        let found = parse_maps(text.as_bytes(), MAX_LIST_SIZE).expect("a list");
         assert_eq!((found.len(), found[99].start, found[99].end), (100, 100 << 12, 101 << 12));
-        let error = listed(text.as_bytes(), text.len() as u64).expect_err("there could be more");
+        let error = parse_maps(text.as_bytes(), text.len() as u64).expect_err("there could be more");
         assert_eq!(error.kind(), io::ErrorKind::FileTooLarge);
-        assert_eq!(listed(&b"nonsense\n\n"[..], LONGEST).expect("a list"), []);
-        let own = listed(File::open("/proc/self/maps").expect("ours"), LONGEST).expect("a list");
+        assert_eq!(parse_maps(&b"nonsense\n\n"[..], MAX_LIST_SIZE).expect("a list"), []);
+        let own = parse_maps(File::open("/proc/self/maps").expect("ours"), MAX_LIST_SIZE).expect("a list");
         let here = &own as *const _ as u64;
         assert!(own.iter().any(|mapping| mapping.covers(here) && mapping.writable));
     }
 
     #[test]
-    fn memory_is_used_as_its_program_may_use_it() {
+    fn access_respects_mapping_protection() {
         let folder = of_thread(Tid::of_this_thread()).expect("our own folder");
-        let place = Box::new([7u8; 16]);
-        let mut seen = [0u8; 16];
+        let buffer = Box::new([7u8; 16]);
+        let mut bytes = [0u8; 16];
         let memory = Memory::of(&folder).expect("our own memory");
-        memory.read(place.as_ptr() as u64, &mut seen).expect("ours to read");
-        assert_eq!(seen, *place);
-        memory.read(8, &mut seen).expect_err("nothing is mapped there");
+        memory.read(buffer.as_ptr() as u64, &mut bytes).expect("ours to read");
+        assert_eq!(bytes, *buffer);
+        memory.read(8, &mut bytes).expect_err("nothing is mapped there");
         let text = "read-only";
         let error = memory.write(text.as_ptr() as u64, b"x").expect_err("ours to read, not to write");
         assert_eq!(error.raw_os_error(), Some(libc::EFAULT));
-        // Whether the kernel is asked for one mapping or for all makes no difference.
-        for address in [place.as_ptr() as u64, text.as_ptr() as u64, 8] {
-            let listed = memory.all().expect("our own mappings").iter().find(|mapping| mapping.covers(address));
+        // PROCMAP_QUERY and the text of maps agree.
+        for address in [buffer.as_ptr() as u64, text.as_ptr() as u64, 8] {
+            let listed = memory.mappings().expect("our own mappings").iter().find(|mapping| mapping.covers(address));
             let rights = |mapping: &Mapping| (mapping.readable, mapping.writable);
             assert_eq!(memory.mapping(address).expect("asked").as_ref().map(rights), listed.map(rights));
         }

@@ -1,4 +1,4 @@
-//! The thread that waits for an answer: its rights, memory, descriptors, and PIDs in its namespace.
+//! The caller of an intercepted ioctl: its rights, memory, descriptors, and the PIDs of its namespace.
 
 pub(crate) mod accounts;
 pub(crate) mod memory;

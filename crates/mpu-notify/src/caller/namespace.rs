@@ -1,16 +1,14 @@
-//! A PID namespace.
-//!
-//! Owns which one it is, and which one it was made in. Knows no process's number in it.
+//! An open PID namespace: its identity and its parent.
 
 use crate::sys;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::fs;
 use std::io;
 
-/// Which PID namespace: device and inode of its file. No other gets them while this one is held, or a process lives in it.
+/// Device and inode of a PID namespace's file. No other namespace gets them while this one is open or a process lives in it.
 pub(crate) type Id = (u64, u64);
 
-/// A PID namespace that is held, so that it stays itself.
+/// An open PID namespace, so its identity stays valid.
 #[derive(Debug)]
 pub(crate) struct Namespace {
     fd: OwnedFd,
@@ -23,7 +21,7 @@ impl Namespace {
         Ok(Namespace { id: (stat.st_dev, stat.st_ino), fd })
     }
 
-    /// The namespace of this process: the host's, for a supervisor.
+    /// The namespace of this process. A supervisor is in the host's.
     pub(crate) fn own() -> io::Result<Namespace> {
         Namespace::new(fs::File::open("/proc/self/ns/pid")?.into())
     }
@@ -32,13 +30,11 @@ impl Namespace {
         self.id
     }
 
-    /// The one that it was made in.
     pub(crate) fn parent(&self) -> io::Result<Namespace> {
         Namespace::new(sys::parent(self.fd.as_fd())?)
     }
 
-    /// The same one, held once more.
-    pub(crate) fn again(&self) -> io::Result<Namespace> {
+    pub(crate) fn try_clone(&self) -> io::Result<Namespace> {
         Ok(Namespace { fd: self.fd.try_clone()?, id: self.id })
     }
 }

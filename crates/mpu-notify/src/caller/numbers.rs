@@ -1,8 +1,5 @@
-//! Who has which number in a PID namespace.
-//!
-//! Owns the two ways to ask the kernel: by the namespace itself (Linux 6.11), and by `/proc`, where every process tells its
-//! numbers (`process_cache`). Both are exact at the moment of asking, so a number that went to another process is never taken for the old
-//! one's. Knows nothing of policy.
+//! Converts between host PIDs and PIDs of a namespace, either by ioctls on the namespace (Linux 6.11) or by `/proc` (`process_cache`).
+//! Both are exact at the time of the call: a reused PID is never taken for the earlier process.
 
 use crate::caller::namespace::{Id, Namespace};
 use crate::caller::proc_folder::of_process;
@@ -16,7 +13,7 @@ use std::collections::HashMap;
 use std::fs;
 use std::io;
 
-/// How numbers are looked up.
+/// How PIDs are looked up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lookup {
     Kernel,
@@ -25,13 +22,13 @@ pub enum Lookup {
 }
 
 impl Lookup {
-    /// The best that this kernel has.
+    /// `Kernel` where the kernel has those ioctls.
     pub fn of_this_kernel() -> Lookup {
-        let asked = Namespace::own().and_then(|own| {
+        let answer = Namespace::own().and_then(|own| {
             let pid = HostPid::new(std::process::id()).ok_or(io::ErrorKind::InvalidData)?;
             sys::view_of(own.as_fd(), pid)
         });
-        if asked.is_ok() { Lookup::Kernel } else { Lookup::Proc }
+        if answer.is_ok() { Lookup::Kernel } else { Lookup::Proc }
     }
 
     pub fn name(self) -> &'static str {
@@ -42,70 +39,70 @@ impl Lookup {
     }
 }
 
-/// Numbers in one namespace, as one call needs them.
+/// PIDs of one namespace, for one call.
 pub(crate) struct Numbers<'a> {
     namespace: &'a Namespace,
     lookup: Lookup,
-    /// Host numbers by number in the namespace, from one walk through `/proc`: at most one a call.
-    walked: RefCell<Option<HashMap<ViewPid, HostPid>>>,
-    held: &'a ProcessCache,
+    /// Host PIDs by PID in the namespace, from a walk through `/proc`: at most one walk in a call.
+    walk_result: RefCell<Option<HashMap<ViewPid, HostPid>>>,
+    cache: &'a ProcessCache,
 }
 
 impl<'a> Numbers<'a> {
-    pub(crate) fn new(namespace: &'a Namespace, lookup: Lookup, held: &'a ProcessCache) -> Numbers<'a> {
-        Numbers { namespace, lookup, walked: RefCell::new(None), held }
+    pub(crate) fn new(namespace: &'a Namespace, lookup: Lookup, cache: &'a ProcessCache) -> Numbers<'a> {
+        Numbers { namespace, lookup, walk_result: RefCell::new(None), cache }
     }
 
-    /// The same of a process that is held: its numbers never change, so the kernel is not asked.
-    pub(crate) fn view_of_held(&self, process: &Process) -> Option<ViewPid> {
+    /// The PID of a cached process, whose PIDs never change.
+    pub(crate) fn view_of_process(&self, process: &Process) -> Option<ViewPid> {
         process.number_in(self.namespace.id())
     }
 
-    /// The number in the namespace of a process of the host.
+    /// The PID in the namespace of a host process.
     pub(crate) fn view_of(&self, pid: HostPid) -> Option<ViewPid> {
         match self.lookup {
             Lookup::Kernel => sys::view_of(self.namespace.as_fd(), pid).ok().flatten(),
-            Lookup::Proc => self.held.view_of(self.namespace.id(), pid),
+            Lookup::Proc => self.cache.view_of(self.namespace.id(), pid),
         }
     }
 
-    /// The host's number of a process of the namespace.
+    /// The host PID of a process of the namespace.
     pub(crate) fn host_of(&self, pid: ViewPid) -> Option<HostPid> {
         match self.lookup {
             Lookup::Kernel => sys::host_of(self.namespace.as_fd(), pid).ok().flatten(),
-            Lookup::Proc => self.held.host_of(self.namespace.id(), pid).or_else(|| {
-                let mut walked = self.walked.borrow_mut();
-                walked.get_or_insert_with(|| self.walk()).get(&pid).copied()
+            Lookup::Proc => self.cache.host_of(self.namespace.id(), pid).or_else(|| {
+                let mut walk_result = self.walk_result.borrow_mut();
+                walk_result.get_or_insert_with(|| self.walk()).get(&pid).copied()
             }),
         }
     }
 
-    /// Every process of the namespace, by its number there.
+    /// Host PIDs of all processes of the namespace, by their PID there.
     fn walk(&self) -> HashMap<ViewPid, HostPid> {
         let Ok(entries) = fs::read_dir("/proc") else { return HashMap::new() };
         let numbers = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-        // Most processes of a host are in few namespaces, and those are looked at once each.
-        let mut seen = HashMap::new();
-        let inside = numbers.filter_map(HostPid::new).filter(|host| self.may_hold(*host, &mut seen) == Some(true));
-        inside.filter_map(|host| Some((self.held.view_of(self.namespace.id(), host)?, host))).collect()
+        // Most processes of a host are in few namespaces, so results are remembered by namespace.
+        let mut known = HashMap::new();
+        let hosts = numbers.filter_map(HostPid::new).filter(|host| self.is_inside(*host, &mut known) == Some(true));
+        hosts.filter_map(|host| Some((self.cache.view_of(self.namespace.id(), host)?, host))).collect()
     }
 
-    /// Whether a process lives in the namespace or in one below it.
-    fn may_hold(&self, pid: HostPid, seen: &mut HashMap<Id, (Namespace, bool)>) -> Option<bool> {
+    /// Whether a process is in the namespace or in a descendant of it.
+    fn is_inside(&self, pid: HostPid, known: &mut HashMap<Id, (Namespace, bool)>) -> Option<bool> {
         let folder = of_process(pid).ok()?;
-        if let Some((_, inside)) = seen.get(&folder.identity("ns/pid").ok()?) {
-            return Some(*inside);
+        if let Some((_, is_inside)) = known.get(&folder.identity("ns/pid").ok()?) {
+            return Some(*is_inside);
         }
         let namespace = Namespace::new(folder.pid_namespace().ok()?).ok()?;
-        let mut above = Some(namespace.again().ok()?);
-        let mut inside = false;
-        while let Some(at) = above.take().filter(|_| !inside) {
-            inside = at.id() == self.namespace.id();
-            above = at.parent().ok();
+        let mut next = Some(namespace.try_clone().ok()?);
+        let mut is_inside = false;
+        while let Some(at) = next.take().filter(|_| !is_inside) {
+            is_inside = at.id() == self.namespace.id();
+            next = at.parent().ok();
         }
-        // Kept open for the walk, so that no other namespace gets its inode number in the meantime.
-        seen.insert(namespace.id(), (namespace, inside));
-        Some(inside)
+        // Kept open during the walk, so no other namespace gets its inode number meanwhile.
+        known.insert(namespace.id(), (namespace, is_inside));
+        Some(is_inside)
     }
 }
 
@@ -115,13 +112,13 @@ mod tests {
     use std::process::{Child, Command, Stdio};
 
     /// A process that is PID 1 of a new namespace, and one below it.
-    fn nested() -> Option<Vec<Child>> {
-        let made = std::thread::spawn(|| {
+    fn spawn_nested() -> Option<Vec<Child>> {
+        let children = std::thread::spawn(|| {
             mpu_host::own::unshare_pid_namespace_of_children().ok()?;
             let sleep = || Command::new("sleep").arg("60").stdout(Stdio::null()).spawn().ok();
             Some(vec![sleep()?, sleep()?])
         });
-        made.join().ok()?
+        children.join().ok()?
     }
 
     fn host(pid: u32) -> HostPid {
@@ -129,8 +126,8 @@ mod tests {
     }
 
     #[test]
-    fn both_ways_to_look_up_say_the_same() {
-        let Some(mut children) = nested() else {
+    fn kernel_and_proc_lookup_agree() {
+        let Some(mut children) = spawn_nested() else {
             println!("skipped: only root makes PID namespaces");
             return;
         };
@@ -141,11 +138,11 @@ mod tests {
         let mut ways = vec![Lookup::Proc];
         match Lookup::of_this_kernel() {
             Lookup::Kernel => ways.push(Lookup::Kernel),
-            Lookup::Proc => println!("skipped: this kernel's namespaces cannot be asked: Linux 6.11"),
+            Lookup::Proc => println!("skipped: this kernel has no PID ioctls of namespaces: Linux 6.11"),
         }
-        let held = ProcessCache::default();
+        let cache = ProcessCache::default();
         for way in ways {
-            let numbers = Numbers::new(&namespace, way, &held);
+            let numbers = Numbers::new(&namespace, way, &cache);
             for (view, pid) in (1..).zip(&pids) {
                 assert_eq!(numbers.view_of(*pid), ViewPid::new(view), "{way:?}");
                 assert_eq!(numbers.host_of(ViewPid::new(view).expect("a PID")), Some(*pid), "{way:?}");
@@ -157,9 +154,9 @@ mod tests {
             let _ = child.kill();
             let _ = child.wait();
         }
-        // What was found before does not count any more.
+        // Cached results are not used any more.
         for way in [Lookup::Proc, Lookup::of_this_kernel()] {
-            let numbers = Numbers::new(&namespace, way, &held);
+            let numbers = Numbers::new(&namespace, way, &cache);
             assert_eq!(numbers.host_of(ViewPid::new(2).expect("a PID")), None, "{way:?}");
             assert_eq!(numbers.view_of(pids[1]), None, "{way:?}");
         }
@@ -167,21 +164,21 @@ mod tests {
 
     #[test]
     fn thread_is_no_process() {
-        let (tell, told) = std::sync::mpsc::channel();
-        let (done, wait) = std::sync::mpsc::channel::<()>();
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let (stop, stopped) = std::sync::mpsc::channel::<()>();
         let thread = std::thread::spawn(move || {
-            let _ = tell.send(rustix::thread::gettid().as_raw_nonzero().get() as u32);
-            let _ = wait.recv();
+            let _ = sender.send(rustix::thread::gettid().as_raw_nonzero().get() as u32);
+            let _ = stopped.recv();
         });
-        let thread_id = host(told.recv().expect("its number"));
-        let (own, held) = (Namespace::own().expect("ours"), ProcessCache::default());
+        let thread_id = host(receiver.recv().expect("its number"));
+        let (own, cache) = (Namespace::own().expect("ours"), ProcessCache::default());
         for way in [Lookup::Proc, Lookup::of_this_kernel()] {
-            let numbers = Numbers::new(&own, way, &held);
+            let numbers = Numbers::new(&own, way, &cache);
             assert_eq!(numbers.view_of(thread_id), None, "{way:?}");
             let same = ViewPid::new(std::process::id());
             assert_eq!(numbers.view_of(host(std::process::id())), same, "{way:?}");
         }
-        drop(done);
+        drop(stop);
         let _ = thread.join();
     }
 }

@@ -1,18 +1,16 @@
-//! Folders of processes and threads, by their numbers, and what is in them.
-//!
-//! Reading them is [`mpu_host::folder`]'s. A thread's number is one of the host's PID namespace, in which a supervisor is.
+//! Opens the `/proc` folders of processes and threads. All numbers are of the host's PID namespace.
 
 use crate::kernel::Tid;
 use mpu_core::HostPid;
 pub(crate) use mpu_host::folder::{Folder, device, is_drivers};
 use std::io;
 
-/// Of the thread that has this number now.
+/// The folder of the thread that has this TID now.
 pub(crate) fn of_thread(tid: Tid) -> io::Result<Folder> {
     Folder::at(format!("/proc/{}", tid.get()))
 }
 
-/// Of the process that has this number now.
+/// The folder of the process that has this PID now.
 pub(crate) fn of_process(pid: HostPid) -> io::Result<Folder> {
     Folder::at(format!("/proc/{}", pid.get()))
 }
@@ -20,8 +18,8 @@ pub(crate) fn of_process(pid: HostPid) -> io::Result<Folder> {
 /// `DVB_MAJOR` (linux/dvb/frontend.h's devices; Documentation/admin-guide/devices.txt).
 const TUNER_MAJOR: u32 = 212;
 
-/// Whether a character device is a TV tuner's. Of all that Linux has (include/uapi of 6.1), its `FE_SET_PROPERTY` alone has number and size of
-/// `NV_ESC_RM_GET_EVENT_DATA`.
+/// Whether a character device is a TV tuner. Its `FE_SET_PROPERTY` is Linux's only other ioctl (include/uapi of 6.1) with the number and
+/// size of `NV_ESC_RM_GET_EVENT_DATA`.
 pub(crate) fn is_tuners(device: Option<(u32, u32)>) -> bool {
     device.is_some_and(|(major, _)| major == TUNER_MAJOR)
 }

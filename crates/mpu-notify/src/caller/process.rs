@@ -1,7 +1,5 @@
-//! A process of the host, held by a descriptor, with the numbers that it has in PID namespaces.
-//!
-//! Owns that the descriptor tells when the process does not live any more: its numbers never change until then. Also owns that one which
-//! is held for several containers is held once. Knows nothing of who may see which number.
+//! A host process with an open pidfd and its PIDs in all its namespaces. These PIDs never change while it lives, and the pidfd shows
+//! when it has ended. Containers share one `Process` for each process.
 //!
 //! Outside truth: pidfd_open(2) (readable once the process has ended), proc_pid_status(5) (`NSpid`), pid_namespaces(7).
 
@@ -18,119 +16,119 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Instant;
 
-/// A process's numbers, from its own namespace up to the host's.
+/// A process's PIDs, from its own namespace up to the host's.
 pub(crate) type Numbers = Vec<(Id, ViewPid)>;
 
 #[derive(Debug)]
 pub(crate) struct Process {
     pidfd: OwnedFd,
     pub(crate) numbers: Numbers,
-    pub(crate) uses: Mutex<Uses>,
-    _counted: Counted,
+    pub(crate) driver_use: Mutex<DriverUse>,
+    _counted: CountGuard,
 }
 
-/// Those of all containers: who is held for one of them is known to the others, too, and is one descriptor of this process. Asked only about a
-/// process that a container does not hold yet.
+/// Processes of all containers' caches. A process in several caches has one pidfd.
 #[derive(Debug, Default, Clone)]
-pub(crate) struct Everybody(Arc<All>);
+pub(crate) struct SharedProcesses(Arc<Shared>);
 
 #[derive(Debug, Default)]
-struct All {
+struct Shared {
     count: AtomicUsize,
-    known: Mutex<HashMap<HostPid, Weak<Process>>>,
+    processes: Mutex<HashMap<HostPid, Weak<Process>>>,
 }
 
 #[derive(Debug)]
-struct Counted(Everybody);
+struct CountGuard(SharedProcesses);
 
-impl Everybody {
-    fn one_more(&self) -> Counted {
+impl SharedProcesses {
+    fn count_one(&self) -> CountGuard {
         self.0.count.fetch_add(1, Relaxed);
-        Counted(self.clone())
+        CountGuard(self.clone())
     }
 
     pub(crate) fn count(&self) -> usize {
         self.0.count.load(Relaxed)
     }
 
-    /// One that lives, so that its number is still its own.
-    pub(crate) fn living(&self, pid: HostPid) -> Option<Arc<Process>> {
-        let known = self.lock().get(&pid).and_then(Weak::upgrade);
-        known.filter(|process| process.lives())
+    /// The process with this PID, if it still lives.
+    pub(crate) fn live(&self, pid: HostPid) -> Option<Arc<Process>> {
+        let processes = self.lock().get(&pid).and_then(Weak::upgrade);
+        processes.filter(|process| process.is_alive())
     }
 
-    pub(crate) fn tell(&self, pid: HostPid, process: &Arc<Process>) {
-        let mut known = self.lock();
-        if known.len() > 2 * self.count() + 64 {
-            known.retain(|_, process| process.strong_count() != 0);
+    pub(crate) fn insert(&self, pid: HostPid, process: &Arc<Process>) {
+        let mut processes = self.lock();
+        if processes.len() > 2 * self.count() + 64 {
+            processes.retain(|_, process| process.strong_count() != 0);
         }
-        known.insert(pid, Arc::downgrade(process));
+        processes.insert(pid, Arc::downgrade(process));
     }
 
     #[cfg(test)]
-    pub(crate) fn as_if_more(&self, by: usize) {
+    pub(crate) fn add_count(&self, by: usize) {
         self.0.count.fetch_add(by, Relaxed);
     }
 
     #[cfg(test)]
-    pub(crate) fn as_if_fewer(&self, by: usize) {
+    pub(crate) fn subtract_count(&self, by: usize) {
         self.0.count.fetch_sub(by, Relaxed);
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<HostPid, Weak<Process>>> {
-        self.0.known.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.processes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Drop for Counted {
+impl Drop for CountGuard {
     fn drop(&mut self) {
         self.0.0.count.fetch_sub(1, Relaxed);
     }
 }
 
-/// Whether a process has been seen with a descriptor of the driver's.
+/// Whether a process has or had a descriptor of the driver.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Uses {
-    /// Once is enough: what it made then may be there yet.
+pub(crate) enum DriverUse {
+    /// Stays so: clients that it made may still exist.
     Yes,
-    /// Not so far; looked at again from then on.
+    /// Not when last checked. Not checked again before this time.
     NotBefore(Instant),
     Unknown,
 }
 
 impl Process {
-    pub(crate) fn new(pidfd: OwnedFd, numbers: Numbers, all: &Everybody) -> Process {
-        Process { pidfd, numbers, uses: Mutex::new(Uses::Unknown), _counted: all.one_more() }
+    pub(crate) fn new(pidfd: OwnedFd, numbers: Numbers, all: &SharedProcesses) -> Process {
+        Process { pidfd, numbers, driver_use: Mutex::new(DriverUse::Unknown), _counted: all.count_one() }
     }
 
-    pub(crate) fn lives(&self) -> bool {
-        lives(&self.pidfd)
+    pub(crate) fn is_alive(&self) -> bool {
+        is_alive(&self.pidfd)
     }
 
-    /// Its number in a namespace.
+    /// Its PID in a namespace.
     pub(crate) fn number_in(&self, namespace: Id) -> Option<ViewPid> {
         number_in(namespace, &self.numbers)
     }
 
-    /// Whether it can have made a client of the driver's, as `ProcessCache::uses_the_driver`; `pid` is its number.
-    pub(crate) fn uses_the_driver(&self, pid: HostPid, look: &Look) -> bool {
-        let mut uses = self.uses.lock().unwrap_or_else(PoisonError::into_inner);
-        match *uses {
-            Uses::Yes => true,
-            Uses::NotBefore(then) if Instant::now() < then => false,
+    /// Whether it can have made a client of the driver, as `ProcessCache::uses_driver`; `pid` is its host PID.
+    pub(crate) fn uses_driver(&self, pid: HostPid, look: &Look) -> bool {
+        let mut driver_use = self.driver_use.lock().unwrap_or_else(PoisonError::into_inner);
+        match *driver_use {
+            DriverUse::Yes => true,
+            DriverUse::NotBefore(then) if Instant::now() < then => false,
             _ => {
                 let began = Instant::now();
-                let Some(has) = has_the_driver(pid, look) else { return false };
-                // A process with very many descriptors costs us a tenth of a processor at most.
-                *uses = if has { Uses::Yes } else { Uses::NotBefore(Instant::now() + 10 * began.elapsed()) };
-                has
+                let Some(uses_it) = has_driver_fd(pid, look) else { return false };
+                // Limits the cost of a process with very many descriptors to a tenth of a processor.
+                *driver_use =
+                    if uses_it { DriverUse::Yes } else { DriverUse::NotBefore(Instant::now() + 10 * began.elapsed()) };
+                uses_it
             }
         }
     }
 }
 
-/// Whether a process or thread lives, by a descriptor of it.
-pub(crate) fn lives(pidfd: &OwnedFd) -> bool {
+/// Whether the process or thread of a pidfd lives.
+pub(crate) fn is_alive(pidfd: &OwnedFd) -> bool {
     let mut readable = [PollFd::new(pidfd, PollFlags::IN)];
     poll(&mut readable, Some(&Timespec::default())) == Ok(0)
 }
@@ -139,12 +137,11 @@ pub(crate) fn number_in(namespace: Id, numbers: &Numbers) -> Option<ViewPid> {
     numbers.iter().find(|(id, _)| *id == namespace).map(|(_, number)| *number)
 }
 
-/// As `/proc/PID/status` lists them from the host's namespace down to the process's own. All is read through one folder, which does
-/// not follow the number to the next who gets it.
+/// A process's PIDs by `/proc/PID/status`. All files are read through one open folder, so a reused PID cannot mix two processes.
 pub(crate) fn numbers_of(pid: HostPid) -> Option<Numbers> {
     let folder = of_process(pid).ok()?;
     let status = folder.read("status").ok()?;
-    // A number may be a thread's only.
+    // The number of a thread that is not its process's first is no PID.
     if field(&status, "Tgid")?.parse() != Ok(pid.get()) {
         return None;
     }
@@ -159,9 +156,9 @@ pub(crate) fn numbers_of(pid: HostPid) -> Option<Numbers> {
     Some(all)
 }
 
-/// Whether a process has a descriptor of the driver's; none if the call may not look so far. A process that there is no room for counts as
-/// one without the driver in that call; it is looked at in the next one, since what was found out about others stays.
-pub(crate) fn has_the_driver(pid: HostPid, look: &Look) -> Option<bool> {
+/// Whether a process has a descriptor of the driver; none if the call's limit of descriptors is used up. Such a process counts as one without
+/// the driver for that call. The next call checks it, because results for other processes stay cached.
+pub(crate) fn has_driver_fd(pid: HostPid, look: &Look) -> Option<bool> {
     match maker::has_the_driver(Path::new("/proc"), pid, look) {
         Has::Yes => Some(true),
         Has::No | Has::TooMany => Some(false),

@@ -1,12 +1,12 @@
-//! Reads what a thread of a caller may do, and acts with those rights and no others.
-//! A line of `/proc/TID/status` that is not there is no right of anybody. Sources: proc_pid_status(5), user_namespaces(7).
+//! Reads a caller's rights, and acts with exactly those rights.
 //!
-//! A driver looks at the effective user (its own objects are that user's) and at capabilities. The real and the saved user stay
-//! root's all the time, so the user whose rights are borrowed can neither signal nor trace this thread. Outside truth:
-//! credentials(7), capabilities(7).
+//! A driver checks the effective user (its objects belong to that user) and capabilities. The real and the saved user of this
+//! thread stay root, so the caller's user can neither signal nor trace it.
+//!
+//! Outside truth: proc_pid_status(5), user_namespaces(7), credentials(7), capabilities(7).
 
 use crate::caller::proc_folder::field;
-use crate::log::say;
+use crate::log::log;
 use rustix::process::{getegid, getgroups};
 use rustix::thread::{
     CapabilitySet, CapabilitySets, Gid, Uid, capabilities, set_capabilities, set_thread_groups, set_thread_res_gid,
@@ -14,51 +14,51 @@ use rustix::thread::{
 };
 use std::io;
 
-/// What the kernel lets a thread do, as far as a driver looks at it.
+/// Rights of a thread that a driver checks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Rights {
-    /// Effective user, by the host's number.
+    /// Effective user, as the host numbers it.
     pub(crate) uid: Uid,
     pub(crate) gid: Gid,
     pub(crate) groups: Vec<Gid>,
-    /// Effective capabilities that count on the host: none of those that hold in a user namespace only.
+    /// Effective capabilities on the host, without those that hold in a user namespace only.
     pub(crate) capabilities: CapabilitySet,
 }
 
-/// This process's own rights, to come back to.
+/// This process's own rights.
 #[derive(Debug, Clone)]
-pub(crate) struct Own {
+pub(crate) struct OwnRights {
     gid: Gid,
     groups: Vec<Gid>,
     sets: CapabilitySets,
 }
 
-impl Own {
-    /// The rights of now, which must be root's.
-    pub(crate) fn of_now() -> io::Result<Own> {
+impl OwnRights {
+    /// The current rights, which must be root's.
+    pub(crate) fn of_now() -> io::Result<OwnRights> {
         let mut sets = capabilities(None)?;
         sets.effective = sets.permitted;
-        Ok(Own { gid: getegid(), groups: getgroups()?, sets })
+        Ok(OwnRights { gid: getegid(), groups: getgroups()?, sets })
     }
 
-    /// Does something with another's rights, as far as they are within our own.
+    /// Calls `act` with a caller's rights, limited to our own.
     ///
     /// # Errors
-    /// When the rights cannot be taken on; nothing was done then.
+    /// If the rights cannot be assumed. Then `act` was not called.
     ///
     /// # Panics
-    /// Ends the process when our own rights do not come back: it must not go on with the caller's.
+    /// Ends the process if its own rights cannot be restored.
     pub(crate) fn act_as<T>(&self, rights: &Rights, act: impl FnOnce() -> T) -> io::Result<T> {
-        let taken = self.take(rights);
-        let acted = taken.map(|()| act());
-        if let Err(error) = self.come_back(rights) {
-            say!("cannot come back from a caller's rights: {error}");
+        let notification = self.assume(rights);
+        let result = notification.map(|()| act());
+        if let Err(error) = self.restore(rights) {
+            log!("cannot restore the supervisor's own rights after a call, so it ends: {error}");
             std::process::abort();
         }
-        acted
+        result
     }
 
-    fn take(&self, rights: &Rights) -> io::Result<()> {
+    fn assume(&self, rights: &Rights) -> io::Result<()> {
         if rights.groups != self.groups {
             set_thread_groups(&rights.groups)?;
         }
@@ -75,19 +75,19 @@ impl Own {
         Ok(set_capabilities(None, CapabilitySets { effective, ..self.sets })?)
     }
 
-    /// Whether our own capabilities are theirs, as those of a privileged container are: two calls less. Of another user's they are not, since
-    /// the kernel takes them away with root.
+    /// Whether the caller has all our capabilities, as in a privileged container. This saves two system calls. It is false for users other
+    /// than root, because the kernel drops the capabilities with root.
     fn has_all_of(&self, rights: &Rights) -> bool {
         rights.uid.is_root() && rights.capabilities & self.sets.permitted == self.sets.effective
     }
 
-    fn come_back(&self, rights: &Rights) -> io::Result<()> {
+    fn restore(&self, rights: &Rights) -> io::Result<()> {
         if !self.has_all_of(rights) {
             set_capabilities(None, self.sets)?;
         }
         if !rights.uid.is_root() {
             set_thread_res_uid(None, Uid::ROOT, None)?;
-            // Back to root, the kernel makes every permitted capability effective; said all the same.
+            // The kernel makes every permitted capability effective for root; set explicitly all the same.
             set_capabilities(None, self.sets)?;
         }
         if rights.gid != self.gid {
@@ -100,7 +100,7 @@ impl Own {
     }
 }
 
-/// What `/proc/TID/status` tells.
+/// Fields of `/proc/TID/status`. A file without one of the lines is rejected.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Status {
     pub(crate) tgid: u32,
@@ -125,7 +125,7 @@ impl Status {
     }
 }
 
-/// Who is root in a user namespace, by its `uid_map`: user_namespaces(7).
+/// The host's number of root in a user namespace, by its `uid_map` (user_namespaces(7)).
 pub(crate) fn root_of(map: &str) -> Option<u32> {
     let mut lines = map.lines().map(|line| line.split_whitespace());
     lines.find_map(|mut words| if words.next() == Some("0") { words.next()?.parse().ok() } else { None })
@@ -142,19 +142,19 @@ mod tests {
             println!("skipped: only root can act as another user");
             return;
         }
-        let own = Own::of_now().expect("our own");
+        let own = OwnRights::of_now().expect("our own");
         let before = (geteuid(), getegid(), getgroups().expect("ours"), capabilities(None).expect("ours"));
         let one = CapabilitySet::NET_BIND_SERVICE;
         let groups = vec![Gid::from_raw(77), Gid::from_raw(78)];
         let rights =
             Rights { uid: Uid::from_raw(1234), gid: Gid::from_raw(4321), groups: groups.clone(), capabilities: one };
-        let (uid, gid, had, sets, shadow) = own
+        let (uid, gid, groups_then, sets, shadow) = own
             .act_as(&rights, || {
                 let shadow = std::fs::read("/etc/shadow").map_err(|error| error.kind());
                 (geteuid(), getegid(), getgroups(), capabilities(None), shadow)
             })
             .expect("root can");
-        assert_eq!((uid, gid, had.expect("theirs")), (rights.uid, rights.gid, groups));
+        assert_eq!((uid, gid, groups_then.expect("theirs")), (rights.uid, rights.gid, groups));
         assert_eq!(sets.expect("theirs").effective, one & before.3.permitted);
         assert_eq!(shadow, Err(io::ErrorKind::PermissionDenied), "a file that root alone may read");
         assert_eq!((geteuid(), getegid(), getgroups().expect("ours"), capabilities(None).expect("ours")), before);
@@ -166,13 +166,13 @@ mod tests {
             println!("skipped: only root can act as another user");
             return;
         }
-        let own = Own::of_now().expect("our own");
+        let own = OwnRights::of_now().expect("our own");
         let none = CapabilitySet::empty();
         let rights = Rights { uid: Uid::ROOT, gid: own.gid, groups: own.groups.clone(), capabilities: none };
         let sets = own.act_as(&rights, || capabilities(None)).expect("root can").expect("theirs");
         assert_eq!(sets.effective, none);
         assert_eq!(capabilities(None).expect("ours").effective, own.sets.permitted);
-        // One that has them all lends them all, as root and as another.
+        // A caller with all capabilities gives all of ours, as root and as another user.
         for uid in [0, 1234].map(Uid::from_raw) {
             let rights = Rights { uid, capabilities: CapabilitySet::all(), ..rights.clone() };
             let sets = own.act_as(&rights, || capabilities(None)).expect("root can").expect("theirs");

@@ -1,8 +1,8 @@
-//! The policy: which view of PIDs a caller has, by its cgroup.
+//! The policy's rules: they select a caller's view of PIDs by its cgroup.
 
 use mpu_core::policy::{BadRule, Sees, Table};
 
-/// Rules of the policy: their text, looked at once for all calls.
+/// Parsed rules and their text.
 pub(crate) struct Rules {
     text: Box<str>,
     table: Table,
@@ -23,7 +23,7 @@ impl Rules {
         &self.text
     }
 
-    /// What a caller with this cgroup sees. Most hosts have no rule; then the cgroup is not read.
+    /// The view of a caller with this cgroup. Without rules, as on most hosts, the cgroup is not read.
     pub(crate) fn of(&self, cgroup: impl FnOnce() -> Option<Vec<u8>>) -> Option<(Sees, Vec<u8>)> {
         let cgroup = if self.text.is_empty() { None } else { cgroup() }?;
         Some((self.table.of(self.text.as_bytes(), &cgroup), cgroup))

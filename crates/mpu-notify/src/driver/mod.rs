@@ -1,4 +1,4 @@
-//! Asks NVIDIA's driver in a caller's place, and knows the layouts of what it answers.
+//! Calls NVIDIA's driver on a caller's behalf.
 
 pub(crate) mod control;
 pub(crate) mod event;

@@ -1,77 +1,75 @@
-//! A table behind a pointer in a control's parameters.
+//! A table behind a pointer in a control's parameters: its size for the driver, and the size of its answer.
 //!
-//! Owns how much of it the driver fills, and how much of that the caller gets. Knows no process's numbers.
-//!
-//! Outside truth: embedded_param_copy.c of 580.95.05 (the driver copies as many entries out as the caller asked for, used or not); 535.261.03
-//! copies none where there is no session.
+//! Outside truth: embedded_param_copy.c of 580.95.05 (the driver copies out as many entries as the caller requested, used or not);
+//! 535.261.03 copies none if there is no session.
 
 use crate::bytes::{put_wide, wide, word};
 use crate::sys::{FENCED, Fenced};
 use mpu_abi::ioctl::gpumon;
 use mpu_abi::{Inner, Layout, Row};
 
-/// What stands in memory for rows that the driver has not written to. One that ends so is a row even so: rows are whole.
+/// Fills rows that the driver has not written. Sizes are rounded up to whole rows, so a row may end with these bytes.
 const UNWRITTEN: u8 = 0xa5;
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Table {
     /// Byte offset of the pointer.
     pub(crate) pointer: usize,
-    /// Where it points in the caller; 0 for a table that is ours alone.
-    pub(crate) theirs: u64,
+    /// The caller's address of the table; 0 if the caller did not request it.
+    pub(crate) caller_address: u64,
     inner: Inner,
-    /// Entries that the driver is asked for, where the request has a count; of samples, how many bytes the caller has room for.
-    asked: u32,
+    /// Number of entries in the request; for samples, the size of the caller's buffer.
+    requested: u32,
 }
 
 impl Table {
-    /// The table that a row has and a caller wants.
+    /// The table of a row, if the caller requests it.
     pub(crate) fn of(row: &Row, params: &[u8]) -> Option<Table> {
-        Table::anyhow(row, params).filter(|table| table.theirs != 0)
+        Table::of_row(row, params).filter(|table| table.caller_address != 0)
     }
 
-    /// The table that a row has, whether or not the caller wants it.
-    pub(crate) fn anyhow(row: &Row, params: &[u8]) -> Option<Table> {
+    /// The table of a row, whether or not the caller requests it.
+    pub(crate) fn of_row(row: &Row, params: &[u8]) -> Option<Table> {
         let Layout::Embedded { pointer, inner } = row.layout else { return None };
         let pointer = usize::from(pointer);
-        let asked = match &inner {
+        let requested = match &inner {
             Inner::Rows(rows) => word(params, rows.count.into()),
             Inner::Samples(_) => word(params, gpumon::ROOM),
         };
-        Some(Table { pointer, theirs: wide(params, pointer), inner, asked })
+        Some(Table { pointer, caller_address: wide(params, pointer), inner, requested })
     }
 
-    /// Has the parameters point to memory of ours. For more than that holds the driver is not asked: it refuses so much.
-    pub(crate) fn point_to(&self, ours: &Fenced, params: &mut [u8]) {
-        put_wide(params, self.pointer, ours.address());
+    /// Points the parameters to our buffer. The driver refuses a larger table than the buffer holds.
+    pub(crate) fn point_at(&self, buffer: &Fenced, params: &mut [u8]) {
+        put_wide(params, self.pointer, buffer.address());
     }
 
-    /// Bytes that the driver can write: all that it is asked for.
-    pub(crate) fn most(&self) -> usize {
-        let asked = self.asked as usize;
+    /// Bytes that the driver may write.
+    pub(crate) fn size_requested(&self) -> usize {
+        let requested = self.requested as usize;
         match &self.inner {
-            Inner::Rows(rows) => asked.saturating_mul(rows.stride.into()),
-            Inner::Samples(_) => asked,
+            Inner::Rows(rows) => requested.saturating_mul(rows.stride.into()),
+            Inner::Samples(_) => requested,
         }
         .min(FENCED)
     }
 
-    /// Makes memory ready for the driver to write to.
-    pub(crate) fn blank(&self, ours: &mut [u8]) {
-        ours.fill(if matches!(self.inner, Inner::Rows(_)) { UNWRITTEN } else { 0 });
+    /// Fills the buffer so that unwritten rows can be recognized.
+    pub(crate) fn prepare(&self, buffer: &mut [u8]) {
+        buffer.fill(if matches!(self.inner, Inner::Rows(_)) { UNWRITTEN } else { 0 });
     }
 
-    /// Puts back what the caller wrote of the table: `theirs` is where it points in the caller.
-    pub(crate) fn put_back(&self, params: &mut [u8], theirs: u64) {
-        put_wide(params, self.pointer, theirs);
+    /// Restores the caller's address of the table.
+    pub(crate) fn restore_address(&self, params: &mut [u8], caller_address: u64) {
+        put_wide(params, self.pointer, caller_address);
     }
 
-    /// How many bytes the driver's answer has; never more than the caller has room for.
-    pub(crate) fn written(&self, params: &[u8], bytes: &[u8]) -> usize {
+    /// Size of the driver's answer in bytes, at most the size of the caller's buffer.
+    pub(crate) fn answer_size(&self, params: &[u8], bytes: &[u8]) -> usize {
         match &self.inner {
             Inner::Rows(rows) => {
                 let stride = usize::from(rows.stride.max(1));
-                let room = (self.asked as usize).saturating_mul(stride).min(bytes.len());
+                let room = (self.requested as usize).saturating_mul(stride).min(bytes.len());
                 let last = bytes[..room].iter().rposition(|byte| *byte != UNWRITTEN).map_or(0, |at| at + 1);
                 last.next_multiple_of(stride).min(room)
             }
@@ -105,42 +103,48 @@ mod tests {
     }
 
     #[test]
-    fn table_is_as_long_as_it_was_asked_for() {
+    fn table_size_follows_requested_count() {
         let row = row(Control::NvencSessions);
         let bytes = vec![0; FENCED];
-        let written = |count| Table::of(row, &params(row, count, 1)).expect("a pointer").written(&[], &bytes);
-        assert_eq!([written(0), written(3), written(512), written(u32::MAX)], [0, 96, 512 * 32, FENCED]);
+        let answer_size = |count| Table::of(row, &params(row, count, 1)).expect("a pointer").answer_size(&[], &bytes);
+        assert_eq!(
+            [answer_size(0), answer_size(3), answer_size(512), answer_size(u32::MAX)],
+            [0, 96, 512 * 32, FENCED]
+        );
         let three = Table::of(row, &params(row, 3, 1)).expect("a pointer");
         let mut bytes = vec![0; FENCED];
-        three.blank(&mut bytes);
-        assert_eq!(three.written(&[], &bytes), 0, "the driver wrote nothing");
+        three.prepare(&mut bytes);
+        assert_eq!(three.answer_size(&[], &bytes), 0, "the driver wrote nothing");
         bytes[32] = 0;
-        assert_eq!(three.written(&[], &bytes), 64, "a row is whole");
+        assert_eq!(three.answer_size(&[], &bytes), 64, "a row is whole");
         assert!(Table::of(row, &params(row, 512, 0)).is_none(), "the number only");
-        assert_eq!(Table::anyhow(row, &params(row, 512, 0)).expect("a row with one").theirs, 0);
+        assert_eq!(Table::of_row(row, &params(row, 512, 0)).expect("a row with one").caller_address, 0);
     }
 
     #[test]
     fn table_request_keeps_callers_count() {
         let row = row(Control::NvencSessions);
-        let ours = Fenced::new().expect("memory");
+        let buffer = Fenced::new().expect("memory");
         for count in [0, 512, 32768, 32769, u32::MAX] {
             let mut params = params(row, count, 1);
             let table = Table::of(row, &params).expect("a pointer");
-            table.point_to(&ours, &mut params);
-            assert_eq!((wide(&params, 8), word(&params, 0)), (ours.address(), count));
-            assert_eq!(table.most(), (count as usize * 32).min(FENCED));
+            table.point_at(&buffer, &mut params);
+            assert_eq!((wide(&params, 8), word(&params, 0)), (buffer.address(), count));
+            assert_eq!(table.size_requested(), (count as usize * 32).min(FENCED));
         }
     }
 
     #[test]
-    fn samples_are_as_long_as_caller_has_room_for() {
+    fn samples_fit_callers_buffer() {
         let row = row(Control::PerfGpumonUtil);
         for room in [0, 1000] {
             let mut params = params(row, 2, 0);
             put_wide(&mut params, 16, 1);
             put(&mut params, gpumon::ROOM, room);
-            assert_eq!(Table::of(row, &params).expect("a pointer").written(&params, &vec![1; FENCED]), room as usize);
+            assert_eq!(
+                Table::of(row, &params).expect("a pointer").answer_size(&params, &vec![1; FENCED]),
+                room as usize
+            );
         }
     }
 

@@ -1,59 +1,56 @@
-//! What a process has, where the driver knows it by its threads (565.57 to 570.144, and 575.51): each thread is asked about, and
-//! what they have is the process's.
-//!
-//! Knows no layout: where the figures stand is the row's. Which drivers are such is `threads`' business; numbers here are the host's.
+//! Sums a process's memory over its threads, for drivers that record clients by thread (565.57 to 570.144, and 575.51).
 
 use crate::bytes::{put, wide, word};
-use crate::caller::threads::others;
+use crate::caller::threads::other_threads;
 use mpu_abi::{Entry, Rows};
 use mpu_core::HostPid;
 
-/// Where the figures of a release stand.
+/// Layout of a release's entries.
 pub(crate) struct Entries {
     pub(crate) rows: Rows,
     pub(crate) entry: Entry,
 }
 
 impl Entries {
-    fn start(&self, place: usize) -> usize {
-        usize::from(self.rows.first) + place * usize::from(self.rows.stride)
+    fn offset(&self, index: usize) -> usize {
+        usize::from(self.rows.first) + index * usize::from(self.rows.stride)
     }
 }
 
-/// Threads that are asked about for one call: what they do for one container is bounded, however many it has. What further
-/// threads have is missing in the sums (docs/notify.md).
-const MOST_THREADS: usize = 4096;
+/// Limit of threads for one call, to bound the work for a container. Memory of further threads is missing in the sums
+/// (docs/notify.md).
+const MAX_THREADS: usize = 4096;
 
-/// Adds what the other threads of each process have to the driver's answer about the processes. `ask` puts a question of the same
-/// length to the driver, and says whether it answered.
-pub(crate) fn add_up(params: &mut [u8], entries: &Entries, mut ask: impl FnMut(&mut [u8]) -> bool) {
+/// Adds the amounts of each process's other threads to the driver's answer about processes. `issue` sends a query of the same
+/// length to the driver and returns whether it succeeded.
+pub(crate) fn add_thread_sums(params: &mut [u8], entries: &Entries, mut issue: impl FnMut(&mut [u8]) -> bool) {
     let Entries { rows, entry } = entries;
     let (capacity, stride) = (usize::from(rows.capacity), usize::from(rows.stride));
-    if params.len() < entries.start(capacity) {
+    if params.len() < entries.offset(capacity) {
         return;
     }
     let (pid, result) = (usize::from(rows.pid), usize::from(entry.result));
     let count = (word(params, rows.count.into()) as usize).min(capacity);
-    let of_memory = (0..count).map(|place| entries.start(place)).filter(|at| {
-        // Video memory, the only figures that there are, and the driver has answered.
+    let answered = (0..count).map(|index| entries.offset(index)).filter(|at| {
+        // Video memory, the only kind of amount, and the driver has an answer for the process.
         (word(params, at + usize::from(entry.index)), word(params, at + result)) == (0, 0)
     });
-    let processes = of_memory.filter_map(|at| Some((at, HostPid::new(word(params, at + pid))?)));
-    let threads =
-        processes.flat_map(|(at, process)| others(process, MOST_THREADS).into_iter().map(move |thread| (at, thread)));
-    let threads: Vec<(usize, HostPid)> = threads.take(MOST_THREADS).collect();
-    let mut question = vec![0; params.len()];
-    for some in threads.chunks(capacity) {
-        question.fill(0);
-        put(&mut question, rows.count.into(), some.len() as u32);
-        for (place, (_, thread)) in some.iter().enumerate() {
-            put(&mut question, entries.start(place) + pid, thread.get());
+    let processes = answered.filter_map(|at| Some((at, HostPid::new(word(params, at + pid))?)));
+    let threads = processes
+        .flat_map(|(at, process)| other_threads(process, MAX_THREADS).into_iter().map(move |thread| (at, thread)));
+    let threads: Vec<(usize, HostPid)> = threads.take(MAX_THREADS).collect();
+    let mut request = vec![0; params.len()];
+    for chunk in threads.chunks(capacity) {
+        request.fill(0);
+        put(&mut request, rows.count.into(), chunk.len() as u32);
+        for (index, (_, thread)) in chunk.iter().enumerate() {
+            put(&mut request, entries.offset(index) + pid, thread.get());
         }
-        if !ask(&mut question) {
+        if !issue(&mut request) {
             return;
         }
-        for (place, (at, _)) in some.iter().enumerate() {
-            let answer = &question[entries.start(place)..][..stride];
+        for (index, (at, _)) in chunk.iter().enumerate() {
+            let answer = &request[entries.offset(index)..][..stride];
             if word(answer, result) == 0 {
                 add(&mut params[*at..*at + stride], answer, entry);
             }
@@ -61,14 +58,14 @@ pub(crate) fn add_up(params: &mut [u8], entries: &Entries, mut ask: impl FnMut(&
     }
 }
 
-fn add(ours: &mut [u8], more: &[u8], entry: &Entry) {
-    let end = entry.instances.map_or(ours.len(), usize::from);
+fn add(total: &mut [u8], amounts: &[u8], entry: &Entry) {
+    let end = entry.instances.map_or(total.len(), usize::from);
     for at in (usize::from(entry.amounts)..end).step_by(8) {
-        let sum = wide(ours, at).saturating_add(wide(more, at));
-        ours[at..at + 8].copy_from_slice(&sum.to_ne_bytes());
+        let sum = wide(total, at).saturating_add(wide(amounts, at));
+        total[at..at + 8].copy_from_slice(&sum.to_ne_bytes());
     }
-    if ours[end..].iter().all(|byte| *byte == 0xff) {
-        ours[end..].copy_from_slice(&more[end..]);
+    if total[end..].iter().all(|byte| *byte == 0xff) {
+        total[end..].copy_from_slice(&amounts[end..]);
     }
 }
 
@@ -77,7 +74,7 @@ mod tests {
     use super::*;
     use mpu_abi::{Control, Layout, ROWS, Release, RowId, history, row_of};
 
-    /// Numbers of the headers, typed here again: the row must say the same.
+    /// Numbers from the headers, independent of the row.
     const MOST: usize = 200;
     const FIRST: usize = 8;
     const PID: usize = 0;
@@ -95,21 +92,21 @@ mod tests {
 
     #[test]
     fn process_amount_is_sum_of_its_threads() {
-        let (tell, told) = std::sync::mpsc::channel();
-        let (done, wait) = std::sync::mpsc::channel::<()>();
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let (stop, stopped) = std::sync::mpsc::channel::<()>();
         let thread = std::thread::spawn(move || {
-            let _ = tell.send(rustix::thread::gettid().as_raw_nonzero().get() as u32);
-            let _ = wait.recv();
+            let _ = sender.send(rustix::thread::gettid().as_raw_nonzero().get() as u32);
+            let _ = stopped.recv();
         });
-        let thread_id = told.recv().expect("its number");
+        let thread_id = receiver.recv().expect("its number");
         for (release, stride) in [(418, 40), (470, 48), (570, 72)] {
             let mut params = vec![0; FIRST + MOST * stride];
             put(&mut params, 0, 3);
-            // The second is refused, the third is no process's.
-            for (place, (pid, result)) in
+            // The driver refuses the second; no process has the third PID.
+            for (index, (pid, result)) in
                 [(std::process::id(), 0), (std::process::id(), 31), (u32::MAX, 0)].into_iter().enumerate()
             {
-                let at = FIRST + place * stride;
+                let at = FIRST + index * stride;
                 put(&mut params, at + PID, pid);
                 put(&mut params, at + RESULT, result);
                 params[at + AMOUNTS..at + AMOUNTS + 8].copy_from_slice(&100u64.to_ne_bytes());
@@ -118,18 +115,22 @@ mod tests {
                 }
             }
             let before = params.clone();
-            add_up(&mut params, &of_release(release), |question| {
-                let count = word(question, 0) as usize;
-                assert!(count > 0 && count <= MOST && question.len() == FIRST + MOST * stride);
-                for at in (0..count).map(|place| FIRST + place * stride) {
-                    assert_ne!(word(question, at + PID), std::process::id(), "the process itself has been asked about");
+            add_thread_sums(&mut params, &of_release(release), |request| {
+                let count = word(request, 0) as usize;
+                assert!(count > 0 && count <= MOST && request.len() == FIRST + MOST * stride);
+                for at in (0..count).map(|index| FIRST + index * stride) {
+                    assert_ne!(
+                        word(request, at + PID),
+                        std::process::id(),
+                        "the process itself is in the caller's query"
+                    );
                     if stride > 40 {
-                        question[at + stride - 8..at + stride].fill(0xff);
+                        request[at + stride - 8..at + stride].fill(0xff);
                     }
-                    if word(question, at + PID) == thread_id {
-                        question[at + AMOUNTS..at + AMOUNTS + 8].copy_from_slice(&7u64.to_ne_bytes());
+                    if word(request, at + PID) == thread_id {
+                        request[at + AMOUNTS..at + AMOUNTS + 8].copy_from_slice(&7u64.to_ne_bytes());
                         if stride > 40 {
-                            put(question, at + stride - 8, 5);
+                            put(request, at + stride - 8, 5);
                         }
                     }
                 }
@@ -141,7 +142,7 @@ mod tests {
             }
             assert_eq!(params[FIRST + stride..], before[FIRST + stride..], "the others are as they were");
         }
-        drop(done);
+        drop(stop);
         let _ = thread.join();
     }
 
@@ -151,10 +152,10 @@ mod tests {
         put(&mut params, 0, u32::MAX);
         put(&mut params, FIRST + PID, std::process::id());
         let before = params.clone();
-        add_up(&mut params, &of_release(570), |_| false);
+        add_thread_sums(&mut params, &of_release(570), |_| false);
         assert_eq!(params, before);
         for len in [0, 4, 8, 12] {
-            add_up(&mut vec![0xff; len], &of_release(570), |_| panic!("nothing to ask about"));
+            add_thread_sums(&mut vec![0xff; len], &of_release(570), |_| panic!("nothing to ask about"));
         }
     }
 }

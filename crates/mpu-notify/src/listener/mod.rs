@@ -1,4 +1,4 @@
-//! What one seccomp listener hands over: notifications, from the filter that makes them to the answer.
+//! One seccomp listener: its hand-over, its worker threads, and answers to its notifications.
 
 pub(crate) mod message;
 pub(crate) mod notification;

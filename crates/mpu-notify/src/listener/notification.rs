@@ -1,5 +1,5 @@
-//! Answers one notification: identifies the caller, asks the driver, hands the result back. mpu-core translates, in copies
-//! that no caller can change. What came this far never goes on to the driver: the caller could make another call of it.
+//! Answers one notification: identifies the caller, calls the driver, copies the result back. mpu-core translates our copies, which
+//! no caller can change. A decoded call never continues to the driver, because the caller could change it meanwhile.
 
 use crate::caller::memory::CallerMemory;
 use crate::caller::namespace::Namespace;
@@ -9,10 +9,10 @@ use crate::caller::process_cache::ProcessCache;
 use crate::caller::rights::Rights;
 use crate::caller::thread::{Caller, character_device, is_open};
 use crate::caller::view::View;
-use crate::driver::control::{Question, Scratch};
+use crate::driver::control::{ControlCall, Scratch};
 use crate::driver::event::Event;
 use crate::driver::file::Driver;
-use crate::driver::request::{Asked, Disposition, Request, may_be_tuners};
+use crate::driver::request::{Disposition, Operation, Request, may_be_tuners};
 use crate::kernel::Tid;
 use crate::setting::Setting;
 use crate::sys::{self, Answer, FENCED, seccomp_notif};
@@ -23,136 +23,138 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// The driver's status for a control that it does not know (nvstatuscodes.h).
+/// The driver's status for an unknown control (nvstatuscodes.h).
 const NV_ERR_NOT_SUPPORTED: u32 = 0x56;
 
-/// One thread's means of asking.
-pub(crate) struct Asker {
-    /// Of the container that it answers.
-    held: Arc<ProcessCache>,
-    space: Scratch,
-    /// Who asked last, and in which namespace: most ask again.
+/// One worker thread's state for answering notifications.
+pub(crate) struct Handler {
+    /// Its container's cache.
+    cache: Arc<ProcessCache>,
+    scratch: Scratch,
+    /// The last caller and its namespace: most callers call again.
     caller: Option<Caller>,
     namespace: Option<Arc<Namespace>>,
 }
 
-impl Asker {
-    pub(crate) fn new(held: Arc<ProcessCache>) -> io::Result<Asker> {
-        Ok(Asker { held, space: Scratch::new()?, caller: None, namespace: None })
+impl Handler {
+    pub(crate) fn new(cache: Arc<ProcessCache>) -> io::Result<Handler> {
+        Ok(Handler { cache, scratch: Scratch::new()?, caller: None, namespace: None })
     }
 
-    /// The answer to what [`Asked::by`] found.
+    /// Answers a decoded operation.
     pub(crate) fn answer(
         &mut self,
         setting: &Setting,
         listener: BorrowedFd<'_>,
-        taken: &seccomp_notif,
-        asked: Asked,
+        notification: &seccomp_notif,
+        operation: Operation,
     ) -> Answer {
         let counters = &setting.counters;
         counters.inside.fetch_add(1, Relaxed);
-        let answer = self.ask(setting, listener, taken, asked);
+        let answer = self.handle(setting, listener, notification, operation);
         counters.inside.fetch_sub(1, Relaxed);
         answer.unwrap_or_else(|pass| pass.count(counters))
     }
 
-    fn ask(
+    fn handle(
         &mut self,
         setting: &Setting,
         listener: BorrowedFd<'_>,
-        taken: &seccomp_notif,
-        asked: Asked,
+        notification: &seccomp_notif,
+        operation: Operation,
     ) -> Result<Answer, Disposition> {
-        let still_waits = || sys::still_waits(listener, taken.id);
-        let tid = Tid::of(taken);
-        let is_known = self.caller.as_mut().is_some_and(|caller| caller.is_still(tid));
-        let mut caller = match self.caller.take().filter(|_| is_known) {
+        let is_waiting = || sys::is_waiting(listener, notification.id);
+        let tid = Tid::of(notification);
+        let is_same = self.caller.as_mut().is_some_and(|caller| caller.is_same_thread(tid));
+        let mut caller = match self.caller.take().filter(|_| is_same) {
             Some(caller) => caller,
             None => Caller::of(tid, self.namespace.as_ref())?,
         };
-        // What is looked up by the number is the caller's if it waits even after that.
-        if caller.namespace.id() == setting.host.id() && still_waits() {
+        // If the caller still waits after a lookup by TID, the lookup found the caller.
+        if caller.namespace.id() == setting.host.id() && is_waiting() {
             return Err(Disposition::Continue);
         }
-        let (rights, process) = caller.rights(setting.host_users.0)?;
-        let memory = CallerMemory { memory: caller.memory()?, still_waits: &still_waits };
-        let number = taken.data.args[0] as i32;
-        // Before it is ours: merely closing a file of another kind can take for ever.
+        let (rights, process) = caller.rights(setting.user_namespace.0)?;
+        let memory = CallerMemory { memory: caller.memory()?, is_waiting: &is_waiting };
+        let number = notification.data.args[0] as i32;
+        // Before the descriptor is copied: closing a file of another kind can block for ever.
         let device = caller.device(number).map_err(no_such_descriptor)?;
-        if !is_drivers(device) && !may_be_tuners(taken, device) {
+        if !is_drivers(device) && !may_be_tuners(notification, device) {
             return Err(Disposition::Refused(caller.refusal(number)));
         }
-        let file = caller.file(process, number, still_waits)?;
+        let file = caller.file(process, number, is_waiting)?;
         if is_tuners(character_device(file.as_fd())) {
-            // It goes on, as a tuner knows the request by another name: a caller that puts a descriptor of the driver in its place gets what
-            // docs/notify.md says. A node that is not open (`O_PATH`) shows no right to a tuner: anybody may make and name one.
+            // A tuner has another request with this number, so the call continues. docs/notify.md describes a caller that replaces the
+            // descriptor by the driver's. `O_PATH` proves no right to a tuner: any user may make and name a node.
             return Err(if is_open(file.as_fd()) { Disposition::Continue } else { Disposition::Refused(libc::EBADF) });
         }
-        // The caller waited when all that was opened and looked up by its number was: it is the caller's.
+        // The caller waited after all lookups by its TID, so all of them found the caller.
         self.namespace = Some(caller.namespace.clone());
-        let answer = self.ask_as(setting, &caller, file, rights, memory, asked);
+        let answer = self.handle_as(setting, &caller, file, rights, memory, operation);
         self.caller = Some(caller);
         answer
     }
 
-    /// The rest of it, once everything is the caller's.
-    fn ask_as(
+    /// The second part of `handle`, with everything of the caller opened.
+    fn handle_as(
         &mut self,
         setting: &Setting,
         caller: &Caller,
         file: OwnedFd,
         rights: Rights,
         memory: CallerMemory<'_>,
-        asked: Asked,
+        operation: Operation,
     ) -> Result<Answer, Disposition> {
         if !is_drivers(character_device(file.as_fd())) {
-            // Another one was put in its place meanwhile.
+            // The caller has replaced the descriptor.
             return Err(Disposition::Refused(libc::ENOTTY));
         }
         let driver = Driver { own: &setting.own, file, caller, rights };
-        let held = self.held.clone();
+        let cache = self.cache.clone();
         let view =
-            || View::of(&caller.folder, &setting.rules(), Numbers::new(&caller.namespace, setting.lookup(), &held));
-        let asked = match asked {
-            Asked::Control(asked) => asked,
-            Asked::Event(asked) => {
-                return Event { setting, driver, memory, held: &held, asked }.fetch(&mut self.space.params, view);
+            || View::of(&caller.folder, &setting.rules(), Numbers::new(&caller.namespace, setting.lookup(), &cache));
+        let request = match operation {
+            Operation::Control(request) => request,
+            Operation::Event(request) => {
+                return Event { setting, driver, memory, cache: &cache, request }.fetch(&mut self.scratch.params, view);
             }
         };
-        match mpu_abi::find(asked.cmd(), asked.size()) {
-            Some(row) => Question::new(setting, driver, memory, (row, asked), &held).answer(&mut self.space, view()),
-            None => self.ask_unknown(setting, &driver, &memory, asked),
+        match mpu_abi::find(request.cmd(), request.size()) {
+            Some(row) => {
+                ControlCall::new(setting, driver, memory, (row, request), &cache).run(&mut self.scratch, view())
+            }
+            None => self.handle_unknown_size(setting, &driver, &memory, request),
         }
     }
 
-    /// A control with PIDs and a size that is no row's. A driver that does not know it either says so; what one that does would answer
-    /// cannot be distinguished from other processes' numbers.
-    fn ask_unknown(
+    /// Handles a control with PIDs and a size that no row has. A driver that does not know it returns its own error. The answer of a driver
+    /// that knows it may have host PIDs at unknown places, so the caller gets an error.
+    fn handle_unknown_size(
         &mut self,
         setting: &Setting,
         driver: &Driver<'_>,
         memory: &CallerMemory<'_>,
-        mut asked: Request<RM_CONTROL_SIZE>,
+        mut request: Request<RM_CONTROL_SIZE>,
     ) -> Result<Answer, Disposition> {
-        let (params, size) = (asked.params(), asked.size());
+        let (params, size) = (request.params(), request.size());
         let len = (size as usize).min(FENCED);
-        let readable = memory.read(params, self.space.params.bytes(len)).is_ok();
-        // Not a byte of the caller's: there may be pointers among them.
-        self.space.params.bytes(len).fill(0);
-        let returned = match readable {
-            true => driver.ask(&mut asked.block, &mut self.space.params, len, None)?,
-            false => driver.ask_unreadable(&mut asked.block, &self.space.params)?,
+        let readable = memory.read(params, self.scratch.params.bytes(len)).is_ok();
+        // Zeros instead of the caller's bytes, which may have pointers.
+        self.scratch.params.bytes(len).fill(0);
+        let result = match readable {
+            true => driver.issue(&mut request.block, &mut self.scratch.params, len, None)?,
+            false => driver.issue_unreadable(&mut request.block, &self.scratch.params)?,
         };
-        if returned.is_ok() && asked.status() == 0 {
-            asked.set_status(NV_ERR_NOT_SUPPORTED);
+        if result.is_ok() && request.status() == 0 {
+            request.set_status(NV_ERR_NOT_SUPPORTED);
             setting.counters.pass(Reason::UnknownSize);
         }
-        asked.put_back(params, size);
-        Ok(Answer::Returned(asked.hand_back(|at, bytes| memory.write(at, bytes), returned)))
+        request.restore_address(params, size);
+        Ok(Answer::Returned(request.write_back(|at, bytes| memory.write(at, bytes), result)))
     }
 }
 
-/// Where there is no such descriptor, `/proc` has no such name.
+/// `/proc` has no entry for a missing descriptor.
 fn no_such_descriptor(error: io::Error) -> Disposition {
     if error.kind() == io::ErrorKind::NotFound { Disposition::Refused(libc::EBADF) } else { error.into() }
 }

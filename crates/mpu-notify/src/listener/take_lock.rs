@@ -1,10 +1,9 @@
-//! Whose turn it is to take a listener's next notification.
+//! Selects the thread that receives a listener's next notification.
 //!
-//! Owns that one of its two threads takes, that the other sleeps for as long as that one gets along alone, and that it is woken when a
-//! caller comes while that one translates. Handing the turn over for every call that is translated would cost two switches between
-//! threads each time, more than half of what the translation does. Knows nothing of notifications.
+//! One of the listener's two threads receives. The other sleeps, and is woken only if a call arrives while the first translates. A
+//! hand-over for each translated call would cost two thread switches, more than half of a translation's time.
 //!
-//! Outside truth: epoll_ctl(2) (`EPOLLONESHOT`); EPOLLHUP is always told, but once.
+//! Outside truth: epoll_ctl(2) (`EPOLLONESHOT`); EPOLLHUP is always reported, but once.
 
 use rustix::event::epoll;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -12,66 +11,66 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
-/// See the module. For two threads: [`Turn::leave`] and [`Turn::come_back`] are in the order that leaves no caller alone with them.
+/// For two threads. The order of [`TakeLock::release`] and [`TakeLock::disarm`] makes sure that no caller waits while both sleep.
 #[derive(Debug)]
-pub(crate) struct Turn {
-    taken: Mutex<()>,
-    /// Tells of the listener, but only when it is asked to. Without one (the kernel counts by user what is watched, and a container's root can be
-    /// the same user) the turn is handed over for every call that is translated: slower, and right.
-    bell: Option<OwnedFd>,
+pub(crate) struct TakeLock {
+    mutex: Mutex<()>,
+    /// Reports calls of the listener while armed. Without it the lock is handed over for each translated call, which is slower. (The
+    /// kernel limits watches by user, and a container's root can be the same user.)
+    epoll_fd: Option<OwnedFd>,
 }
 
-impl Turn {
-    pub(crate) fn at(listener: BorrowedFd<'_>) -> Turn {
-        Turn { taken: Mutex::default(), bell: bell(listener).ok() }
+impl TakeLock {
+    pub(crate) fn new(listener: BorrowedFd<'_>) -> TakeLock {
+        TakeLock { mutex: Mutex::default(), epoll_fd: epoll_fd(listener).ok() }
     }
 
-    /// Waits until it is free and needed.
-    pub(crate) fn wait(&self) -> MutexGuard<'_, ()> {
-        let Some(bell) = &self.bell else {
-            return self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Waits until the lock is free and a thread is needed.
+    pub(crate) fn acquire(&self) -> MutexGuard<'_, ()> {
+        let Some(epoll_fd) = &self.epoll_fd else {
+            return self.mutex.lock().unwrap_or_else(PoisonError::into_inner);
         };
         loop {
-            match self.taken.try_lock() {
-                Ok(turn) => return turn,
+            match self.mutex.try_lock() {
+                Ok(guard) => return guard,
                 Err(TryLockError::Poisoned(poisoned)) => return PoisonError::into_inner(poisoned),
                 Err(TryLockError::WouldBlock) => {}
             }
-            // A bell that rings for nothing wakes once: the thread that has the turn sets it again.
-            let mut told = [MaybeUninit::<epoll::Event>::uninit(); 1];
-            let _ = epoll::wait(bell.as_fd(), &mut told, None);
+            // A needless event wakes this thread once only: the thread with the lock arms the descriptor again.
+            let mut events = [MaybeUninit::<epoll::Event>::uninit(); 1];
+            let _ = epoll::wait(epoll_fd.as_fd(), &mut events, None);
         }
     }
 
-    /// Lets it go to do something else: a caller that comes meanwhile, or has come, wakes the other thread.
+    /// Releases the lock for a translation. A call that arrives, or has arrived, wakes the other thread.
     ///
-    /// The bell is set after the turn is free. So a thread that finds it taken, in [`Turn::wait`], is behind its own
-    /// [`Turn::come_back`], and hears every bell that is set from then on.
-    pub(crate) fn leave(&self, listener: BorrowedFd<'_>, turn: MutexGuard<'_, ()>) {
-        drop(turn);
-        self.set(listener, LOUD);
+    /// Arms the descriptor after the release. So a thread that finds the lock taken in [`TakeLock::acquire`] has already called
+    /// [`TakeLock::disarm`], and receives every later event.
+    pub(crate) fn release(&self, listener: BorrowedFd<'_>, guard: MutexGuard<'_, ()>) {
+        drop(guard);
+        self.modify(listener, ARMED);
     }
 
-    /// What was done is done: only the answer is to be given, then [`Turn::wait`] comes next.
-    pub(crate) fn come_back(&self, listener: BorrowedFd<'_>) {
-        self.set(listener, SILENT);
+    /// Ends the wake-ups. The thread then only sends its answer and calls [`TakeLock::acquire`].
+    pub(crate) fn disarm(&self, listener: BorrowedFd<'_>) {
+        self.modify(listener, DISARMED);
     }
 
-    fn set(&self, listener: BorrowedFd<'_>, events: epoll::EventFlags) {
-        // Fails for nothing that the kernel's manual knows but for memory, of which this takes none.
-        let modify = |bell| epoll::modify(bell, listener, epoll::EventData::new_u64(0), events);
-        let _ = self.bell.as_ref().map(modify);
+    fn modify(&self, listener: BorrowedFd<'_>, events: epoll::EventFlags) {
+        // epoll_ctl(2) names only one error that could occur, ENOMEM, and a modification needs no memory.
+        let modify = |epoll_fd| epoll::modify(epoll_fd, listener, epoll::EventData::new_u64(0), events);
+        let _ = self.epoll_fd.as_ref().map(modify);
     }
 }
 
-fn bell(listener: BorrowedFd<'_>) -> io::Result<OwnedFd> {
-    let bell = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-    epoll::add(&bell, listener, epoll::EventData::new_u64(0), SILENT)?;
-    Ok(bell)
+fn epoll_fd(listener: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    let epoll_fd = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+    epoll::add(&epoll_fd, listener, epoll::EventData::new_u64(0), DISARMED)?;
+    Ok(epoll_fd)
 }
 
-const LOUD: epoll::EventFlags = epoll::EventFlags::IN.union(epoll::EventFlags::ONESHOT);
-const SILENT: epoll::EventFlags = epoll::EventFlags::ONESHOT;
+const ARMED: epoll::EventFlags = epoll::EventFlags::IN.union(epoll::EventFlags::ONESHOT);
+const DISARMED: epoll::EventFlags = epoll::EventFlags::ONESHOT;
 
 #[cfg(test)]
 mod tests {
@@ -83,29 +82,29 @@ mod tests {
     #[test]
     fn waiting_thread_is_woken_only_by_caller() {
         let listener = eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd");
-        let call = |count: u64| rustix::io::write(&listener, &count.to_ne_bytes()).expect("a word");
-        let turn = Turn::at(listener.as_fd());
+        let send_calls = |count: u64| rustix::io::write(&listener, &count.to_ne_bytes()).expect("a word");
+        let lock = TakeLock::new(listener.as_fd());
         let woken = AtomicBool::new(false);
         let pause = || std::thread::sleep(Duration::from_millis(30));
         std::thread::scope(|scope| {
-            let first = turn.wait();
+            let first = lock.acquire();
             scope.spawn(|| {
-                let second = turn.wait();
+                let second = lock.acquire();
                 woken.store(true, SeqCst);
                 drop(second);
             });
             pause();
-            call(1);
+            send_calls(1);
             pause();
-            assert!(!woken.load(SeqCst), "who has the turn takes by itself");
+            assert!(!woken.load(SeqCst), "the thread with the lock receives it");
             let _ = rustix::io::read(&listener, &mut [0u8; 8]);
-            turn.leave(listener.as_fd(), first);
+            lock.release(listener.as_fd(), first);
             pause();
             assert!(!woken.load(SeqCst), "no caller calls");
-            turn.come_back(listener.as_fd());
-            let first = turn.wait();
-            turn.leave(listener.as_fd(), first);
-            call(1);
+            lock.disarm(listener.as_fd());
+            let first = lock.acquire();
+            lock.release(listener.as_fd(), first);
+            send_calls(1);
             let began = Instant::now();
             while !woken.load(SeqCst) && began.elapsed().as_secs() < 5 {
                 std::thread::yield_now();
@@ -115,25 +114,25 @@ mod tests {
     }
 
     #[test]
-    fn without_bell_turn_is_handed_over() {
-        // Nothing that can be watched: what `epoll_ctl` says to a file, and to one watch more than a user may have.
+    fn lock_without_epoll_is_handed_over() {
+        // A regular file cannot be watched. `epoll_ctl` also fails beyond the user's limit of watches.
         let file = std::fs::File::open("/proc/self/exe").expect("this program");
-        let turn = Turn::at(file.as_fd());
-        assert!(turn.bell.is_none());
+        let lock = TakeLock::new(file.as_fd());
+        assert!(lock.epoll_fd.is_none());
         let woken = AtomicBool::new(false);
         std::thread::scope(|scope| {
-            let first = turn.wait();
+            let first = lock.acquire();
             scope.spawn(|| {
-                let second = turn.wait();
+                let second = lock.acquire();
                 woken.store(true, SeqCst);
-                turn.leave(file.as_fd(), second);
+                lock.release(file.as_fd(), second);
             });
             std::thread::sleep(Duration::from_millis(30));
             assert!(!woken.load(SeqCst));
-            turn.leave(file.as_fd(), first);
-            turn.come_back(file.as_fd());
+            lock.release(file.as_fd(), first);
+            lock.disarm(file.as_fd());
         });
         assert!(woken.load(SeqCst));
-        drop(turn.wait());
+        drop(lock.acquire());
     }
 }

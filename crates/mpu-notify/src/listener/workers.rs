@@ -1,17 +1,16 @@
-//! Worker threads of one seccomp listener.
+//! Worker threads of one seccomp listener. Every received notification is answered exactly once.
 //!
-//! Every notification taken is answered, once, and that one container's callers take no more than two threads of
-//! ours: while one of them waits for the driver, the other passes on what carries no PID. A caller that stops us at its own
-//! memory (a page that it serves itself) stops its own container's threads only.
+//! A listener has two threads: while one waits for the driver, the other lets calls without PIDs continue. A caller that blocks a
+//! thread at its own memory (a page that it serves by userfaultfd or FUSE) blocks threads of its own container only.
 
 use crate::budget::{Account, Worker};
-use crate::caller::memory::brought;
+use crate::caller::memory::pages_brought_in;
 use crate::caller::process_cache::ProcessCache;
-use crate::driver::request::{Asked, Disposition};
-use crate::listener::notification::Asker;
-use crate::listener::take_lock::Turn;
+use crate::driver::request::{Disposition, Operation};
+use crate::listener::notification::Handler;
+use crate::listener::take_lock::TakeLock;
 use crate::setting::Setting;
-use crate::sys::{self, Answer, Journal, JournalPlace};
+use crate::sys::{self, Answer, Journal, JournalSlot};
 use mpu_core::Reason;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
@@ -19,48 +18,47 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 
-/// Threads of one listener: one that takes, and one for as long as that one translates (`turn` is made for two).
+/// Threads of one listener ([`TakeLock`] is for two).
 pub(crate) const THREADS: usize = 2;
-/// A call that was begun so often by supervisors that did not live to answer it fails.
-const MOST_TRIES: u64 = 16;
-/// What a thread needs is in buffers elsewhere.
-const STACK: usize = 256 << 10;
+/// Limit of attempts to answer a call, each by a supervisor that died. Then the call fails.
+const MAX_TRIES: u64 = 16;
+/// Large buffers live on the heap, so a worker needs little stack.
+const STACK_SIZE: usize = 256 << 10;
 const ZERO_TIMEOUT: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 
-/// A listener and whose it is.
+/// A listener and its container.
 pub(crate) struct Listener {
     fd: OwnedFd,
-    /// Its number among the listeners of this host, which gives its threads their places in the journal.
-    pub(crate) key: usize,
-    /// The container's id, or what stands for it.
+    /// Its index among the host's listeners, which selects its threads' slots in the journal.
+    pub(crate) index: usize,
+    /// The container's short id.
     pub(crate) name: String,
-    /// The container's, which its listeners share.
+    /// Shared by all listeners of the container, like `cache`.
     pub(crate) account: Arc<Account>,
-    pub(crate) held: Arc<ProcessCache>,
-    /// Who takes the next notification.
-    turn: Turn,
+    pub(crate) cache: Arc<ProcessCache>,
+    take_lock: TakeLock,
     threads: AtomicUsize,
 }
 
 impl Listener {
-    pub(crate) fn new(fd: OwnedFd, key: usize, name: String, of: (Arc<Account>, Arc<ProcessCache>)) -> Listener {
-        let (turn, (account, held)) = (Turn::at(fd.as_fd()), of);
-        Listener { fd, key, name, account, held, turn, threads: AtomicUsize::new(0) }
+    pub(crate) fn new(fd: OwnedFd, index: usize, name: String, shared: (Arc<Account>, Arc<ProcessCache>)) -> Listener {
+        let (take_lock, (account, cache)) = (TakeLock::new(fd.as_fd()), shared);
+        Listener { fd, index, name, account, cache, take_lock, threads: AtomicUsize::new(0) }
     }
 }
 
-/// Starts a listener's threads; the last one to end calls `gone`. Not all need to start, but one.
-pub(crate) fn attend(
+/// Starts a listener's threads; the last one to end calls `on_end`. Fails only if no thread could be started.
+pub(crate) fn start_threads(
     listener: &Arc<Listener>,
     setting: &Arc<Setting>,
     journal: &Arc<Journal>,
-    gone: impl Fn(&Listener) + Send + Clone + 'static,
+    on_end: impl Fn(&Listener) + Send + Clone + 'static,
 ) -> io::Result<()> {
     let mut failed = None;
-    // Counted before any of them can end.
+    // Set before any of them can end.
     listener.threads.store(THREADS, SeqCst);
     for thread in 0..THREADS {
-        let started = start(listener, setting, journal, thread, gone.clone());
+        let started = start(listener, setting, journal, thread, on_end.clone());
         if let Err(error) = started {
             listener.threads.fetch_sub(1, SeqCst);
             failed = Some(error);
@@ -77,79 +75,87 @@ fn start(
     setting: &Arc<Setting>,
     journal: &Arc<Journal>,
     thread: usize,
-    gone: impl Fn(&Listener) + Send + 'static,
+    on_end: impl Fn(&Listener) + Send + 'static,
 ) -> io::Result<()> {
-    let place = journal.place(listener.key * THREADS + thread).ok_or(io::ErrorKind::AlreadyExists)?;
-    let asker = Asker::new(listener.held.clone())?;
+    let slot = journal.slot(listener.index * THREADS + thread).ok_or(io::ErrorKind::AlreadyExists)?;
+    let handler = Handler::new(listener.cache.clone())?;
     let (listener, setting) = (listener.clone(), setting.clone());
     let work = move || {
-        serve(&listener, &setting, place, asker);
+        serve(&listener, &setting, slot, handler);
         if listener.threads.fetch_sub(1, SeqCst) == 1 {
-            gone(&listener);
+            on_end(&listener);
         }
     };
-    std::thread::Builder::new().name("mpu-listener".into()).stack_size(STACK).spawn(work).map(|_| ())
+    std::thread::Builder::new().name("mpu-listener".into()).stack_size(STACK_SIZE).spawn(work).map(|_| ())
 }
 
 /// Answers until no caller is left.
-fn serve(listener: &Listener, setting: &Setting, mut place: JournalPlace, mut asker: Asker) {
-    sys::wake_in_turn(listener.fd.as_fd());
+fn serve(listener: &Listener, setting: &Setting, mut slot: JournalSlot, mut handler: Handler) {
+    sys::set_sync_wakeup(listener.fd.as_fd());
     let mut worker = Worker::of_this_thread(listener.account.clone());
-    // What the supervisor before us had taken and not answered.
-    if place.get().taken.pid != 0 {
-        let found = look(setting, &mut place);
-        let result =
-            found.map_or_else(|passed| passed, |asked| translate(listener, setting, &mut place, &mut asker, asked));
-        answer(listener, &mut place, result);
-        worker.after_translating(brought());
+    // A call that the previous supervisor received and did not answer.
+    if slot.get().notification.pid != 0 {
+        let decoded = decode(setting, &mut slot);
+        let response = decoded.map_or_else(
+            |response| response,
+            |operation| translate(listener, setting, &mut slot, &mut handler, operation),
+        );
+        answer(listener, &mut slot, response);
+        worker.after_translating(pages_brought_in());
     }
     loop {
-        let turn = listener.turn.wait();
-        let asked = next(listener, setting, &mut place, &mut worker);
-        // Also at the end: the other thread has to find that out.
-        listener.turn.leave(listener.fd.as_fd(), turn);
-        let Some(asked) = asked else { return };
+        let guard = listener.take_lock.acquire();
+        let operation = next_operation(listener, setting, &mut slot, &mut worker);
+        // Also at the end, so that the other thread ends, too.
+        listener.take_lock.release(listener.fd.as_fd(), guard);
+        let Some(operation) = operation else { return };
         worker.before_translating();
-        let result = translate(listener, setting, &mut place, &mut asker, asked);
-        worker.after_translating(brought());
-        // Before the answer, after which the same caller may ask again at once.
-        listener.turn.come_back(listener.fd.as_fd());
-        answer(listener, &mut place, result);
+        let response = translate(listener, setting, &mut slot, &mut handler, operation);
+        worker.after_translating(pages_brought_in());
+        // Before the answer, because the same caller may call again right after it.
+        listener.take_lock.disarm(listener.fd.as_fd());
+        answer(listener, &mut slot, response);
     }
 }
 
-/// Waits for a call that may carry PIDs, and passes on all others; none when there will be no more calls. The thread that has the turn does this.
-fn next(listener: &Listener, setting: &Setting, place: &mut JournalPlace, worker: &mut Worker) -> Option<Asked> {
-    while take(listener, setting, place, worker) {
+/// Waits for a call that may carry PIDs, and lets all others continue; none if no more calls can come. Needs the lock.
+fn next_operation(
+    listener: &Listener,
+    setting: &Setting,
+    slot: &mut JournalSlot,
+    worker: &mut Worker,
+) -> Option<Operation> {
+    while receive(listener, setting, slot, worker) {
         keep_within(listener, setting, worker);
-        match look(setting, place) {
-            Ok(asked) => return Some(asked),
-            Err(passed) => answer(listener, place, passed),
+        match decode(setting, slot) {
+            Ok(operation) => return Some(operation),
+            Err(response) => answer(listener, slot, response),
         }
     }
     None
 }
 
-/// Comes back once the container is within its budget, or no caller is left whose calls are held back. A caller who does not wait any more
-/// changes nothing: else calls that are interrupted as soon as they are made would be for nothing.
+/// Waits until the container is within its budget, or its last process has ended. Also waits if the current caller has been interrupted:
+/// otherwise calls that are interrupted at once would cost a container nothing.
 fn keep_within(listener: &Listener, setting: &Setting, worker: &mut Worker) {
-    worker.keep_within(&setting.budget, || !setting.retired.load(Relaxed) && !has_gone(listener, Some(&ZERO_TIMEOUT)));
+    worker
+        .keep_within(&setting.budget, || !setting.retired.load(Relaxed) && !has_hung_up(listener, Some(&ZERO_TIMEOUT)));
 }
 
-/// Waits for a notification; false when there will be none.
-fn take(listener: &Listener, setting: &Setting, place: &mut JournalPlace, worker: &mut Worker) -> bool {
+/// Waits for a notification; false if no more can come.
+fn receive(listener: &Listener, setting: &Setting, slot: &mut JournalSlot, worker: &mut Worker) -> bool {
     loop {
-        place.clear();
-        // A kernel before 6.11 does not wake those who wait to take when the last caller has gone, but it tells those who poll.
-        if !setting.wakes_takers() && has_gone(listener, None) {
+        slot.clear();
+        // Before Linux 6.11 the end of the last process does not wake NOTIF_RECV, but it wakes poll(2).
+        if !setting.wakes_receivers() && has_hung_up(listener, None) {
             return false;
         }
-        match sys::receive(listener.fd.as_fd(), &mut place.get().taken) {
+        match sys::receive(listener.fd.as_fd(), &mut slot.get().notification) {
             Ok(()) => return true,
-            // The caller was killed or interrupted before we took it; or it was the last one. The kernel tells once of each that was, however
-            // many there were while we paused.
+            // The caller was killed or interrupted before we received its call, or the last process has ended. The kernel returns this
+            // once for each such call during a pause.
             Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::EINTR)) => {
-                if has_gone(listener, Some(&ZERO_TIMEOUT)) {
+                if has_hung_up(listener, Some(&ZERO_TIMEOUT)) {
                     return false;
                 }
                 keep_within(listener, setting, worker);
@@ -159,15 +165,15 @@ fn take(listener: &Listener, setting: &Setting, place: &mut JournalPlace, worker
     }
 }
 
-/// Waits for a caller; true when there will be none.
-fn has_gone(listener: &Listener, patience: Option<&Timespec>) -> bool {
+/// Waits for a call; true if no more can come.
+fn has_hung_up(listener: &Listener, timeout: Option<&Timespec>) -> bool {
     loop {
         let mut polled = [PollFd::new(&listener.fd, PollFlags::IN)];
-        match poll(&mut polled, patience) {
+        match poll(&mut polled, timeout) {
             Ok(0) => return false,
             Ok(_) if polled[0].revents().contains(PollFlags::IN) => return false,
             Ok(_) if polled[0].revents().contains(PollFlags::HUP) => return true,
-            // A signal came while the kernel waited for its own lock (`seccomp_notify_poll`): that says nothing.
+            // A signal interrupted `seccomp_notify_poll` at its lock, so the result means nothing.
             Ok(_) => {}
             Err(rustix::io::Errno::INTR) => {}
             Err(_) => return true,
@@ -175,37 +181,37 @@ fn has_gone(listener: &Listener, patience: Option<&Timespec>) -> bool {
     }
 }
 
-/// What is asked, or the answer to a call that is not translated.
-fn look(setting: &Setting, place: &mut JournalPlace) -> Result<Asked, Answer> {
-    let place = place.get();
-    place.tries = place.tries.saturating_add(1);
-    let asked = if place.tries > MOST_TRIES {
+/// Decodes the call, or returns the answer to a call that is not translated.
+fn decode(setting: &Setting, slot: &mut JournalSlot) -> Result<Operation, Answer> {
+    let slot = slot.get();
+    slot.tries = slot.tries.saturating_add(1);
+    let operation = if slot.tries > MAX_TRIES {
         Err(Disposition::RefusedBecause(libc::EIO, Reason::Unreadable))
     } else if setting.retired.load(Relaxed) {
         Err(Disposition::Continue)
-    } else if setting.kernel_lacks(&place.taken.data) {
+    } else if setting.kernel_lacks(&slot.notification.data) {
         Err(Disposition::Refused(libc::ENOSYS))
     } else {
-        Asked::by(&place.taken)
+        Operation::decode(&slot.notification)
     };
-    asked.map_err(|pass| pass.count(&setting.counters))
+    operation.map_err(|pass| pass.count(&setting.counters))
 }
 
 fn translate(
     listener: &Listener,
     setting: &Setting,
-    place: &mut JournalPlace,
-    asker: &mut Asker,
-    asked: Asked,
+    slot: &mut JournalSlot,
+    handler: &mut Handler,
+    operation: Operation,
 ) -> Answer {
-    let taken = place.get().taken;
-    asker.answer(setting, listener.fd.as_fd(), &taken, asked)
+    let notification = slot.get().notification;
+    handler.answer(setting, listener.fd.as_fd(), &notification, operation)
 }
 
-fn answer(listener: &Listener, place: &mut JournalPlace, answer: Answer) {
-    // Fails when the caller is gone, which needs no answer.
-    let _ = sys::answer(listener.fd.as_fd(), place.get().taken.id, answer);
-    place.clear();
+fn answer(listener: &Listener, slot: &mut JournalSlot, answer: Answer) {
+    // Fails if the caller is gone and needs no answer.
+    let _ = sys::answer(listener.fd.as_fd(), slot.get().notification.id, answer);
+    slot.clear();
 }
 
 #[cfg(test)]
@@ -225,44 +231,44 @@ mod tests {
             println!("skipped: only root can answer for others");
             return;
         }
-        let (tell, told) = channel();
-        let (end, ended) = channel::<()>();
+        let (sender, receiver) = channel();
+        let (stop, stopped) = channel::<()>();
         let caller = std::thread::spawn(move || {
             let listener = filter::listen().expect("a listener");
             for _ in 0..3 {
-                let mut asks = Command::new("perl");
-                asks.args(["-e", "ioctl(STDIN, 0xc020462a, $x = 'x' x 32)"]).stdin(Stdio::null());
-                let mut child = asks.spawn().expect("perl");
-                let waits = poll(&mut [PollFd::new(&listener, PollFlags::IN)], None);
-                assert_eq!(waits, Ok(1), "it asks");
+                let mut command = Command::new("perl");
+                command.args(["-e", "ioctl(STDIN, 0xc020462a, $x = 'x' x 32)"]).stdin(Stdio::null());
+                let mut child = command.spawn().expect("perl");
+                let polled = poll(&mut [PollFd::new(&listener, PollFlags::IN)], None);
+                assert_eq!(polled, Ok(1), "it asks");
                 child.kill().expect("ours");
                 child.wait().expect("ours");
             }
-            tell.send(listener).expect("a receiver");
-            let _ = ended.recv();
+            sender.send(listener).expect("a receiver");
+            let _ = stopped.recv();
         });
-        let fd = told.recv().expect("three calls whose callers are dead");
+        let fd = receiver.recv().expect("three calls whose callers are dead");
         let setting = Setting::new(Lookup::of_this_kernel(), "", 1).expect("root's");
         let file = std::fs::File::from(memfd_create("mpu-test", MemfdFlags::CLOEXEC).expect("memory"));
         ftruncate(&file, 4096).expect("a page");
-        let mut place = Journal::map(&file, 1).expect("mapped").place(0).expect("the first");
+        let mut slot = Journal::map(&file, 1).expect("mapped").slot(0).expect("the first");
         let account = Arc::new(Account::default());
         let listener = Listener::new(fd, 0, String::new(), (account.clone(), Arc::default()));
         std::thread::scope(|scope| {
-            let takes = scope.spawn(|| {
+            let receiving = scope.spawn(|| {
                 let mut worker = Worker::of_this_thread(account.clone());
-                // A hundredth of a processor is the budget: ten milliseconds can be had at once.
-                let end = own_time() + Duration::from_millis(30);
-                while own_time() < end {}
-                take(&listener, &setting, &mut place, &mut worker)
+                // The budget is a hundredth of a processor: ten milliseconds at once.
+                let deadline = own_time() + Duration::from_millis(30);
+                while own_time() < deadline {}
+                receive(&listener, &setting, &mut slot, &mut worker)
             });
             let began = Instant::now();
             while account.paused().is_zero() && began.elapsed().as_secs() < 10 {
                 std::thread::sleep(Duration::from_millis(10));
             }
             setting.budget.store(0, Relaxed);
-            drop(end);
-            assert!(!takes.join().expect("no panic"), "no caller is left");
+            drop(stop);
+            assert!(!receiving.join().expect("no panic"), "no caller is left");
         });
         caller.join().expect("no panic");
         assert!(account.paused() > Duration::from_millis(50), "{:?}", account.paused());

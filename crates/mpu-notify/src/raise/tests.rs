@@ -1,4 +1,4 @@
-//! Supervisors of every state and version on made-up hosts, and what `raise` and `lower` make of them.
+//! `raise` and `lower` with fake supervisors of each state and version.
 
 use super::super::fake::{FakeSupervisor, state};
 use super::*;
@@ -14,11 +14,11 @@ const OPTIONS: SupervisorOptions = SupervisorOptions {
     program: None,
 };
 
-/// What became of it, in a word.
-fn raised(fake: &FakeHost, options: &SupervisorOptions) -> Result<String, &'static str> {
+/// The outcome as a word, or the error's code.
+fn outcome(fake: &FakeHost, options: &SupervisorOptions) -> Result<String, &'static str> {
     let host = fake.host();
-    let raised = raise(&host, options, Driver::loaded(&host).as_ref()).map_err(|error| error.code())?;
-    Ok(match raised {
+    let outcome = raise(&host, options, Driver::loaded(&host).as_ref()).map_err(|error| error.code())?;
+    Ok(match outcome {
         Raised::Started(_) => "started".to_string(),
         Raised::Resumed(_) => "resumed".to_string(),
         Raised::Replaced(_, old) => format!("in the place of {old}"),
@@ -30,9 +30,9 @@ fn raised(fake: &FakeHost, options: &SupervisorOptions) -> Result<String, &'stat
 fn running_supervisor_is_left_alone() {
     let fake = FakeHost::in_order();
     let supervisor = FakeSupervisor::on(&fake, state(&[]));
-    assert_eq!(raised(&fake, &OPTIONS).as_deref(), Ok("already"));
-    assert_eq!(raised(&fake, &SupervisorOptions { replace: true, ..OPTIONS }).as_deref(), Ok("already"));
-    assert!(supervisor.told.lock().expect("ours").is_empty());
+    assert_eq!(outcome(&fake, &OPTIONS).as_deref(), Ok("already"));
+    assert_eq!(outcome(&fake, &SupervisorOptions { replace: true, ..OPTIONS }).as_deref(), Ok("already"));
+    assert!(supervisor.commands.lock().expect("ours").is_empty());
 }
 
 #[test]
@@ -40,22 +40,22 @@ fn retired_supervisor_resumes_with_current_rules() {
     let fake = FakeHost::in_order();
     let supervisor = FakeSupervisor::on(&fake, State { state: Phase::Retired, ..state(&["a"]) });
     let options = SupervisorOptions { policy: "host /monitors".to_string(), ..OPTIONS };
-    assert_eq!(raised(&fake, &options).as_deref(), Ok("resumed"));
-    assert_eq!(*supervisor.told.lock().expect("ours"), ["resume\n", "policy\nhost /monitors", "budget\n100"]);
+    assert_eq!(outcome(&fake, &options).as_deref(), Ok("resumed"));
+    assert_eq!(*supervisor.commands.lock().expect("ours"), ["resume\n", "policy\nhost /monitors", "budget\n100"]);
 }
 
 #[test]
-fn another_version_makes_room_when_asked_and_only_then() {
+fn other_version_is_replaced_only_on_request() {
     let fake = FakeHost::in_order();
     let supervisor = FakeSupervisor::on(&fake, State { version: "0.0.9".into(), ..state(&["a"]) });
-    assert_eq!(raised(&fake, &OPTIONS), Err("other_version_up"));
-    assert!(supervisor.told.lock().expect("ours").is_empty());
-    assert_eq!(raised(&fake, &SupervisorOptions { replace: true, ..OPTIONS }).as_deref(), Ok("in the place of 0.0.9"));
-    assert_eq!(*supervisor.told.lock().expect("ours"), ["again\n"]);
+    assert_eq!(outcome(&fake, &OPTIONS), Err("other_version_up"));
+    assert!(supervisor.commands.lock().expect("ours").is_empty());
+    assert_eq!(outcome(&fake, &SupervisorOptions { replace: true, ..OPTIONS }).as_deref(), Ok("in the place of 0.0.9"));
+    assert_eq!(*supervisor.commands.lock().expect("ours"), ["again\n"]);
 }
 
 #[test]
-fn lowering_tells_whether_containers_still_need_it() {
+fn lower_reports_remaining_containers() {
     let fake = FakeHost::in_order();
     assert_eq!(lower(&fake.host()).expect("nothing to do"), None);
     let with_containers = FakeSupervisor::on(&fake, state(&["a", "b"]));
@@ -72,21 +72,21 @@ fn installed_unit_is_started_by_systemd() {
     fake.write("/usr/lib/systemd/system/mpu-notify.service", "");
     assert!(!systemd_has_unit(&fake.host()), "systemd does not run");
     std::fs::create_dir_all(fake.host().at("/run/systemd/system")).expect("made");
-    let asked = fake.host().at("/asked");
-    fake.tool("systemctl", &format!("echo \"$@\" >{0}.part; mv {0}.part {0}", asked.display()));
+    let request = fake.host().at("/request");
+    fake.tool("systemctl", &format!("echo \"$@\" >{0}.part; mv {0}.part {0}", request.display()));
     let socket = fake.host().at(CONTROL_SOCKET);
     let systemd = std::thread::spawn({
-        let asked = asked.clone();
+        let request = request.clone();
         move || {
-            while !asked.exists() {
+            while !request.exists() {
                 std::thread::sleep(PAUSE);
             }
             FakeSupervisor::at(socket, state(&[]))
         }
     });
-    assert_eq!(raised(&fake, &OPTIONS).as_deref(), Ok("started"));
-    let said = std::fs::read_to_string(asked).expect("asked");
-    assert_eq!(said, "start --no-block --no-ask-password mpu-notify.service\n");
+    assert_eq!(outcome(&fake, &OPTIONS).as_deref(), Ok("started"));
+    let arguments = std::fs::read_to_string(request).expect("written");
+    assert_eq!(arguments, "start --no-block --no-ask-password mpu-notify.service\n");
     drop(systemd.join().expect("up"));
 
     fake.tool("systemctl", "echo 'Unit mpu-notify.service is masked.' >&2; exit 1");
@@ -108,29 +108,29 @@ fn failed_keeper_leaves_its_output_in_log() {
 fn supervisor_needs_root_and_known_driver() {
     let fake = FakeHost::in_order();
     fake.write("/sys/module/nvidia/version", "700.10");
-    assert_eq!(raised(&fake, &OPTIONS), Err("unknown_driver"));
+    assert_eq!(outcome(&fake, &OPTIONS), Err("unknown_driver"));
     fake.write("/proc/self/status", "CapEff:\t0000000000000000\n");
     let before = fake.snapshot();
-    assert_eq!(raised(&fake, &SupervisorOptions { drivers: Drivers::Any, ..OPTIONS }), Err("not_root"));
+    assert_eq!(outcome(&fake, &SupervisorOptions { drivers: Drivers::Any, ..OPTIONS }), Err("not_root"));
     assert_eq!(fake.snapshot(), before);
 }
 
 #[test]
-fn host_is_fit_when_its_kernel_has_listeners_and_we_are_on_it() {
+fn unfit_host_is_reported_with_reason() {
     let fake = FakeHost::in_order();
-    let why = || unfit(&fake.host()).map(|error| (error.code(), error.exit()));
-    assert_eq!(why(), Some(("no_listeners", Exit::NotReady)));
+    let unfit_reason = || unfit(&fake.host()).map(|error| (error.code(), error.exit()));
+    assert_eq!(unfit_reason(), Some(("no_listeners", Exit::NotReady)));
     fake.can_notify();
-    assert_eq!(why(), None);
+    assert_eq!(unfit_reason(), None);
     fake.write("/proc/sys/kernel/osrelease", "5.4.0-216-generic");
-    assert_eq!(why(), Some(("no_listeners", Exit::NotReady)));
+    assert_eq!(unfit_reason(), Some(("no_listeners", Exit::NotReady)));
     fake.write("/proc/sys/kernel/osrelease", "5.10.0");
     fake.write("/proc/sys/kernel/yama/ptrace_scope", "3");
-    assert_eq!(why(), Some(("no_listeners", Exit::NotReady)));
+    assert_eq!(unfit_reason(), Some(("no_listeners", Exit::NotReady)));
     fake.write("/proc/sys/kernel/yama/ptrace_scope", "2");
-    assert_eq!(why(), None);
+    assert_eq!(unfit_reason(), None);
     fake.remove("/proc/self/ns");
-    assert_eq!(why(), Some(("not_on_host", Exit::Refused)));
+    assert_eq!(unfit_reason(), Some(("not_on_host", Exit::Refused)));
 }
 
 #[test]

@@ -1,14 +1,11 @@
-//! The supervisor as a process: its sockets, and its life.
-//!
-//! Owns coming up with whatever a supervisor before it left, taking new listeners, and being asked and told things by root.
-//! What happens to a notification is `attend`'s.
+//! The supervisor process: takes over from the previous supervisor, accepts new listeners and answers root's requests.
 
 use crate::caller::numbers::Lookup;
 use crate::client::State;
 use crate::counters::{COUNTERS, Counters};
 use crate::error::NotifyError;
 use crate::listener::message;
-use crate::log::say;
+use crate::log::log;
 use crate::setting::Setting;
 use crate::supervisor::fd_store;
 use crate::supervisor::registry::{JOURNAL, Registry};
@@ -30,33 +27,33 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long the other side of a connection may be silent.
-const PATIENCE: Duration = Duration::from_secs(2);
-/// The listener socket's name with the keeper.
+/// Limit for each read and write of a request.
+const TIMEOUT: Duration = Duration::from_secs(2);
+/// The listener socket's name in the file descriptor store.
 const SOCKET: &str = "socket";
-/// What connections' names with the keeper begin with.
+/// Prefix of connections' names in the file descriptor store.
 const CONNECTION: &str = "connection-";
-/// So long a retired supervisor without a container waits for those of runtimes that knew its socket.
+/// How long a retired supervisor without containers waits for runtimes that are just starting one.
 const LINGER: Duration = Duration::from_secs(1);
-/// Between two attempts to take a connection when there is no descriptor left for one.
+/// Pause after a failed accept, for example without free descriptors.
 const PAUSE: Duration = Duration::from_millis(50);
-/// Between two attempts to begin what there was no thread for.
-const LATE: Duration = Duration::from_millis(500);
+/// Pause between attempts to start threads that could not be started.
+const RETRY_PAUSE: Duration = Duration::from_millis(500);
 /// The longest request: a word and a policy.
 const LONGEST_REQUEST: u64 = 8 << 10;
-/// The exit code that asks the parent to start this program again, with all that was kept (EX_TEMPFAIL of sysexits.h).
+/// The exit code that requests a restart with all stored descriptors (EX_TEMPFAIL of sysexits.h).
 pub const AGAIN: u8 = 75;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// It was retired, and the last listener has gone.
+    /// It was retired and its last listener has ended.
     Over,
-    /// It got the command to make room for another.
+    /// It received the request `again`.
     Again,
 }
 
 impl End {
-    /// The exit code that tells the keeper.
+    /// The exit code for the keeper.
     pub fn code(self) -> u8 {
         match self {
             End::Over => 0,
@@ -68,26 +65,26 @@ impl End {
 struct Daemon {
     registry: Arc<Registry>,
     listener: UnixListener,
-    /// Connections taken since this supervisor began.
-    taken: AtomicU64,
-    /// Those on which a listener may still come.
+    /// Number of connections accepted by this supervisor.
+    accepted: AtomicU64,
+    /// Number of connections that may still bring a listener.
     open: Arc<AtomicU64>,
-    /// Those of them for which there was no thread.
-    late: Mutex<Vec<(String, Arc<UnixStream>)>>,
+    /// Connections whose thread could not be started.
+    waiting: Mutex<Vec<(String, Arc<UnixStream>)>>,
 }
 
-/// What a request comes to, as JSON.
+/// Reply to a request, as JSON.
 #[derive(Serialize)]
-struct Done {
+struct Reply {
     ok: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
 }
 
-/// Answers for the callers in containers until it ends.
+/// Runs the supervisor until it is retired or replaced.
 ///
 /// # Errors
-/// When this host cannot have a supervisor. Nothing that is wrong with a container, a caller or a client is one.
+/// If this host cannot run a supervisor. No container, caller or client causes an error.
 pub fn serve(host: &Host) -> Result<End, NotifyError> {
     if !host.has_capability(CAP_SYS_ADMIN) {
         return Err(NotifyError::NotRoot);
@@ -102,7 +99,7 @@ pub fn serve(host: &Host) -> Result<End, NotifyError> {
     Daemon::up(setting)?.run()
 }
 
-/// A listener is two descriptors, and each of its threads has some open for a call.
+/// Raises the limit of descriptors. A listener needs two, and its threads open some for each call.
 pub(crate) fn raise_limits() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let files = getrlimit(Resource::Nofile);
@@ -121,7 +118,7 @@ impl Daemon {
         fs::set_permissions(folder, fs::Permissions::from_mode(0o700)).map_err(file_error(&text))?;
         let inherited = fd_store::inherited();
         if inherited.is_empty() {
-            // Of a supervisor that nothing is left of.
+            // Left by a supervisor that has ended with all its listeners.
             let _ = fs::remove_file(RETIRED);
         }
         setting.retired.store(Path::new(RETIRED).exists(), Relaxed);
@@ -132,31 +129,31 @@ impl Daemon {
             match name.as_str() {
                 JOURNAL => journal = Some(fd),
                 COUNTERS => counters = Some(fd),
-                // Without its path no runtime finds it.
+                // Without its path no runtime could connect.
                 SOCKET if Path::new(LISTENER_SOCKET).exists() => socket = Some(UnixListener::from(fd)),
                 SOCKET => fd_store::forget(SOCKET),
                 _ if name.starts_with(CONNECTION) => connections.push((name, UnixStream::from(fd))),
                 _ if message::is_listener(fd.as_fd()) => listeners.push((name, fd)),
-                _ => say!("a descriptor with the unknown name {name} was left to us; it is closed"),
+                _ => log!("closing an inherited descriptor with the unknown name {name}"),
             }
         }
-        setting.counters = kept_counters(counters).map_err(file_error("the counters"))?;
+        setting.counters = stored_counters(counters).map_err(file_error("the counters"))?;
         let registry = Registry::new(Arc::new(setting), journal).map_err(file_error("the journal"))?;
         for (name, fd) in listeners {
             if let Err(error) = registry.resume(fd, &name) {
-                say!("the listener {name} cannot be attended: {error}");
+                log!("the listener {name} cannot be resumed: {error}");
             }
         }
         let listener = match socket {
             Some(socket) => socket,
             None => {
-                let made = bind(LISTENER_SOCKET)?;
-                fd_store::keep(SOCKET, made.as_fd());
-                made
+                let socket = bind(LISTENER_SOCKET)?;
+                fd_store::keep(SOCKET, socket.as_fd());
+                socket
             }
         };
         let daemon =
-            Daemon { registry, listener, taken: AtomicU64::new(0), open: Arc::default(), late: Mutex::default() };
+            Daemon { registry, listener, accepted: AtomicU64::new(0), open: Arc::default(), waiting: Mutex::default() };
         for (name, stream) in connections {
             daemon.receive(name, Arc::new(stream));
         }
@@ -169,32 +166,36 @@ impl Daemon {
         let mut idle = None;
         loop {
             idle = self.is_idle().then(|| idle.unwrap_or_else(Instant::now));
-            let left = idle.map(|since: Instant| LINGER.saturating_sub(since.elapsed()));
-            let left = if self.attend_late() { Some(LATE) } else { left };
-            if left == Some(Duration::ZERO) {
+            let remaining = idle.map(|since: Instant| LINGER.saturating_sub(since.elapsed()));
+            let remaining = if self.start_waiting() { Some(RETRY_PAUSE) } else { remaining };
+            if remaining == Some(Duration::ZERO) {
                 for path in [LISTENER_SOCKET, CONTROL_SOCKET, RETIRED] {
                     let _ = fs::remove_file(path);
                 }
-                // The next supervisor finds nothing of ours.
+                // The next supervisor must not inherit these.
                 [SOCKET, JOURNAL, COUNTERS].into_iter().for_each(fd_store::forget);
                 return Ok(End::Over);
             }
-            let patience =
-                left.map(|left| Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() });
+            let timeout = remaining.map(|remaining| Timespec {
+                tv_sec: remaining.as_secs() as i64,
+                tv_nsec: remaining.subsec_nanos().into(),
+            });
             let mut polled =
                 [&control.as_fd(), &self.registry.changed.as_fd(), &self.listener.as_fd()].map(|fd| readable(*fd));
-            match poll(&mut polled, patience.as_ref()) {
+            match poll(&mut polled, timeout.as_ref()) {
                 Err(rustix::io::Errno::INTR) => continue,
                 other => other.map_err(|error| NotifyError::NoListeners { source: error.into() })?,
             };
-            let [told, changed, handed] = polled.map(|fd| !fd.revents().is_empty());
+            let [control_ready, changed, listener_ready] = polled.map(|fd| !fd.revents().is_empty());
             if changed {
                 let _ = rustix::io::read(&self.registry.changed, &mut [0u8; 8]);
             }
-            if handed {
-                self.take();
+            if listener_ready {
+                self.accept();
             }
-            if told && let Some(end) = control.accept().ok().and_then(|(stream, _)| self.converse(stream)) {
+            if control_ready
+                && let Some(end) = control.accept().ok().and_then(|(stream, _)| self.answer_request(stream))
+            {
                 return Ok(end);
             }
         }
@@ -206,76 +207,76 @@ impl Daemon {
         retired && self.open.load(SeqCst) == 0 && self.registry.len() == 0
     }
 
-    /// Takes a connection of a runtime.
-    fn take(&self) {
+    /// Accepts a connection of a runtime.
+    fn accept(&self) {
         let Ok((stream, _)) = self.listener.accept() else {
             std::thread::sleep(PAUSE);
             return;
         };
-        let name = format!("{CONNECTION}{}-{}", std::process::id(), self.taken.fetch_add(1, Relaxed));
-        // crun connects when a container is made and speaks when it is started, which may be any time later; runc hangs up at once. A
-        // SIGKILL between these two lines loses the container's listener: only this process has the connection then.
+        let name = format!("{CONNECTION}{}-{}", std::process::id(), self.accepted.fetch_add(1, Relaxed));
+        // crun connects when a container is created and sends when it is started, which may be much later; runc sends and hangs up at once.
+        // A SIGKILL between accept and this line loses the container's listener: only this process has the connection.
         fd_store::keep_unread(&name, stream.as_fd());
         self.receive(name, Arc::new(stream));
     }
 
-    /// What could not be begun for want of a thread is begun now, or later; whether there is such.
-    fn attend_late(&self) -> bool {
-        let connections = std::mem::take(&mut *self.late());
+    /// Tries again to start threads that could not be started. Returns whether some still wait.
+    fn start_waiting(&self) -> bool {
+        let connections = std::mem::take(&mut *self.waiting());
         for (name, stream) in connections {
             self.open.fetch_sub(1, SeqCst);
             self.receive(name, stream);
         }
-        self.registry.attend_late() || !self.late().is_empty()
+        self.registry.start_waiting() || !self.waiting().is_empty()
     }
 
-    fn late(&self) -> MutexGuard<'_, Vec<(String, Arc<UnixStream>)>> {
-        self.late.lock().unwrap_or_else(PoisonError::into_inner)
+    fn waiting(&self) -> MutexGuard<'_, Vec<(String, Arc<UnixStream>)>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn receive(&self, name: String, stream: Arc<UnixStream>) {
         let (registry, open) = (self.registry.clone(), self.open.clone());
-        let again = (name.clone(), stream.clone());
+        let retry = (name.clone(), stream.clone());
         open.fetch_add(1, SeqCst);
         let receive = move || {
-            // The message stays in the connection until the keeper has the listener: the next supervisor finds the one or the other.
-            // If both, the listener has threads twice, which does no harm.
-            let looked = message::look(stream.as_fd());
-            let unread = matches!(looked, Ok(Some(_)));
-            match looked.and_then(|seen| if seen.is_none() { message::receive(stream.as_fd()) } else { Ok(seen) }) {
+            // The message stays in the connection until the listener is in the file descriptor store, so the next supervisor finds one of
+            // both. If it finds both, the listener gets its threads twice, which does no harm.
+            let peeked = message::peek(stream.as_fd());
+            let unread = matches!(peeked, Ok(Some(_)));
+            match peeked.and_then(|seen| if seen.is_none() { message::receive(stream.as_fd()) } else { Ok(seen) }) {
                 Ok(None) => {}
-                Ok(Some(handed)) => {
-                    if let Err(error) = registry.adopt(handed.listener, &handed.container) {
-                        say!("the container {} cannot be attended: {error}", handed.container);
+                Ok(Some(new)) => {
+                    if let Err(error) = registry.add(new.listener, &new.container) {
+                        log!("the listener of container {} is not answered: {error}", new.container);
                     }
                 }
-                Err(error) => say!("a runtime could not hand over its listener: {error}"),
+                Err(error) => log!("cannot receive a listener from a runtime: {error}"),
             }
             if unread {
-                // A runtime that still looks is not told that we hung up without having read.
+                // Otherwise the runtime would see a reset connection.
                 let _ = message::receive(stream.as_fd());
             }
             fd_store::forget(&name);
             open.fetch_sub(1, SeqCst);
-            registry.tell();
+            registry.signal_change();
         };
         if let Err(error) = std::thread::Builder::new().stack_size(256 << 10).spawn(receive) {
-            say!("a new container waits until there is a thread for it: {error}");
-            self.late().push(again);
+            log!("cannot start a thread for a new container, trying again: {error}");
+            self.waiting().push(retry);
         }
     }
 
-    /// One request and its answer.
-    fn converse(&self, mut stream: UnixStream) -> Option<End> {
-        let _ = stream.set_read_timeout(Some(PATIENCE));
-        let _ = stream.set_write_timeout(Some(PATIENCE));
+    /// Answers one request of root.
+    fn answer_request(&self, mut stream: UnixStream) -> Option<End> {
+        let _ = stream.set_read_timeout(Some(TIMEOUT));
+        let _ = stream.set_write_timeout(Some(TIMEOUT));
         let mut request = String::new();
         if (&stream).take(LONGEST_REQUEST).read_to_string(&mut request).is_err() {
             return None;
         }
         let (word, rest) = request.split_once('\n').unwrap_or((&request, ""));
         let mut end = None;
-        let done = match word.trim() {
+        let reply = match word.trim() {
             "state" => {
                 let _ = serde_json::to_writer(&stream, &self.state());
                 return None;
@@ -285,14 +286,14 @@ impl Daemon {
             "policy" => self.policy(rest),
             "budget" => self.budget(rest),
             "again" => {
-                self.registry.setting.counters.ends_on_purpose();
+                self.registry.setting.counters.mark_planned_end();
                 end = Some(End::Again);
                 Ok(())
             }
             _ => Err("no such request".to_string()),
         };
-        let done = Done { ok: done.is_ok(), error: done.err() };
-        let _ = serde_json::to_writer(&stream, &done);
+        let reply = Reply { ok: reply.is_ok(), error: reply.err() };
+        let _ = serde_json::to_writer(&stream, &reply);
         let _ = stream.flush();
         end
     }
@@ -320,7 +321,7 @@ impl Daemon {
         }
     }
 
-    /// The socket stays open for as long as there are containers: an `exec` into one needs it.
+    /// The listener socket stays open while there are containers: an `exec` into one needs it.
     fn retire(&self, retired: bool) -> Result<(), String> {
         let marked = if retired { fs::write(RETIRED, "") } else { fs::remove_file(RETIRED) };
         marked
@@ -341,28 +342,28 @@ impl Daemon {
     }
 }
 
-/// The counters of the supervisor before us, or new ones.
-fn kept_counters(left: Option<OwnedFd>) -> io::Result<Counters> {
-    let file = match left {
-        Some(left) => left,
+/// The previous supervisor's counters, or new ones.
+fn stored_counters(fd: Option<OwnedFd>) -> io::Result<Counters> {
+    let file = match fd {
+        Some(fd) => fd,
         None => {
-            let made = memfd_create("mpu-counters", MemfdFlags::CLOEXEC)?;
-            fd_store::keep(COUNTERS, made.as_fd());
-            made
+            let fd = memfd_create("mpu-counters", MemfdFlags::CLOEXEC)?;
+            fd_store::keep(COUNTERS, fd.as_fd());
+            fd
         }
     };
-    Counters::kept(&fs::File::from(file), now())
+    Counters::map_file(&fs::File::from(file), now())
 }
 
 fn readable(fd: BorrowedFd<'_>) -> PollFd<'_> {
     PollFd::from_borrowed_fd(fd, PollFlags::IN)
 }
 
-/// Makes a socket that root alone can use. The socket of an earlier supervisor, which no process answers, is replaced.
+/// Creates a socket for root only. Replaces the socket of an earlier supervisor.
 fn bind(path: &str) -> Result<UnixListener, NotifyError> {
     let _ = fs::remove_file(path);
-    // The folder is root's alone, so no other user connects before the mode is set.
-    let made = UnixListener::bind(path).map_err(file_error(path))?;
+    // Only root can enter the folder, so no other user connects before the mode is set.
+    let socket = UnixListener::bind(path).map_err(file_error(path))?;
     fs::set_permissions(path, fs::Permissions::from_mode(0o600)).map_err(file_error(path))?;
-    Ok(made)
+    Ok(socket)
 }

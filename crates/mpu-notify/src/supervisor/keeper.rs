@@ -1,13 +1,12 @@
 //! `mpu notify hold`: the file descriptor store for hosts without systemd.
 //!
-//! Owns copies of the supervisor's descriptors, and that there is a supervisor: one that dies is started again with all that was
-//! kept, also when a program in a container keeps a thread of the dead one in the kernel. Speaks the side of sd_notify(3) and
-//! sd_listen_fds(3) that systemd has elsewhere. Knows nothing of what the descriptors are for.
+//! Restarts a dead supervisor with all stored descriptors, even if a program in a container keeps one of its threads in the
+//! kernel. Implements systemd's side of sd_notify(3) and sd_listen_fds(3).
 
 use crate::CONTROL_SOCKET;
 use crate::caller::proc_folder::of_process;
 use crate::error::NotifyError;
-use crate::log::say;
+use crate::log::log;
 use crate::supervisor::daemon::{AGAIN, raise_limits};
 use mpu_core::HostPid;
 use mpu_host::host::Host;
@@ -27,86 +26,85 @@ use std::time::{Duration, Instant};
 
 /// The socket's file, beside the supervisor's own.
 const SOCKET: &str = "/run/mpu/notify/keeper.sock";
-/// A supervisor that dies at once is not started again at once.
+/// Pause before the restart of a supervisor that died at once.
 const PAUSE: Duration = Duration::from_millis(200);
-/// Its owner holds this file locked for as long as it lives: there is one keeper.
+/// The keeper holds this lock, so there is only one.
 const LOCK: &str = "/run/mpu/notify/keeper.lock";
-/// A process that only looks whether there is a keeper has the lock so long at most.
-const LOOK: Duration = Duration::from_millis(500);
-/// So often is looked whether a supervisor has died of which a thread is left.
-const STUCK: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
-/// Between two attempts when the kernel starts none; each has a line in the log.
+/// A process that only tests for a keeper holds the lock for less than this.
+const PROBE_TIME: Duration = Duration::from_millis(500);
+/// Interval of checks for a dead supervisor with a thread left in the kernel.
+const CHECK_INTERVAL: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
+/// Pause after a failed start; each failure is a line in the log.
 const LONG_PAUSE: Duration = Duration::from_secs(2);
 
-/// A descriptor that is kept.
-struct Kept {
+struct StoredFd {
     name: String,
     fd: OwnedFd,
-    /// Whether it is let go once it has hung up.
+    /// Whether it is removed once its other side hangs up.
     polled: bool,
 }
 
-/// Keeps a supervisor alive until it ends by itself.
+/// Runs and restarts a supervisor until it ends by itself.
 pub fn hold(program: &Path, arguments: &[&str]) -> Result<(), NotifyError> {
     let failed = |source| NotifyError::Start { what: "the keeper".to_string(), source };
-    // The process that started this one goes away, with its terminal.
+    // Survives the end of the parent's terminal session.
     let _ = rustix::process::setsid();
-    let (wake, woken) = std::os::unix::net::UnixStream::pair().map_err(failed)?;
-    signal_hook::low_level::pipe::register(SIGCHLD, wake).map_err(failed)?;
-    // A keeper that goes takes the containers' calls with it: it goes when the supervisor says so.
+    let (signal_sender, child_signal) = std::os::unix::net::UnixStream::pair().map_err(failed)?;
+    signal_hook::low_level::pipe::register(SIGCHLD, signal_sender).map_err(failed)?;
+    // Ignores these signals: without its keeper's descriptors, containers' calls would fail.
     for signal in [SIGHUP, SIGINT, SIGTERM] {
         let ignored = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
         signal_hook::flag::register(signal, ignored).map_err(failed)?;
     }
     let _ = std::fs::create_dir_all(Path::new(CONTROL_SOCKET).parent().unwrap_or(Path::new("/")));
     let Some(_lock) = take_lock(Path::new(LOCK)).map_err(failed)? else {
-        say!("another keeper lives; this one goes");
+        log!("another keeper runs already, so this one ends");
         return Ok(());
     };
     let _ = std::fs::remove_file(SOCKET);
     let socket = UnixDatagram::bind(SOCKET).map_err(failed)?;
     std::fs::set_permissions(SOCKET, std::fs::Permissions::from_mode(0o600)).map_err(failed)?;
     raise_limits();
-    let (mut kept, mut stuck) = (Vec::new(), Vec::new());
+    let (mut stored, mut stuck_children) = (Vec::new(), Vec::new());
     loop {
         let began = Instant::now();
-        let mut child = match start(program, arguments, &kept) {
+        let mut child = match start(program, arguments, &stored) {
             Ok(child) => child,
-            Err(source) if kept.is_empty() => return Err(failed(source)),
-            // Callers go on waiting: all that is kept would go with this process.
+            Err(source) if stored.is_empty() => return Err(failed(source)),
+            // Does not give up: the stored descriptors would be lost.
             Err(error) => {
-                say!("the supervisor cannot be started again now: {error}");
+                log!("cannot restart the supervisor, trying again: {error}");
                 std::thread::sleep(LONG_PAUSE);
                 continue;
             }
         };
         let mut was_dead = false;
         let status = loop {
-            let mut polled = [PollFd::new(&socket, PollFlags::IN), PollFd::new(&woken, PollFlags::IN)];
-            let looks = poll(&mut polled, Some(&STUCK)) == Ok(0);
-            let (said, died) = (!polled[0].revents().is_empty(), !polled[1].revents().is_empty());
-            if said {
-                listen(&socket, &mut kept);
+            let mut polled = [PollFd::new(&socket, PollFlags::IN), PollFd::new(&child_signal, PollFlags::IN)];
+            let timed_out = poll(&mut polled, Some(&CHECK_INTERVAL)) == Ok(0);
+            let (has_message, child_ended) = (!polled[0].revents().is_empty(), !polled[1].revents().is_empty());
+            if has_message {
+                receive_message(&socket, &mut stored);
             }
-            if died {
-                let _ = rustix::io::read(&woken, &mut [0u8; 64]);
+            if child_ended {
+                let _ = rustix::io::read(&child_signal, &mut [0u8; 64]);
             }
-            stuck.retain_mut(|dead: &mut Child| matches!(dead.try_wait(), Ok(None)));
+            stuck_children.retain_mut(|dead: &mut Child| matches!(dead.try_wait(), Ok(None)));
             if let Some(status) = child.try_wait().map_err(failed)? {
                 break Some(status);
             }
-            // It could be about to end; a second later it is not.
-            let is_dead = looks && has_died(&child);
+            // It may just be ending, so it counts as dead only if the next check agrees.
+            let is_dead = timed_out && has_died(&child);
             if is_dead && was_dead {
                 break None;
             }
             was_dead = is_dead;
         };
-        // What it said last is still in the socket.
+        // Its last messages may still be in the socket.
         let _ = socket.set_nonblocking(true);
-        while listen(&socket, &mut kept) {}
+        while receive_message(&socket, &mut stored) {}
         let _ = socket.set_nonblocking(false);
-        kept.retain(Kept::is_of_use);
+        stored.retain(StoredFd::is_usable);
         match status {
             Some(status) if status.success() => {
                 let _ = std::fs::remove_file(SOCKET);
@@ -114,63 +112,64 @@ pub fn hold(program: &Path, arguments: &[&str]) -> Result<(), NotifyError> {
             }
             Some(status) if status.code() == Some(AGAIN.into()) => {}
             Some(status) => {
-                say!("the supervisor ended ({status}); it is started again with {} descriptors", kept.len());
+                log!("the supervisor ended ({status}); restarting it with {} descriptors", stored.len());
                 if began.elapsed() < PAUSE {
                     std::thread::sleep(PAUSE);
                 }
             }
             None => {
-                say!(
-                    "the supervisor died, and the kernel keeps one of its threads at a container's memory; another is started with {} descriptors",
-                    kept.len()
+                log!(
+                    "the supervisor died, but one of its threads is blocked at a container's memory; starting another with {} descriptors",
+                    stored.len()
                 );
-                stuck.push(child);
+                stuck_children.push(child);
             }
         }
     }
 }
 
-/// Whether the supervisor's first thread has ended: none of the others runs any more, but one may be in a system call that no signal ends.
-/// Only when that one is over, too, is there a status.
+/// Whether the supervisor's first thread has ended. Another thread may still be in a system call that no signal ends; until then wait(2)
+/// returns no status.
 fn has_died(child: &Child) -> bool {
     let stat = HostPid::new(child.id()).and_then(|pid| of_process(pid).ok()?.read("stat").ok());
     // The state follows the command's name, which may hold anything.
     stat.is_some_and(|stat| stat.rsplit_once(") ").is_some_and(|(_, state)| state.starts_with('Z')))
 }
 
-/// Becomes the one keeper; none if another lives. What it starts does not have the descriptor, so the lock ends with it.
+/// Becomes the one keeper; none if another runs. Children do not inherit the descriptor, so the lock ends with this process.
 fn take_lock(path: &Path) -> io::Result<Option<File>> {
-    match lock::take(path, LOOK) {
+    match lock::take(path, PROBE_TIME) {
         Ok(file) => Ok(Some(file)),
         Err(LockError::Held(_)) => Ok(None),
         Err(LockError::Io(error)) => Err(error),
     }
 }
 
-/// Whether a keeper lives: it starts a supervisor again that has died.
-pub fn lives(host: &Host) -> bool {
+/// Whether a keeper runs, which restarts a dead supervisor.
+pub fn is_alive(host: &Host) -> bool {
     lock::is_held(&host.at(LOCK))
 }
 
-/// Starts the supervisor with everything that is kept, from descriptor 3 on.
-fn start(program: &Path, arguments: &[&str], kept: &[Kept]) -> io::Result<Child> {
+/// Starts the supervisor with the stored descriptors, from number 3 on.
+fn start(program: &Path, arguments: &[&str], stored: &[StoredFd]) -> io::Result<Child> {
     use command_fds::{CommandFdExt, FdMapping};
-    let names: Vec<&str> = kept.iter().map(|held| held.name.as_str()).collect();
-    let mappings = (3..).zip(kept).map(|(child_fd, held)| Ok(FdMapping { parent_fd: held.fd.try_clone()?, child_fd }));
+    let names: Vec<&str> = stored.iter().map(|entry| entry.name.as_str()).collect();
+    let mappings =
+        (3..).zip(stored).map(|(child_fd, entry)| Ok(FdMapping { parent_fd: entry.fd.try_clone()?, child_fd }));
     let mappings = mappings.collect::<io::Result<Vec<_>>>()?;
-    // `LISTEN_PID` is the child's own number, which only the child knows: a shell puts it in and becomes the supervisor.
+    // `LISTEN_PID` is the child's own PID: a shell sets it and then executes the supervisor.
     let mut command = Command::new("/bin/sh");
     command.args(["-c", "LISTEN_PID=$$ exec \"$@\"", "sh"]).arg(program).args(arguments);
     command
         .env("NOTIFY_SOCKET", SOCKET)
-        .env("LISTEN_FDS", kept.len().to_string())
+        .env("LISTEN_FDS", stored.len().to_string())
         .env("LISTEN_FDNAMES", names.join(":"));
     command.fd_mappings(mappings).map_err(io::Error::other)?;
     command.spawn()
 }
 
-/// Takes one message of the supervisor; false if there was none.
-fn listen(socket: &UnixDatagram, kept: &mut Vec<Kept>) -> bool {
+/// Receives one message of the supervisor; false if there was none.
+fn receive_message(socket: &UnixDatagram, stored: &mut Vec<StoredFd>) -> bool {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let mut text = [0; 4096];
@@ -180,32 +179,32 @@ fn listen(socket: &UnixDatagram, kept: &mut Vec<Kept>) -> bool {
     };
     let text = String::from_utf8_lossy(&text[..received.bytes]).into_owned();
     if received.flags.contains(ReturnFlags::CTRUNC) {
-        say!("no descriptor is left for: {}", text.replace('\n', " "));
+        log!("cannot store a descriptor, none is free: {}", text.replace('\n', " "));
     }
-    let says = |line: &str| text.lines().any(|found| found == line);
+    let has_line = |line: &str| text.lines().any(|found| found == line);
     let name = text.lines().find_map(|line| line.strip_prefix("FDNAME=")).unwrap_or("stored").to_string();
-    if says("FDSTOREREMOVE=1") {
-        kept.retain(|held| held.name != name);
+    if has_line("FDSTOREREMOVE=1") {
+        stored.retain(|entry| entry.name != name);
     }
     for message in ancillary.drain() {
         if let RecvAncillaryMessage::ScmRights(fds) = message {
-            let polled = !says("FDPOLL=0");
-            kept.extend(fds.map(|fd| Kept { name: name.clone(), fd, polled }).filter(|_| says("FDSTORE=1")));
+            let polled = !has_line("FDPOLL=0");
+            stored.extend(fds.map(|fd| StoredFd { name: name.clone(), fd, polled }).filter(|_| has_line("FDSTORE=1")));
         }
     }
     true
 }
 
-impl Kept {
-    /// Whether anything can still come of it: as with systemd, one that has hung up is let go, unless its giver said otherwise.
-    fn is_of_use(&self) -> bool {
+impl StoredFd {
+    /// Whether to keep it: as with systemd, a descriptor whose other side hung up is removed, unless `FDPOLL=0` was given.
+    fn is_usable(&self) -> bool {
         let mut polled = [PollFd::from_borrowed_fd(self.fd.as_fd(), PollFlags::empty())];
         let _ = poll(&mut polled, Some(&rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 }));
         !self.polled || !polled[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
     }
 }
 
-/// This program, by a path that is still right after it was replaced.
+/// The path of this program, also after its file was replaced.
 pub fn this_program() -> io::Result<PathBuf> {
     let found = std::env::current_exe()?;
     let text = found.to_string_lossy();
@@ -223,28 +222,28 @@ mod tests {
     fn keeper_is_unique_despite_brief_lock_probe() {
         let fake = mpu_host::host::fake::FakeHost::in_order();
         let path = fake.host().at(LOCK);
-        assert!(!lives(&fake.host()) && !path.exists(), "looking makes nothing");
+        assert!(!is_alive(&fake.host()) && !path.exists(), "looking makes nothing");
         std::fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
-        let look = lock::take(&path, Duration::ZERO).expect("no process has it");
+        let probe = lock::take(&path, Duration::ZERO).expect("no process has it");
         let later = std::thread::spawn({
             let path = path.clone();
             move || take_lock(&path)
         });
-        std::thread::sleep(LOOK / 5);
-        drop(look);
+        std::thread::sleep(PROBE_TIME / 5);
+        drop(probe);
         let keeper = later.join().expect("no panic").expect("a file");
-        assert!(keeper.is_some() && lives(&fake.host()), "it waits for one who looks");
+        assert!(keeper.is_some() && is_alive(&fake.host()), "it waits for one who looks");
         assert!(take_lock(&path).expect("a file").is_none(), "there is one");
         drop(keeper);
-        // A process that another test starts at this moment has the lock until it runs its own program.
+        // A child that another test forks at this moment has the lock until its exec.
         let began = Instant::now();
-        while lives(&fake.host()) {
+        while is_alive(&fake.host()) {
             assert!(began.elapsed().as_secs() < 60, "a keeper that is gone lives on");
-            std::thread::sleep(LOOK / 50);
+            std::thread::sleep(PROBE_TIME / 50);
         }
     }
 
-    /// What a thread in an uninterruptible wait leaves of its process, a thread leaves that lives on when the first one has ended.
+    /// A second thread that outlives the first stands for a thread in an uninterruptible wait.
     #[test]
     fn process_with_dead_leader_has_died() {
         let program = "import ctypes, sys, threading\n\
@@ -259,7 +258,7 @@ mod tests {
         let began = Instant::now();
         while !has_died(&child) {
             assert!(began.elapsed().as_secs() < 60, "its first thread lives");
-            std::thread::sleep(LOOK / 50);
+            std::thread::sleep(PROBE_TIME / 50);
         }
         assert!(child.try_wait().expect("ours").is_none(), "another thread lives");
         drop(child.stdin.take());
@@ -269,27 +268,28 @@ mod tests {
 
     #[test]
     fn unpolled_descriptor_is_kept_after_hangup() {
-        let (ours, theirs) = UnixDatagram::pair().expect("a pair of sockets");
-        let mut kept = Vec::new();
-        for words in ["FDSTORE=1\nFDNAME=polled", "FDSTORE=1\nFDNAME=unread\nFDPOLL=0"] {
-            let (read, mut written) = UnixStream::pair().expect("a pair of sockets");
-            written.write_all(b"a listener").expect("a word in a socket");
+        let (keeper, supervisor) = UnixDatagram::pair().expect("a pair of sockets");
+        let mut stored = Vec::new();
+        for message in ["FDSTORE=1\nFDNAME=polled", "FDSTORE=1\nFDNAME=unread\nFDPOLL=0"] {
+            let (read, mut writer) = UnixStream::pair().expect("a pair of sockets");
+            writer.write_all(b"a listener").expect("a word in a socket");
             let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
             let mut ancillary = SendAncillaryBuffer::new(&mut space);
             let fds = [read.as_fd()];
             ancillary.push(SendAncillaryMessage::ScmRights(&fds));
-            sendmsg(&theirs, &[IoSlice::new(words.as_bytes())], &mut ancillary, SendFlags::empty()).expect("sent");
-            drop(written);
-            assert!(listen(&ours, &mut kept));
+            sendmsg(&supervisor, &[IoSlice::new(message.as_bytes())], &mut ancillary, SendFlags::empty())
+                .expect("sent");
+            drop(writer);
+            assert!(receive_message(&keeper, &mut stored));
         }
-        kept.retain(Kept::is_of_use);
-        let [held] = &kept[..] else { panic!("{} are kept", kept.len()) };
-        assert_eq!(held.name, "unread");
+        stored.retain(StoredFd::is_usable);
+        let [entry] = &stored[..] else { panic!("{} are kept", stored.len()) };
+        assert_eq!(entry.name, "unread");
         let mut text = String::new();
-        UnixStream::from(held.fd.try_clone().expect("a copy")).read_to_string(&mut text).expect("what was sent");
+        UnixStream::from(entry.fd.try_clone().expect("a copy")).read_to_string(&mut text).expect("what was sent");
         assert_eq!(text, "a listener");
 
-        theirs.send(b"FDSTOREREMOVE=1\nFDNAME=unread").expect("sent");
-        assert!(listen(&ours, &mut kept) && kept.is_empty());
+        supervisor.send(b"FDSTOREREMOVE=1\nFDNAME=unread").expect("sent");
+        assert!(receive_message(&keeper, &mut stored) && stored.is_empty());
     }
 }

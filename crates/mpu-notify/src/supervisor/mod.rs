@@ -1,4 +1,4 @@
-//! The process that answers all listeners of a host, what it keeps, and what keeps it alive.
+//! The process that answers all listeners of a host, its file descriptor store, and its keeper.
 
 pub mod daemon;
 pub(crate) mod fd_store;

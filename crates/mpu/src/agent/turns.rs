@@ -7,7 +7,7 @@
 use mpu_host::exit::Exit;
 use mpu_host::explain::Explain;
 use mpu_host::host::Host;
-use mpu_os::lock::{self, Held, LockError};
+use mpu_os::lock::{self, HeldLock, LockError};
 use rustix::fs::{FlockOperation, flock};
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, Write};
@@ -42,7 +42,7 @@ pub enum TurnError {
     NoNotifyEngine,
     /// Another process does not let the gate go.
     #[error(transparent)]
-    Held(Held),
+    Held(HeldLock),
     /// The meeting place cannot be used.
     #[error("cannot use {}", path.display())]
     Io { path: PathBuf, source: io::Error },

@@ -183,7 +183,7 @@ mod tests {
         assert_eq!(shown.applied, Some(false));
         assert!(shown.text(Style::Plain).contains("25 % of a processor"), "{}", shown.text(Style::Plain));
         assert_eq!(apply(&fake.host()).expect("applied").result, How::Applied);
-        assert_eq!(*supervisor.told.lock().expect("ours"), ["policy\n", "budget\n25"]);
+        assert_eq!(*supervisor.commands.lock().expect("ours"), ["policy\n", "budget\n25"]);
         assert_eq!(show(&fake.host()).expect("sound").applied, Some(true));
     }
 

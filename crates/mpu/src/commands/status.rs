@@ -102,7 +102,7 @@ pub fn status(host: &Host, probe: ProbeFn) -> Result<Status, Error> {
         notify_state: supervisor
             .as_ref()
             .map(NotifyView::from)
-            .or_else(|| keeper::lives(host).then(NotifyView::restarting)),
+            .or_else(|| keeper::is_alive(host).then(NotifyView::restarting)),
         nri: presence::plugins(host),
         driver: Driver::loaded(host).as_ref().map(DriverView::from),
         module_file: None,

@@ -163,7 +163,7 @@ fn restarts(host: &Host) -> CheckResult {
     }
     // The count stops there.
     let at_least = if recent >= MOST_COUNTED { " or more" } else { "" };
-    let fix = match keeper::lives(host) {
+    let fix = match keeper::is_alive(host) {
         true => format!("sudo tail -n 50 {LOG}   # says how each ended, with its last messages; report it"),
         false => format!("sudo journalctl -u {UNIT} -n 50   # says how each ended, with its last messages; report it"),
     };

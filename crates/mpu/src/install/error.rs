@@ -4,7 +4,7 @@ use super::layout::VERSION;
 use mpu_engine::error::EngineError;
 use mpu_host::exit::Exit;
 use mpu_host::explain::{Explain, Facts};
-use mpu_os::lock::Held;
+use mpu_os::lock::HeldLock;
 use std::io;
 use std::path::PathBuf;
 
@@ -26,7 +26,7 @@ pub enum InstallError {
     #[error("cannot read, write or remove {}", path.display())]
     File { path: PathBuf, source: io::Error },
     #[error("another process changes this host's installation now: {} is held by {}", .0.path.display(), .0.by)]
-    Running(Held),
+    Running(HeldLock),
     #[error("an installation that was broken off cannot be undone: {}", failures.join("; "))]
     NotRestored { path: PathBuf, failures: Vec<String> },
     #[error("{} has a change that this mpu cannot undo: another version wrote it", path.display())]

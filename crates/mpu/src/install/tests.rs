@@ -193,7 +193,7 @@ fn unsuitable_host_installs_notify_engine() {
     assert_eq!(node.install().expect("nothing to do").result, Became::Unchanged);
 
     node.uninstall().expect("removed");
-    assert_eq!(*supervisor.told.lock().expect("ours"), ["retire\n"]);
+    assert_eq!(*supervisor.commands.lock().expect("ours"), ["retire\n"]);
     assert!(node.host().at("/run/mpu/notify/control.sock").exists(), "a container still has its filter");
     assert!(!unit.exists());
 }
@@ -206,13 +206,13 @@ fn second_install_adds_buildable_module() {
     fs::rename(&make, &away).expect("moved");
     let supervisor = FakeSupervisor::on(node.fake(), fake::state(&["a"]));
     node.install().expect("installed");
-    assert!(supervisor.told.lock().expect("ours").is_empty());
+    assert!(supervisor.commands.lock().expect("ours").is_empty());
 
     fs::rename(&away, &make).expect("moved");
     let done = node.install().expect("installed again");
     assert!(done.result == Became::Installed && done.missing.is_empty(), "{done:?}");
     assert!(node.text(&format!("/var/lib/dkms/mpu-{VERSION}")).is_some() && state::is_loaded(&node.host()));
-    assert_eq!(*supervisor.told.lock().expect("ours"), ["retire\n"]);
+    assert_eq!(*supervisor.commands.lock().expect("ours"), ["retire\n"]);
     assert_eq!(node.install().expect("nothing to do").result, Became::Unchanged);
 }
 

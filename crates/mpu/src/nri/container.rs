@@ -3,7 +3,7 @@
 //! A profile is never loosened: one that is unknown, or incomplete, is not replaced. [`NotServed`] lists the reasons besides those
 //! of `mpu_seccomp` to leave a container as it is.
 
-use mpu_seccomp::{Notify, Without, listen};
+use mpu_seccomp::{NoListener, Notify, listen};
 use prost::Message;
 use serde_json::{Map, Value, json};
 
@@ -15,7 +15,7 @@ use super::proto::{Adjustment, Argument, Container, Created, Errno, LinuxAdjustm
 pub enum NotServed {
     /// The reason of `mpu_seccomp`.
     #[error(transparent)]
-    Without(#[from] Without),
+    Without(#[from] NoListener),
     #[error("{0} does not let a plugin set a seccomp profile")]
     Unable(String),
     /// The engine does not send the rules of the profile.
@@ -29,7 +29,7 @@ pub enum NotServed {
 impl NotServed {
     /// Whether the container would have got the engine, had the container engine supported it.
     pub fn lacks_engine(&self) -> bool {
-        matches!(self, NotServed::Without(Without::NoEngine(..) | Without::Retired(_)))
+        matches!(self, NotServed::Without(NoListener::NoEngine(..) | NoListener::Retired(_)))
     }
 
     /// Whether it needs no report.

@@ -6,7 +6,7 @@ use mpu_engine::Engine;
 use mpu_engine::module::state;
 use mpu_host::driver::{self, Driver, Numbering};
 use mpu_host::host::{CAP_SYS_ADMIN, Host};
-use mpu_notify::guest;
+use mpu_notify::supervised_child;
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -46,7 +46,7 @@ pub fn probe(host: &Host) -> Result<Comparison, ProbeError> {
     let evidence = measure(host, driver.as_ref(), &this_program(), &["probe-child"], under)?;
     let engine = match by_module {
         true => Some(Engine::Module),
-        false => guest::would_be_taken(host).then_some(Engine::Notify),
+        false => supervised_child::is_available(host).then_some(Engine::Notify),
     };
     let driver = driver.ok_or(ProbeError::NoDriver)?;
     Ok(compare(evidence, driver, engine, driver::converters_present(host)))

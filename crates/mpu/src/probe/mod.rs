@@ -21,7 +21,7 @@ use mpu_host::explain_by_facts;
 use mpu_host::host::{CAP_SYS_ADMIN, Host};
 use mpu_host::own;
 use mpu_host::progress::Progress;
-use mpu_notify::guest;
+use mpu_notify::supervised_child;
 use mpu_rm::{Client, RmError};
 use nodes::DeviceNodes;
 use schemars::JsonSchema;
@@ -130,7 +130,7 @@ pub fn measure(
     // First become a client here: each usual cause of failure gets its own error, and the GPU stays started.
     let nodes = DeviceNodes::of(host);
     let ours = Client::of_first_gpu(&nodes, known(driver.release)).map_err(|source| ProbeError::Driver { source })?;
-    let supervised = under == Under::Notify && guest::would_be_taken(host);
+    let supervised = under == Under::Notify && supervised_child::is_available(host);
     let mut child = spawn_in_new_namespace(host, program, arguments, &driver.version, supervised)?;
     let word = converse(&mut child, || ours.pids().ok());
     let _ = child.wait();
@@ -154,7 +154,7 @@ fn spawn_in_new_namespace(
     let mut command = Command::new(program);
     command.args(arguments).args(supervised.then_some("--supervised")).arg(version);
     command.stdin(Stdio::piped()).stdout(Stdio::piped());
-    let conversation = supervised.then(|| guest::prepare(&mut command)).transpose().map_err(failed)?;
+    let conversation = supervised.then(|| supervised_child::prepare(&mut command)).transpose().map_err(failed)?;
     let spawn = move || {
         own::unshare_pid_namespace_of_children().map_err(|source| ProbeError::Namespace { source })?;
         command.spawn().map_err(|source| ProbeError::Spawn { source })
@@ -162,7 +162,7 @@ fn spawn_in_new_namespace(
     let died = |_| ProbeError::Spawn { source: io::Error::other("the thread that starts it died") };
     let mut child = thread::spawn(spawn).join().map_err(died)??;
     if let Some(conversation) = conversation {
-        guest::see_to(host, conversation).map_err(|source| {
+        supervised_child::hand_over_listener(host, conversation).map_err(|source| {
             let _ = child.kill();
             let _ = child.wait();
             ProbeError::Unsupervised { source }

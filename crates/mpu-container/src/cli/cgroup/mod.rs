@@ -8,8 +8,8 @@ mod sys;
 mod v1;
 mod v2;
 
-use crate::cgroups::{self, Nowhere, Place};
-use crate::cli::enter::Process;
+use crate::cgroups::{self, NoCgroup, Place};
+use crate::cli::process::Process;
 use program::Numbers;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
@@ -19,7 +19,7 @@ pub enum CgroupError {
     #[error("cannot read {file} of the container's process")]
     Process { file: &'static str, source: std::io::Error },
     #[error(transparent)]
-    Nowhere(#[from] Nowhere),
+    NoCgroup(#[from] NoCgroup),
     #[error("{}", path.display())]
     File { path: PathBuf, source: std::io::Error },
     #[error("cannot {what} the device program of {}", cgroup.display())]
@@ -51,9 +51,8 @@ impl DeviceCgroup {
         }
     }
 
-    /// Lets the cgroup read and write these devices. What was allowed stays allowed, what is allowed already is not
-    /// allowed twice. On an error nothing has changed. The number is that of device programs which are hidden from us,
-    /// and may go on forbidding.
+    /// Lets the cgroup read and write these devices. On an error nothing has changed. Returns the number of device programs that are
+    /// hidden from us and may still forbid access.
     pub fn open_for(&self, devices: &[Numbers]) -> Result<usize, CgroupError> {
         let mut devices = devices.to_vec();
         devices.sort();

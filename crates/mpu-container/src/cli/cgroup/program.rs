@@ -1,4 +1,4 @@
-//! Device programs: what a cgroup of version 2 asks before a device node is opened.
+//! Device programs (BPF): a cgroup of version 2 runs them before a device node is opened.
 //!
 //! Source: Linux, `include/uapi/linux/bpf.h` (`struct bpf_cgroup_dev_ctx`, `BPF_DEVCG_*`) and
 //! `Documentation/bpf/standardization/instruction-set.rst`.
@@ -29,8 +29,8 @@ const EXIT: u8 = 0x95;
 const CHARACTER_DEVICE: i32 = 2;
 const MAKE_NODE: i32 = 1;
 
-/// The program that lets these devices be read and written, and asks the old program otherwise (to make a node is
-/// always the old program's to decide). None when the rules are too many for a jump.
+/// A program that allows reading and writing these devices, and runs the old program otherwise, also for mknod. None if there are too
+/// many rules for a jump.
 pub fn in_front_of(old: &[u64], allowed: &[Numbers]) -> Option<Vec<u64>> {
     let mut program = prefix(allowed)?;
     program.extend_from_slice(old);

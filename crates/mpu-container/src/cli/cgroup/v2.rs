@@ -1,8 +1,8 @@
-//! Version 2: programs that are asked before a device is opened.
+//! Version 2: device programs.
 //!
-//! All programs of a cgroup must allow, and one more can only forbid more. So each program that is there is replaced by
-//! one that allows our devices and asks as before otherwise. A cgroup without a program forbids nothing: it is left
-//! alone, and so are its ancestors, which are other containers' too.
+//! All programs of a cgroup must allow an access, so another program cannot allow more. Each existing program is replaced by one
+//! that allows our devices and otherwise acts as before. A cgroup without programs forbids nothing and is left alone. So are its
+//! ancestors, which other containers share.
 //!
 //! Source: Linux, `kernel/bpf/cgroup.c`; crun, where `container` below a scope is the container's own cgroup and
 //! the scope's program counts, too.
@@ -27,8 +27,7 @@ pub struct Replaced {
 #[derive(Debug, Default)]
 pub struct Opened {
     pub replaced: Vec<Replaced>,
-    /// How many a security module keeps from us, as SELinux does with those of systemd. They are left as they are: runc
-    /// leaves them, too.
+    /// Programs that a security module hides from us, as SELinux does with those of systemd. They are left alone, as runc does.
     pub hidden: usize,
 }
 
@@ -122,18 +121,18 @@ mod tests {
     }
 
     /// A real cgroup with a program that refuses everything but what the test names.
-    struct Closed {
+    struct RestrictedCgroup {
         path: PathBuf,
         handle: File,
     }
 
-    impl Closed {
-        fn new(name: &str, programs: &[Vec<u64>], flags: u32) -> Option<Closed> {
+    impl RestrictedCgroup {
+        fn new(name: &str, programs: &[Vec<u64>], flags: u32) -> Option<RestrictedCgroup> {
             let root = ["/sys/fs/cgroup/unified", "/sys/fs/cgroup"].into_iter().map(Path::new);
             let root = root.into_iter().find(|root| root.join("cgroup.controllers").exists())?;
             let path = root.join(format!("mpu-v2-{name}-{}", std::process::id()));
             fs::create_dir(&path).ok()?;
-            let closed = Closed { handle: File::open(&path).unwrap(), path };
+            let closed = RestrictedCgroup { handle: File::open(&path).unwrap(), path };
             for program in programs {
                 let program = with_locked_memory(|| sys::load(program)).ok()?;
                 sys::add(closed.handle.as_fd(), program.as_fd(), flags).ok()?;
@@ -152,7 +151,7 @@ mod tests {
         }
     }
 
-    impl Drop for Closed {
+    impl Drop for RestrictedCgroup {
         fn drop(&mut self) {
             // Its last process can be on its way out still.
             for _ in 0..100 {
@@ -173,11 +172,11 @@ mod tests {
     }
 
     #[test]
-    fn real_cgroup_is_opened_for_devices_and_closed_again() {
+    fn device_access_in_real_cgroup_is_reversible() {
         const ALLOW_OVERRIDE: u32 = 1;
         let old = program::always(0);
         for (programs, flags) in [(1, sys::ALLOW_MULTI), (2, sys::ALLOW_MULTI), (1, 0), (1, ALLOW_OVERRIDE)] {
-            let Some(cgroup) = Closed::new("one", &vec![old.clone(); programs], flags) else {
+            let Some(cgroup) = RestrictedCgroup::new("one", &vec![old.clone(); programs], flags) else {
                 return eprintln!("skipped: device programs cannot be attached here");
             };
             assert!(!cgroup.opens("/dev/full"), "the old program must refuse first");
@@ -196,7 +195,7 @@ mod tests {
 
     #[test]
     fn cgroup_without_program_is_left_alone() {
-        let Some(cgroup) = Closed::new("none", &[], 0) else {
+        let Some(cgroup) = RestrictedCgroup::new("none", &[], 0) else {
             return eprintln!("skipped: no cgroup of version 2 can be made here");
         };
         assert!(open(&cgroup.path, &[numbers("/dev/full")]).unwrap().replaced.is_empty());
@@ -216,7 +215,7 @@ mod tests {
         let answer = |yes: u64| 0xb7 | yes << 32;
         let rules = [unless(2, 2, 4), unless(4, zero.major, 3), unless(5, zero.minor, 2), answer(1), exit];
         let program = [&[load_half, load_major, load_minor], &rules[..], &[answer(0), exit]].concat();
-        let Some(cgroup) = Closed::new("own", &[program], sys::ALLOW_MULTI) else {
+        let Some(cgroup) = RestrictedCgroup::new("own", &[program], sys::ALLOW_MULTI) else {
             return eprintln!("skipped: device programs cannot be attached here");
         };
         assert!(cgroup.opens("/dev/zero") && !cgroup.opens("/dev/full"));

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 /// Where an image keeps the libraries of a driver newer than the host's may be.
 pub const COMPAT: &str = "/usr/local/cuda/compat";
 
-/// More than any image has: each is an open file and a mount. CUDA's package brings eight.
+/// Limit of compatibility libraries: each is an open file and a mount. CUDA's package has eight.
 const LIBRARIES: usize = 64;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,12 +25,12 @@ impl Layout {
     pub fn of(root: &Root) -> Result<Layout, BeneathError> {
         let there = |path: &str| Ok::<_, BeneathError>(root.find(Path::new(path))?.is_some());
         if there("/etc/debian_version")? {
-            let (ours, theirs) = match std::env::consts::ARCH {
+            let (matching, theirs) = match std::env::consts::ARCH {
                 "aarch64" => ("aarch64-linux-gnu", "arm-linux-gnueabihf"),
                 _ => ("x86_64-linux-gnu", "i386-linux-gnu"),
             };
             let folder = |name| Path::new("/usr/lib").join(name);
-            return Ok(Layout { libraries: folder(ours), libraries32: folder(theirs) });
+            return Ok(Layout { libraries: folder(matching), libraries32: folder(theirs) });
         }
         // Where /usr/lib is another name of /usr/lib64, it holds no 32-bit libraries.
         let own = |path| root.find(Path::new(path));
@@ -48,10 +48,10 @@ fn same(one: &Beneath, other: &Beneath) -> bool {
     one.identity().ok() == other.identity().ok()
 }
 
-/// The image's own CUDA libraries that this mode brings into use beside this driver, by name.
+/// The image's own CUDA libraries that this mode uses with this driver, by name.
 ///
-/// In the library cache, only those of a later major release than the driver's win; mounted over the driver's, those of
-/// any other major release do. Minor releases fit each other without help.
+/// In the library cache, those of a later major release than the driver's are used; mounted over the driver's, those of any other
+/// major release. Minor releases are compatible.
 pub fn compat(root: &Root, mode: CompatMode, driver: &str) -> Result<Vec<(OsString, Beneath)>, BeneathError> {
     let fits = |library: u32, driver: u32| match mode {
         CompatMode::Ldconfig => library > driver,
@@ -64,12 +64,12 @@ pub fn compat(root: &Root, mode: CompatMode, driver: &str) -> Result<Vec<(OsStri
         return Ok(Vec::new());
     };
     let names = root.read_dir(folder, MOST_NAMES)?.into_iter().filter(|entry| entry.is_file).map(|entry| entry.name);
-    let ours = names.filter(|name| release(name).is_some_and(|library| fits(library, driver)));
-    let ours: Vec<OsString> = ours.take(LIBRARIES + 1).collect();
-    if ours.len() > LIBRARIES {
+    let matching = names.filter(|name| release(name).is_some_and(|library| fits(library, driver)));
+    let matching: Vec<OsString> = matching.take(LIBRARIES + 1).collect();
+    if matching.len() > LIBRARIES {
         return Err(BeneathError::Many { path: folder.into(), most: LIBRARIES, what: "libraries" });
     }
-    ours.into_iter().map(|name| Ok((name.clone(), root.resolve(&folder.join(&name))?))).collect()
+    matching.into_iter().map(|name| Ok((name.clone(), root.resolve(&folder.join(&name))?))).collect()
 }
 
 /// The major release in a library's name: 550 of `libcuda.so.550.54.15`.
@@ -142,8 +142,8 @@ mod tests {
         let names: Vec<String> = (0..100).map(|number| format!("usr/local/cuda/compat/lib{number}.so.999.1")).collect();
         let files: Vec<&str> = names.iter().map(String::as_str).collect();
         assert_eq!(compat(&root(&files[..64]).1, CompatMode::Mount, "550.1").unwrap().len(), 64);
-        let said = compat(&root(&files).1, CompatMode::Mount, "550.1").unwrap_err().to_string();
-        assert!(said.contains("/usr/local/cuda/compat in the container has more than 64 libraries"), "{said}");
+        let error = compat(&root(&files).1, CompatMode::Mount, "550.1").unwrap_err().to_string();
+        assert!(error.contains("/usr/local/cuda/compat in the container has more than 64 libraries"), "{error}");
     }
 
     #[test]

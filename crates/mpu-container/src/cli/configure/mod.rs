@@ -1,29 +1,28 @@
 //! `configure`: puts the driver and some GPUs into a container that is created and not yet started.
 //!
-//! Owns the order: look at the host, open there all that goes in, enter the container's mount namespace, place it,
-//! bring the library cache up to date, come back, open the device cgroup. Until the last step has succeeded, all of it
-//! can be undone, and is undone when a step fails.
+//! The order: find the driver on the host and open its files, enter the container's mount namespace, mount them, update the library
+//! cache, return, open the device cgroup. If a step fails, all earlier steps are undone.
 //!
 //! Source: libnvidia-container, `src/cli/configure.c`.
 
+mod changes;
+mod driver_mounts;
 mod layout;
-mod place;
-mod supplies;
 
 use super::args::CompatMode;
 use super::cgroup::{CgroupError, DeviceCgroup};
-use super::enter::{Namespace, Process, in_user_namespace};
 use super::log::Log;
+use super::process::{Namespace, Process, in_user_namespace};
 use crate::beneath::host::Peers;
 use crate::beneath::{BeneathError, Root};
 use crate::capability::Capability;
 use crate::ldconfig::{self, LdconfigError, Sealed};
+use changes::{ChangeError, Changes};
+use driver_mounts::{DriverMounts, SupplyError};
+pub use driver_mounts::{Order, files};
 use layout::Layout;
-use place::{PlaceError, Placed};
 use std::io;
 use std::path::PathBuf;
-pub use supplies::{Order, files};
-use supplies::{Supplies, SupplyError};
 use thiserror::Error;
 
 #[derive(Debug, Error)]
@@ -37,7 +36,7 @@ pub enum ConfigureError {
     #[error("mount error")]
     Supply(#[from] SupplyError),
     #[error("mount error")]
-    Place(#[from] PlaceError),
+    Place(#[from] ChangeError),
     #[error("mount error")]
     Image(#[source] BeneathError),
     #[error("ldcache error")]
@@ -59,11 +58,11 @@ impl ConfigureError {
             ConfigureError::Supply(SupplyError::Channel(_)) => {
                 "load the driver on a machine with IMEX, or ask for none"
             }
-            ConfigureError::Place(PlaceError::Shared(_)) => "give the container that volume without shared or rshared",
-            ConfigureError::Place(PlaceError::Beneath(error)) if error.is_missing() => {
+            ConfigureError::Place(ChangeError::Shared(_)) => "give the container that volume without shared or rshared",
+            ConfigureError::Place(ChangeError::Beneath(error)) if error.is_missing() => {
                 "mount a proc file system at proc in the container's root first"
             }
-            ConfigureError::Place(PlaceError::Beneath(error)) if error.is_denied() => {
+            ConfigureError::Place(ChangeError::Beneath(error)) if error.is_denied() => {
                 "give the container a root that can be written while it is set up: an overlay or a tmpfs over the image"
             }
             ConfigureError::Cgroup(_) => {
@@ -78,22 +77,22 @@ pub fn configure(order: &Order<'_>, log: &Log) -> Result<(), ConfigureError> {
     let arguments = order.arguments;
     let failed = |what| move |source| ConfigureError::Process { what, source };
     let process = Process::of(arguments.pid).map_err(failed("find"))?;
-    let home = Process::of(None).and_then(|own| own.mount_namespace()).map_err(failed("find"))?;
-    let inside = process.mount_namespace().map_err(failed("find the mount namespace of"))?;
+    let own = Process::of(None).and_then(|own| own.mount_namespace()).map_err(failed("find"))?;
+    let container = process.mount_namespace().map_err(failed("find the mount namespace of"))?;
     let cgroup = match arguments.no_cgroups || in_user_namespace() {
         true => None,
         false => Some(DeviceCgroup::of(&process).map_err(ConfigureError::Cgroup)?),
     };
-    // The path is the container's, and need not be one of ours; a name that means nothing in particular is refused first.
+    // The path is the container's and need not exist here. A magic link is refused first.
     if let Err(error @ BeneathError::Magic { .. }) = Root::open(&arguments.rootfs) {
         return Err(ConfigureError::Root(error));
     }
-    let mut supplies = Supplies::open(order, log)?;
+    let mut mounts = DriverMounts::open(order, log)?;
     // Never the image's, whether the path says so by an @ or not.
     let path = arguments.ldconfig.as_deref().unwrap_or("@/sbin/ldconfig");
     let sealed = ldconfig::seal(path.as_ref()).map_err(ConfigureError::Cache)?;
     let ldconfig = if order.no_pivot { sealed.without_pivot() } else { sealed };
-    let devices = std::mem::take(&mut supplies.devices);
+    let devices = std::mem::take(&mut mounts.devices);
 
     // Where this process is in the container's mounts already, the host's are not known.
     let peers = match arguments.pid {
@@ -101,15 +100,15 @@ pub fn configure(order: &Order<'_>, log: &Log) -> Result<(), ConfigureError> {
         None => Ok(Peers::default()),
     };
     let peers = peers.map_err(failed("list the mounts beside"))?;
-    let ways = Ways { home, inside, apart: arguments.pid.is_some() };
-    ways.enter().map_err(failed("enter the mount namespace of"))?;
+    let namespaces = Namespaces { own, container, apart: arguments.pid.is_some() };
+    namespaces.enter().map_err(failed("enter the mount namespace of"))?;
     let root = Root::open(&arguments.rootfs).map_err(ConfigureError::Root)?;
     if root.is_ours().map_err(ConfigureError::Root)? {
         return Err(ConfigureError::OwnRoot(arguments.rootfs.clone()));
     }
-    let mut placed = Placed::nothing(&root, &process, peers, log);
-    let done = fill(supplies, order, &ldconfig, &mut placed, log)
-        .and_then(|()| ways.leave().map_err(failed("come back from")))
+    let mut changes = Changes::nothing(&root, &process, peers, log);
+    let done = fill(mounts, order, &ldconfig, &mut changes, log)
+        .and_then(|()| namespaces.leave().map_err(failed("come back from")))
         .and_then(|()| match &cgroup {
             None => Ok(()),
             Some(cgroup) => {
@@ -123,39 +122,39 @@ pub fn configure(order: &Order<'_>, log: &Log) -> Result<(), ConfigureError> {
         });
     if done.is_err() {
         log.say(format_args!("undoing"));
-        match ways.enter() {
-            Ok(()) => placed.undo(),
+        match namespaces.enter() {
+            Ok(()) => changes.undo(),
             Err(error) => log.say(format_args!("cannot undo: {error}")),
         }
     }
     done
 }
 
-struct Ways {
-    home: Namespace,
-    inside: Namespace,
+struct Namespaces {
+    own: Namespace,
+    container: Namespace,
     apart: bool,
 }
 
-impl Ways {
+impl Namespaces {
     fn enter(&self) -> io::Result<()> {
-        if self.apart { self.inside.enter() } else { Ok(()) }
+        if self.apart { self.container.enter() } else { Ok(()) }
     }
 
     fn leave(&self) -> io::Result<()> {
-        if self.apart { self.home.enter() } else { Ok(()) }
+        if self.apart { self.own.enter() } else { Ok(()) }
     }
 }
 
 /// All that happens in the container's mount namespace.
 fn fill(
-    supplies: Supplies,
+    mounts: DriverMounts,
     order: &Order<'_>,
     ldconfig: &Sealed,
-    placed: &mut Placed<'_>,
+    changes: &mut Changes<'_>,
     log: &Log,
 ) -> Result<(), ConfigureError> {
-    let root = placed.root();
+    let root = changes.root();
     let layout = Layout::of(root).map_err(ConfigureError::Image)?;
     let arguments = order.arguments;
     // Before the driver's libraries are mounted: these must be the image's own.
@@ -164,10 +163,10 @@ fn fill(
         false => Ok(Vec::new()),
     };
     let compat = compat.map_err(ConfigureError::Image)?;
-    supplies.place(placed, &layout, log)?;
+    mounts.place(changes, &layout, log)?;
     let mut folders = vec![layout.libraries.clone(), layout.libraries32.clone()];
     match arguments.cuda_compat_mode {
-        CompatMode::Mount => supplies::mount_compat(compat, placed, &layout)?,
+        CompatMode::Mount => driver_mounts::mount_compat(compat, changes, &layout)?,
         CompatMode::Ldconfig if !compat.is_empty() => folders.insert(0, layout::COMPAT.into()),
         CompatMode::Ldconfig | CompatMode::Disabled => {}
     }

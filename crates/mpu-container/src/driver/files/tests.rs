@@ -1,7 +1,7 @@
 //! A made-up driver's files, found or left out, by capability.
 
 use super::*;
-use crate::driver::made_up::{self, Host, LIBRARIES, RELEASE as VERSION};
+use crate::driver::fake::{self, Host, LIBRARIES, RELEASE as VERSION};
 use std::os::unix::fs::symlink;
 
 /// A host with a driver in the folders of a 64-bit Debian, a 32-bit library, and one library of another release.
@@ -146,7 +146,7 @@ fn link_never_leads_out_of_root() {
     let host = host();
     let outside = tempfile::tempdir().expect("a folder");
     let name = format!("libnvidia-cfg.so.{VERSION}");
-    std::fs::write(outside.path().join(&name), made_up::library("libnvidia-cfg.so.1", true)).expect("a library");
+    std::fs::write(outside.path().join(&name), fake::library("libnvidia-cfg.so.1", true)).expect("a library");
     let link = host.path().join("usr/lib/x86_64-linux-gnu").join(&name);
     std::fs::remove_file(&link).expect("the old file");
     symlink(outside.path().join(&name), &link).expect("a link");

@@ -1,14 +1,13 @@
-//! Runs one sealed program over a container's root, cut off from everything else.
+//! Runs one sealed program in a jail on a container's root.
 //!
-//! The program has mounts, processes and IPC of its own; the container's root is its `/`, and the host's files are not
-//! mounted anywhere. `/proc` is empty: by the container's own, before its first program runs, `/proc/1/root` is the
-//! host's root directory. No capabilities and no way to get any, limits on what it may use, an empty environment, a list
-//! of permitted system calls (`filter`).
+//! The program has its own mount, PID and IPC namespaces. The container's root is its `/`, and the host's files are not mounted.
+//! `/proc` is empty: before the container's first program runs, the container's own `/proc/1/root` is the host's root directory. It has no
+//! capabilities and cannot get any, has resource limits, an empty environment and a list of permitted system calls (`filter`).
 
 mod sys;
 
+use super::child::{Jail, STEPS};
 use super::error::LdconfigError;
-use super::inside::{Jail, STEPS};
 use crate::beneath::Root;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::{AsFd, OwnedFd};
@@ -38,15 +37,15 @@ pub fn run(
     match status.exit_status() {
         Some(0) => Ok(()),
         code => {
-            let text = String::from_utf8_lossy(&read(&jail.said)).trim().to_string();
-            let said = text.lines().next_back().unwrap_or("it printed nothing");
-            let said = said.replace(char::is_control, "?");
+            let text = String::from_utf8_lossy(&read(&jail.output)).trim().to_string();
+            let output = text.lines().next_back().unwrap_or("it printed nothing");
+            let output = output.replace(char::is_control, "?");
             let status = match (code, status.terminating_signal()) {
                 (Some(code), _) => format!("exit code {code}"),
                 (None, Some(signal)) => format!("signal {signal}"),
                 (None, None) => "no status".into(),
             };
-            Err(LdconfigError::Failed { status, said })
+            Err(LdconfigError::Failed { status, output })
         }
     }
 }

@@ -1,7 +1,7 @@
-//! A system call that no safe library has: a process in namespaces of its own.
+//! clone3(2), which has no safe wrapper: a process in new namespaces.
 #![allow(unsafe_code)]
 
-use crate::ldconfig::inside::Jail;
+use crate::ldconfig::child::Jail;
 use rustix::fd::{FromRawFd, OwnedFd};
 use std::io;
 
@@ -9,7 +9,7 @@ use std::io;
 pub(super) fn spawn(jail: &Jail<'_>) -> io::Result<OwnedFd> {
     let mut descriptor: i32 = -1;
     let namespaces = libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWIPC;
-    // SAFETY: clone_args is plain integers, for which zero is "not asked for".
+    // SAFETY: clone_args is plain integers, and zero is valid for each.
     let mut arguments: libc::clone_args = unsafe { std::mem::zeroed() };
     arguments.flags = (namespaces | libc::CLONE_PIDFD).unsigned_abs().into();
     arguments.exit_signal = libc::SIGCHLD.unsigned_abs().into();

@@ -19,7 +19,7 @@ fn start() -> Option<Host> {
     Some(host)
 }
 
-/// What a container says that is asked to look, or Apptainer's error.
+/// Output of the check script in a container, or Apptainer's error.
 fn exec(host: &Host, who: &str, options: &str) -> (bool, String) {
     let own = "--contain --bind /tmp/look:/look";
     let done =
@@ -41,23 +41,23 @@ fn apptainer_gives_gpu_asked_for() {
     let Some(host) = start() else { return };
     let before = host.changes();
     has_nothing(&exec(&host, "", "/tmp/img").1, "plain");
-    let (ok, said) = exec(&host, "", "--nv --nvccli /tmp/img");
-    assert!(ok, "{said}");
-    has_the_second(&said, "root");
-    assert!(!said.contains("nvidia0\n"), "{said}");
+    let (ok, output) = exec(&host, "", "--nv --nvccli /tmp/img");
+    assert!(ok, "{output}");
+    has_the_second(&output, "root");
+    assert!(!output.contains("nvidia0\n"), "{output}");
     if rootless(&host) {
         has_nothing(&exec(&host, AS_USER, "/home/user/img").1, "a user's, plain");
         for options in ["", "--fakeroot"] {
-            let (ok, said) = exec(&host, AS_USER, &format!("{options} --nv --nvccli /home/user/img"));
-            assert!(ok, "{said}");
-            has_the_second(&said, "a user's");
+            let (ok, output) = exec(&host, AS_USER, &format!("{options} --nv --nvccli /home/user/img"));
+            assert!(ok, "{output}");
+            has_the_second(&output, "a user's");
         }
         // Another user's folder cannot be written to: Apptainer says so, and starts nothing.
-        let (ok, said) = exec(&host, AS_USER, "--nv --nvccli /tmp/img");
-        assert!(!ok && said.contains("not writable in the container"), "{said}");
+        let (ok, output) = exec(&host, AS_USER, "--nv --nvccli /tmp/img");
+        assert!(!ok && output.contains("not writable in the container"), "{output}");
     }
-    let (ok, said) = exec(&host, "NVIDIA_VISIBLE_DEVICES=7", "--nv --nvccli /tmp/img");
-    assert!(!ok && said.contains("7: unknown device"), "{said}");
+    let (ok, output) = exec(&host, "NVIDIA_VISIBLE_DEVICES=7", "--nv --nvccli /tmp/img");
+    assert!(!ok && output.contains("7: unknown device"), "{output}");
     let changed: Vec<_> = host
         .changes()
         .into_iter()
@@ -80,11 +80,11 @@ fn apptainer_and_ldconfigs_of_hosts() {
     // A script and nothing that we could run: its interpreter would be the image's.
     host.ok("mv /usr/sbin/ldconfig.real /usr/sbin/elsewhere");
     script("/usr/sbin/elsewhere");
-    let (ok, said) = exec(&host, "", "--nv --nvccli /tmp/img");
-    assert!(!ok && said.contains("/usr/sbin/ldconfig is not a statically linked program"), "{said}");
+    let (ok, output) = exec(&host, "", "--nv --nvccli /tmp/img");
+    assert!(!ok && output.contains("/usr/sbin/ldconfig is not a statically linked program"), "{output}");
     host.ok("rm /usr/sbin/ldconfig");
-    let (ok, said) = exec(&host, "", "--nv --nvccli /tmp/img");
-    assert!(!ok && said.contains("ldconfig"), "{said}");
+    let (ok, output) = exec(&host, "", "--nv --nvccli /tmp/img");
+    assert!(!ok && output.contains("ldconfig"), "{output}");
 }
 
 /// An image in one file, which cannot be written to.
@@ -95,11 +95,11 @@ fn apptainer_runs_read_only_image() {
     host.ok("apptainer build /tmp/img.sif /tmp/img 2>&1; chmod 644 /tmp/img.sif");
     has_the_second(&exec(&host, "", "--nv --nvccli /tmp/img.sif").1, "root");
     if rootless(&host) {
-        let (ok, said) = exec(&host, AS_USER, "--nv --nvccli /tmp/img.sif");
+        let (ok, output) = exec(&host, AS_USER, "--nv --nvccli /tmp/img.sif");
         match ok {
-            true => has_the_second(&said, "a user's"),
+            true => has_the_second(&output, "a user's"),
             // Without FUSE a user mounts no image.
-            false => println!("skipped: a user's image file: {}", said.lines().last().unwrap_or_default()),
+            false => println!("skipped: a user's image file: {}", output.lines().last().unwrap_or_default()),
         }
     }
 }

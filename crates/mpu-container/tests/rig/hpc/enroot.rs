@@ -60,7 +60,7 @@ pub fn script(environment: &[&str]) -> String {
 }
 
 #[test]
-fn enroot_s_hook_gives_user_s_container_its_gpu() {
+fn enroot_hook_gives_user_container_its_gpu() {
     let Some(host) = Host::start(Driver::Tools("hpc", 2)) else { return };
     set_up(&host, 1000);
     let user = |environment: &[&str], before: &str| {
@@ -69,22 +69,22 @@ fn enroot_s_hook_gives_user_s_container_its_gpu() {
         let done = host.sh(&format!("{who} sh /tmp/start"));
         (done.status.success(), String::from_utf8_lossy(&done.stdout).into_owned())
     };
-    let (ok, said) = user(&[], "");
+    let (ok, output) = user(&[], "");
     if !ok {
-        return println!("skipped: only root makes user namespaces here: {said}");
+        return println!("skipped: only root makes user namespaces here: {output}");
     }
-    has_nothing(&said, "plain");
+    has_nothing(&output, "plain");
     let before = host.changes();
-    let (ok, said) = user(&["NVIDIA_VISIBLE_DEVICES=1"], "");
-    assert!(ok, "{said}");
-    has_the_second(&said, "enroot");
-    let (ok, said) = user(
+    let (ok, output) = user(&["NVIDIA_VISIBLE_DEVICES=1"], "");
+    assert!(ok, "{output}");
+    has_the_second(&output, "enroot");
+    let (ok, output) = user(
         &["NVIDIA_VISIBLE_DEVICES=1", "NVIDIA_DRIVER_CAPABILITIES=compute,compat32,display,graphics,utility,video"],
         "",
     );
-    assert!(ok, "{said}");
-    has_the_second(&said, "enroot, all capabilities");
-    let (ok, said) = user(&["NVIDIA_VISIBLE_DEVICES=1", "NVIDIA_REQUIRE_CUDA=cuda>=99.0"], "");
-    assert!(!ok && said.contains("unsatisfied condition: cuda>=99.0"), "{said}");
+    assert!(ok, "{output}");
+    has_the_second(&output, "enroot, all capabilities");
+    let (ok, output) = user(&["NVIDIA_VISIBLE_DEVICES=1", "NVIDIA_REQUIRE_CUDA=cuda>=99.0"], "");
+    assert!(!ok && output.contains("unsatisfied condition: cuda>=99.0"), "{output}");
     assert_eq!(host.changes(), before);
 }

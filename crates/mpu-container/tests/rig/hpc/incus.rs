@@ -44,9 +44,12 @@ fn incus_brings_driver_to_node_it_gives() {
         host.ok(&format!("incus delete --force {name}"));
         String::from_utf8_lossy(&done.stdout).into_owned()
     };
-    let said = look("");
-    assert!(said.contains("nvidia1\n") && said.contains("nvidia-smi: not found") && !said.contains("=> /"), "{said}");
-    let said = look("--config nvidia.runtime=true --config nvidia.driver.capabilities=compute,utility");
+    let output = look("");
+    assert!(
+        output.contains("nvidia1\n") && output.contains("nvidia-smi: not found") && !output.contains("=> /"),
+        "{output}"
+    );
+    let output = look("--config nvidia.runtime=true --config nvidia.driver.capabilities=compute,utility");
     for proof in [
         "nvidia-uvm\n",
         "nvidia1\n",
@@ -55,10 +58,10 @@ fn incus_brings_driver_to_node_it_gives() {
         "ModifyDeviceFiles: 0\n",
         "libcuda.so.1 => /",
     ] {
-        assert!(said.contains(proof), "no {proof} in {said}");
+        assert!(output.contains(proof), "no {proof} in {output}");
     }
-    assert!(!said.contains("nvidia0\n"), "{said}");
-    let said = look("--config nvidia.runtime=true --config nvidia.require.cuda='cuda>=99.0'");
-    assert!(!said.contains("communicate"), "{said}");
+    assert!(!output.contains("nvidia0\n"), "{output}");
+    let output = look("--config nvidia.runtime=true --config nvidia.require.cuda='cuda>=99.0'");
+    assert!(!output.contains("communicate"), "{output}");
     host.ok("kill $(cat /tmp/incus.pid); sleep 0.3; rmdir /sys/fs/cgroup/lxc.pivot 2> /dev/null || true");
 }

@@ -17,7 +17,7 @@ fn start() -> Option<Host> {
     Some(host)
 }
 
-/// What a container says that is asked to look, with more lines of configuration than a container needs.
+/// Output of the check script in a container with additional lines of configuration.
 fn execute(host: &Host, more: &str) -> (bool, String) {
     let own = format!("rig-{}-lxc", host.init());
     host.write(
@@ -40,23 +40,23 @@ const HOOK: &str = "lxc.hook.mount = /usr/share/lxc/hooks/nvidia\nlxc.environmen
 #[test]
 fn lxc_s_hook_gives_container_its_gpu() {
     let Some(host) = start() else { return };
-    let (ok, said) = execute(&host, "");
-    if !ok && said.contains("cgroup") && said.contains("Failed to create") {
+    let (ok, output) = execute(&host, "");
+    if !ok && output.contains("cgroup") && output.contains("Failed to create") {
         return println!("skipped: LXC finds no cgroups that it knows here");
     }
-    has_nothing(&said, "plain");
+    has_nothing(&output, "plain");
     let before = host.changes();
-    let (ok, said) = execute(&host, HOOK);
-    assert!(ok, "{said}");
-    has_the_second(&said, "lxc");
-    assert!(!said.contains("nvidia0\n"), "{said}");
+    let (ok, output) = execute(&host, HOOK);
+    assert!(ok, "{output}");
+    has_the_second(&output, "lxc");
+    assert!(!output.contains("nvidia0\n"), "{output}");
     // What was put in the image's root stays; a second start finds it there.
-    let (ok, said) = execute(&host, HOOK);
-    assert!(ok, "{said}");
-    has_the_second(&said, "lxc, again");
+    let (ok, output) = execute(&host, HOOK);
+    assert!(ok, "{output}");
+    has_the_second(&output, "lxc, again");
     // What an image asks for and no host has.
-    let (ok, said) = execute(&host, &format!("{HOOK}lxc.environment = NVIDIA_REQUIRE_CUDA=cuda>=99.0\n"));
-    assert!(!ok && said.contains("unsatisfied condition: cuda>=99.0"), "{said}");
+    let (ok, output) = execute(&host, &format!("{HOOK}lxc.environment = NVIDIA_REQUIRE_CUDA=cuda>=99.0\n"));
+    assert!(!ok && output.contains("unsatisfied condition: cuda>=99.0"), "{output}");
     assert_eq!(host.changes(), before);
 }
 
@@ -65,7 +65,7 @@ fn lxc_s_hook_gives_container_its_gpu() {
 fn lxc_s_hook_and_read_only_image() {
     let Some(host) = start() else { return };
     host.ok("mount --bind /tmp/c/rootfs /tmp/c/rootfs; mount -o remount,bind,ro /tmp/c/rootfs");
-    let (ok, said) = execute(&host, &format!("lxc.rootfs.options = ro\n{HOOK}"));
-    assert!(!ok && said.contains("Read-only file system"), "{said}");
-    assert!(said.contains("nvidia-container-cli: fix: "), "{said}");
+    let (ok, output) = execute(&host, &format!("lxc.rootfs.options = ro\n{HOOK}"));
+    assert!(!ok && output.contains("Read-only file system"), "{output}");
+    assert!(output.contains("nvidia-container-cli: fix: "), "{output}");
 }

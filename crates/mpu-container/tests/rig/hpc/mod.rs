@@ -13,7 +13,7 @@ use crate::host::Host;
 
 /// Tells of a container's GPU: nodes, nvidia-smi, procfs, libraries by ld.so.cache, what the cgroup says.
 const LOOK: &str = "cd /; busybox ls /dev | busybox grep nvidia; nvidia-smi 2>&1
-for gpu in $(busybox ls /proc/driver/nvidia/gpus); do echo told of $gpu; done; busybox grep Modify /proc/driver/nvidia/params
+for gpu in $(busybox ls /proc/driver/nvidia/gpus); do echo gpu $gpu; done; busybox grep Modify /proc/driver/nvidia/params
 LD_TRACE_LOADED_OBJECTS=1 LD_PRELOAD='libcuda.so.1 libnvidia-ml.so.1' /bin/sh 2>&1 | busybox grep -E 'cuda|nvidia-ml'
 for gpu in 0 1; do busybox cat /dev/nvidia$gpu 2>&1; done; true
 ";
@@ -27,29 +27,29 @@ fn set_up(host: &Host, owner: u32) {
 }
 
 /// Asserts that a container has the second of two GPUs, and all of a driver that works as far as one can without hardware.
-fn has_the_second(said: &str, what: &str) {
-    let wanted = [
+fn has_the_second(output: &str, what: &str) {
+    let proofs = [
         "nvidia-uvm\n",
         "nvidia1\n",
         "nvidiactl\n",
         "communicate with the NVIDIA driver",
-        &format!("told of {}\n", bus(1)),
+        &format!("gpu {}\n", bus(1)),
         "ModifyDeviceFiles: 0\n",
         "libcuda.so.1 => /",
         "libnvidia-ml.so.1 => /",
         "'/dev/nvidia1': No such device or address",
     ];
-    for proof in wanted {
-        assert!(said.contains(proof), "{what}: no {proof} in {said}");
+    for proof in proofs {
+        assert!(output.contains(proof), "{what}: no {proof} in {output}");
     }
-    assert!(!said.contains(&bus(0)), "{what}: {said}");
+    assert!(!output.contains(&bus(0)), "{what}: {output}");
 }
 
 /// Asserts that a container has nothing of a driver, and sees all GPUs in the kernel's procfs.
-fn has_nothing(said: &str, what: &str) {
+fn has_nothing(output: &str, what: &str) {
     assert!(
-        said.contains("nvidia-smi: not found") && said.contains(&bus(0)) && said.contains(&bus(1)),
-        "{what}: {said}"
+        output.contains("nvidia-smi: not found") && output.contains(&bus(0)) && output.contains(&bus(1)),
+        "{what}: {output}"
     );
-    assert!(!said.contains("=> /"), "{what}: {said}");
+    assert!(!output.contains("=> /"), "{what}: {output}");
 }

@@ -39,8 +39,8 @@ fn start() -> Option<Host> {
 }
 
 /// The nodes of the GPUs that slurmd detects, as `slurmd -G` prints them.
-fn detected(said: &str) -> Vec<&str> {
-    said.lines().filter_map(|line| line.split("File=").nth(1)?.split(' ').next()).collect()
+fn detected(output: &str) -> Vec<&str> {
+    output.lines().filter_map(|line| line.split("File=").nth(1)?.split(' ').next()).collect()
 }
 
 #[test]
@@ -80,13 +80,13 @@ fn job_s_container_gets_job_s_gpu() {
         let done = host.sh("timeout 20 srun --gres=gpu:1 sh /tmp/job 2>&1");
         String::from_utf8_lossy(&done.stdout).into_owned()
     };
-    let told = job("nvidia-container-cli list --device all | grep 'nvidia[0-9]'; cat /dev/nvidia0 2>&1; true");
-    assert_eq!(told, "/dev/nvidia1\ncat: /dev/nvidia0: Operation not permitted\n");
+    let output = job("nvidia-container-cli list --device all | grep 'nvidia[0-9]'; cat /dev/nvidia0 2>&1; true");
+    assert_eq!(output, "/dev/nvidia1\ncat: /dev/nvidia0: Operation not permitted\n");
     // By its place among the job's GPUs, as NVML counts them there, and all.
     for devices in ["0", "all"] {
-        let said = job(&enroot::script(&[&format!("NVIDIA_VISIBLE_DEVICES={devices}")]));
-        has_the_second(&said, devices);
-        assert!(said.contains("'/dev/nvidia0': Operation not permitted"), "{said}");
+        let output = job(&enroot::script(&[&format!("NVIDIA_VISIBLE_DEVICES={devices}")]));
+        has_the_second(&output, devices);
+        assert!(output.contains("'/dev/nvidia0': Operation not permitted"), "{output}");
     }
     // Slurm removes a job's cgroups when the job has ended.
     host.ok("scancel -u root; for i in $(seq 50); do squeue -h | grep -q . || break; sleep 0.1; done

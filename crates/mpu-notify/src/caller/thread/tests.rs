@@ -20,27 +20,27 @@ fn caller_rights_match_kernels_status() {
 }
 
 /// A thread that runs closures sent to it.
-struct Told {
+struct Worker {
     tid: Tid,
     order: std::sync::mpsc::Sender<fn()>,
     done: std::sync::mpsc::Receiver<Tid>,
 }
 
-impl Told {
-    fn start() -> Told {
-        let (tell, done) = std::sync::mpsc::channel();
+impl Worker {
+    fn start() -> Worker {
+        let (done_sender, done) = std::sync::mpsc::channel();
         let (order, orders) = std::sync::mpsc::channel::<fn()>();
         std::thread::spawn(move || {
-            let _ = tell.send(Tid::of_this_thread());
+            let _ = done_sender.send(Tid::of_this_thread());
             while let Ok(order) = orders.recv() {
                 order();
-                let _ = tell.send(Tid::of_this_thread());
+                let _ = done_sender.send(Tid::of_this_thread());
             }
         });
-        Told { tid: done.recv().expect("its number"), order, done }
+        Worker { tid: done.recv().expect("its number"), order, done }
     }
 
-    fn does(&self, job: fn()) {
+    fn run(&self, job: fn()) {
         self.order.send(job).expect("it lives");
         self.done.recv().expect("done");
     }
@@ -53,39 +53,39 @@ fn dropped_rights_are_seen_on_next_call() {
         println!("skipped: only root can become another user");
         return;
     }
-    let told = Told::start();
-    let tid = told.tid;
+    let worker = Worker::start();
+    let tid = worker.tid;
     let mut caller = Caller::of(tid, None).expect("it lives");
     let user_namespace = own_user_namespace().expect("ours").0;
-    let mut look = || {
-        assert!(caller.is_still(tid) || caller.pidfd.is_none());
+    let mut rights = || {
+        assert!(caller.is_same_thread(tid) || caller.pidfd.is_none());
         caller.rights(user_namespace).expect("its status").0
     };
-    let before = look();
-    assert_eq!(look(), before);
-    told.does(|| set_thread_groups(&[Gid::from_raw(77)]).expect("root can"));
-    std::thread::sleep(GROUPS_STAY);
-    assert_eq!(look().groups, [Gid::from_raw(77)]);
-    told.does(|| set_thread_res_gid(None, Gid::from_raw(78), None).expect("root can"));
-    assert_eq!(look().gid, Gid::from_raw(78));
-    told.does(|| {
+    let before = rights();
+    assert_eq!(rights(), before);
+    worker.run(|| set_thread_groups(&[Gid::from_raw(77)]).expect("root can"));
+    std::thread::sleep(GROUPS_CACHE_TIME);
+    assert_eq!(rights().groups, [Gid::from_raw(77)]);
+    worker.run(|| set_thread_res_gid(None, Gid::from_raw(78), None).expect("root can"));
+    assert_eq!(rights().gid, Gid::from_raw(78));
+    worker.run(|| {
         let sets = capabilities(None).expect("ours");
         let effective = sets.effective - CapabilitySet::SYS_ADMIN;
         set_capabilities(None, CapabilitySets { effective, ..sets }).expect("less is free");
     });
-    assert_eq!(look().capabilities, before.capabilities - CapabilitySet::SYS_ADMIN);
-    told.does(|| {
+    assert_eq!(rights().capabilities, before.capabilities - CapabilitySet::SYS_ADMIN);
+    worker.run(|| {
         set_thread_groups(&[Gid::from_raw(79)]).expect("root can");
         set_thread_res_uid(None, Uid::from_raw(1234), None).expect("root can");
     });
-    let after = look();
+    let after = rights();
     assert_eq!((after.uid.as_raw(), after.groups), (1234, vec![Gid::from_raw(79)]));
     assert!(after.capabilities.is_empty(), "with the user they went");
 }
 
 #[test]
 fn only_leaking_kernel_releases_are_detected() {
-    for (release, leaks) in [
+    for (release, has_leak) in [
         ("6.14.11-arch1", false),
         ("6.15.0-rc1", true),
         ("6.16", true),
@@ -96,31 +96,31 @@ fn only_leaking_kernel_releases_are_detected() {
         ("5.10.0", false),
         ("", false),
     ] {
-        assert_eq!(leaks_tasks(release), leaks, "{release}");
+        assert_eq!(has_pidfd_info_leak(release), has_leak, "{release}");
     }
 }
 
 #[test]
 fn thread_keeps_identity_until_it_ends() {
-    let (tell, told) = std::sync::mpsc::channel();
-    let (done, wait) = std::sync::mpsc::channel::<()>();
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let (stop, stopped) = std::sync::mpsc::channel::<()>();
     let thread = std::thread::spawn(move || {
-        let _ = tell.send(Tid::of_this_thread());
-        let _ = wait.recv();
+        let _ = sender.send(Tid::of_this_thread());
+        let _ = stopped.recv();
     });
-    let tid = told.recv().expect("its number");
+    let tid = receiver.recv().expect("its number");
     let mut caller = Caller::of(tid, None).expect("it lives");
     if caller.pidfd.is_none() {
         println!("skipped: this kernel has no descriptors of threads: Linux 6.9");
     } else {
-        assert!(caller.is_still(tid) && !caller.is_still(Tid::of_this_thread()));
+        assert!(caller.is_same_thread(tid) && !caller.is_same_thread(Tid::of_this_thread()));
     }
-    drop(done);
+    drop(stop);
     let _ = thread.join();
-    // Joining waits for less than the kernel's last word.
+    // A joined thread may still be ending in the kernel.
     let ended = std::time::Instant::now();
-    while caller.is_still(tid) && ended.elapsed().as_secs() < 5 {}
-    assert!(!caller.is_still(tid), "its number can be another's by now");
+    while caller.is_same_thread(tid) && ended.elapsed().as_secs() < 5 {}
+    assert!(!caller.is_same_thread(tid), "its number can be another's by now");
 }
 
 #[test]
@@ -133,13 +133,13 @@ fn non_driver_fd_refusal_matches_kernel_errno() {
     let path = rustix::fs::open("/dev/null", flags, rustix::fs::Mode::empty()).expect("/dev/null");
     assert_eq!(caller.refusal(path.as_raw_fd()), libc::EBADF);
     assert_eq!(caller.refusal(-1), libc::EBADF);
-    // Open for neither, and no path: open(2) on the access mode 3.
+    // Open for neither reading nor writing, without O_PATH: access mode 3 of open(2).
     let neither = OFlags::from_bits_retain(3) | OFlags::CLOEXEC;
     let neither = rustix::fs::open("/dev/null", neither, rustix::fs::Mode::empty()).expect("/dev/null");
     assert_eq!(caller.refusal(neither.as_raw_fd()), libc::ENOTTY);
 }
 
-/// Bytes that this thread has read, as far as the kernel counts them (`CONFIG_TASK_IO_ACCOUNTING`).
+/// Bytes that this thread has read, if the kernel counts them (`CONFIG_TASK_IO_ACCOUNTING`).
 fn bytes_read() -> Option<u64> {
     field(&std::fs::read_to_string("/proc/thread-self/io").ok()?, "rchar")?.parse().ok()
 }

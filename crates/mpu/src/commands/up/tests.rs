@@ -214,7 +214,7 @@ fn failed_build_does_not_fall_back() {
     s.fake.tool("make", "echo No space left on device >&2; exit 2");
     let kernel = s.kernel();
     fails(&s, &kernel, by(EngineSetting::Auto, &s), ("build_failed", Exit::Failed, (0, 0)));
-    assert!(supervisor.told.lock().expect("ours").is_empty());
+    assert!(supervisor.commands.lock().expect("ours").is_empty());
     let done = up_with(&s, &kernel, by(EngineSetting::Notify, &s)).expect("up");
     assert_eq!(done.engine, Engine::Notify, "it needs no build");
 }
@@ -226,7 +226,7 @@ fn switching_leaves_one_engine() {
     let done = up(&s, &s.kernel()).expect("up");
     assert_eq!((done.engine, done.result), (Engine::Module, How::Loaded));
     assert!(done.notes[0].contains("is retired, and ends with the last of 1 containers"), "{:?}", done.notes);
-    assert_eq!(*supervisor.told.lock().expect("ours"), ["retire\n"]);
+    assert_eq!(*supervisor.commands.lock().expect("ours"), ["retire\n"]);
     let again = up(&s, &s.kernel()).expect("up");
     assert_eq!((again.result, again.notes.len()), (How::AlreadyUp, 0), "retired it is left alone");
 

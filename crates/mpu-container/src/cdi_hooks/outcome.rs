@@ -1,0 +1,56 @@
+//! A hook's result and its notes.
+
+use super::state;
+use crate::beneath::BeneathError;
+use crate::ldconfig::LdconfigError;
+use crate::limits::LimitsError;
+use crate::output;
+use crate::request::RequestError;
+use crate::spec::SpecError;
+use std::io;
+use std::path::PathBuf;
+
+pub(super) const NAME: &str = "nvidia-cdi-hook";
+
+#[derive(Debug, thiserror::Error)]
+pub enum HookError {
+    #[error(transparent)]
+    State(#[from] state::StateError),
+    #[error(transparent)]
+    Beneath(#[from] BeneathError),
+    #[error(transparent)]
+    Ldconfig(#[from] LdconfigError),
+    #[error(transparent)]
+    Spec(#[from] SpecError),
+    #[error(transparent)]
+    Request(#[from] RequestError),
+    #[error("the container asks for a limit of GPU memory, which would not hold")]
+    Limits(#[from] LimitsError),
+    #[error("the container's root {} is the host's root directory; a hook changes containers only", path.display())]
+    Host { path: PathBuf },
+    #[error("{what} {value:?} is not {expected}")]
+    Argument { what: &'static str, value: String, expected: &'static str },
+    #[error("cannot {act}")]
+    System { act: &'static str, source: io::Error },
+}
+
+/// Where notes go: a runtime shows a hook's standard error when it fails.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Notes {
+    pub(super) debug: bool,
+    pub(super) quiet: bool,
+}
+
+impl Notes {
+    pub(super) fn detail(self, text: impl FnOnce() -> String) {
+        if self.debug && !self.quiet {
+            output::say(format!("{NAME}: {}", text()));
+        }
+    }
+
+    pub(super) fn warn(self, text: impl AsRef<str>) {
+        if !self.quiet {
+            output::say(format!("{NAME}: warning: {}", text.as_ref()));
+        }
+    }
+}

@@ -1,0 +1,43 @@
+//! `update-application-profile`: limits the driver's EGL and Vulkan to the container's GPUs.
+//!
+//! Writes an application profile of the driver for all programs. Its setting is a mask: bit N is the GPU with the node
+//! `/dev/nvidiaN`.
+//!
+//! Source: NVIDIA's README, "Application Profiles"; the setting and the file's name as NVIDIA's hook writes them.
+
+use super::gpus::minors;
+use super::outcome::{HookError, Notes};
+use crate::beneath::Root;
+use std::path::Path;
+
+const FOLDER: &str = "/etc/nvidia/nvidia-application-profiles-rc.d";
+const FILE: &str = "/etc/nvidia/nvidia-application-profiles-rc.d/10-container.conf";
+
+pub fn update(root: &Root, notes: Notes) -> Result<(), HookError> {
+    let mut mask = 0_u64;
+    for minor in minors(root)? {
+        match 1_u64.checked_shl(minor) {
+            Some(bit) => mask |= bit,
+            None => notes.warn(format!("/dev/nvidia{minor} has no place in a mask of 64 GPUs")),
+        }
+    }
+    if mask == 0 {
+        return Ok(());
+    }
+    let text = profile(mask);
+    if root.read_file(Path::new(FILE), 1 << 16).is_ok_and(|found| found == text.as_bytes()) {
+        return Ok(());
+    }
+    root.create_dir_all(Path::new(FOLDER), 0o755)?;
+    root.create_file(Path::new(FILE), text.as_bytes(), 0o444)?;
+    notes.detail(|| format!("wrote {FILE} for the GPUs {mask:#x}"));
+    Ok(())
+}
+
+/// The driver reads hexadecimal numbers here, which JSON does not have.
+fn profile(mask: u64) -> String {
+    let profile =
+        r#"{"name":"_container_","settings":["EGLVisibleDGPUDevices",MASK]}"#.replace("MASK", &format!("{mask:#x}"));
+    let rule = r#"{"pattern":[],"profile":"_container_"}"#;
+    format!(r#"{{"profiles":[{profile}],"rules":[{rule}]}}"#)
+}

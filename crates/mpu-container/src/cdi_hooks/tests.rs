@@ -1,0 +1,318 @@
+//! Each hook on a test root, with the arguments of NVIDIA's CDI files.
+
+use super::*;
+use crate::driver::fake;
+use std::fs;
+use std::io;
+use std::os::unix::fs::{MetadataExt, symlink};
+use tempfile::TempDir;
+
+struct Bundle {
+    top: TempDir,
+}
+
+impl Bundle {
+    fn new() -> Bundle {
+        let bundle = Bundle { top: TempDir::new().unwrap() };
+        fs::create_dir_all(bundle.path("etc")).unwrap();
+        fs::create_dir_all(bundle.top.path().join("outside")).unwrap();
+        let config = r#"{"ociVersion": "1.0.2", "root": {"path": "rootfs", "readonly": true}, "process": {}}"#;
+        fs::write(bundle.top.path().join("config.json"), config).unwrap();
+        let state = format!(r#"{{"ociVersion": "1.0.2", "id": "x", "pid": 1, "bundle": {:?}}}"#, bundle.top.path());
+        fs::write(bundle.top.path().join("state"), state).unwrap();
+        bundle
+    }
+
+    fn path(&self, below: &str) -> PathBuf {
+        self.top.path().join("rootfs").join(below)
+    }
+
+    fn text(&self, below: &str) -> String {
+        fs::read_to_string(self.path(below)).unwrap()
+    }
+
+    fn write(&self, below: &str, text: &[u8]) {
+        fs::create_dir_all(self.path(below).parent().unwrap()).unwrap();
+        fs::write(self.path(below), text).unwrap();
+    }
+
+    /// Runs the hook with these words, twice: the second time must change nothing.
+    fn hook(&self, words: &[&str]) -> Result<(), String> {
+        let once = || {
+            let words = [NAME].iter().chain(words).map(OsString::from);
+            let spec = format!("--container-spec={}", self.top.path().join("state").display());
+            let args = Args::try_parse_from(words.chain([spec.into()])).map_err(|error| error.to_string())?;
+            run(args, &Roots::default(), Notes { debug: false, quiet: true }).map_err(|error| chain(&error))
+        };
+        once()?;
+        let before = self.inodes();
+        once()?;
+        assert_eq!(before, self.inodes(), "{words:?}: the second run has changed something");
+        Ok(())
+    }
+
+    fn inodes(&self) -> Vec<(PathBuf, u64, u32, i64)> {
+        let about = |(path, about): (PathBuf, fs::Metadata)| (path, about.ino(), about.mode(), about.mtime_nsec());
+        crate::beneath::tests::walk(&self.path("")).into_iter().map(about).collect()
+    }
+}
+
+#[test]
+fn links_are_made_as_written() {
+    let bundle = Bundle::new();
+    symlink(bundle.top.path().join("outside"), bundle.path("lib")).unwrap();
+    bundle.write("usr/lib/old", b"a file");
+    let words = [
+        "create-symlinks",
+        "--link",
+        "libcuda.so.1::/usr/lib/x86_64-linux-gnu/libcuda.so",
+        "--link=../libvdpau.so.1::/usr/lib/vdpau/libvdpau.so,/etc/x::usr/lib/old",
+        "--link",
+        "target::/lib/link",
+        "--link",
+        "libcuda.so.1::/usr/lib/x86_64-linux-gnu/libcuda.so",
+    ];
+    bundle.hook(&words).unwrap();
+    let target = |path: &str| fs::read_link(bundle.path(path)).unwrap().display().to_string();
+    assert_eq!(target("usr/lib/x86_64-linux-gnu/libcuda.so"), "libcuda.so.1");
+    assert_eq!(target("usr/lib/vdpau/libvdpau.so"), "../libvdpau.so.1");
+    assert_eq!(target("usr/lib/old"), "/etc/x");
+    // What leads out of the root leads into it.
+    assert_eq!(fs::read_dir(bundle.top.path().join("outside")).unwrap().count(), 0);
+    let inside = bundle.top.path().join("outside/link");
+    assert_eq!(target(inside.strip_prefix("/").unwrap().to_str().unwrap()), "target");
+
+    // Nothing is made when one of them is wrong.
+    for wrong in ["a", "::b", "a::", "a::b::c", ""] {
+        let error = bundle.hook(&["create-symlinks", "--link", "x::/usr/new", "--link", wrong]).unwrap_err();
+        assert_eq!(error, format!("the link {wrong:?} is not of the form TARGET::LINK"));
+        assert!(fs::symlink_metadata(bundle.path("usr/new")).is_err());
+    }
+    let error = bundle.hook(&["create-symlinks", "--link", "x::/usr/lib"]).unwrap_err();
+    assert!(error.starts_with("cannot create the link /usr/lib in the container: "), "{error}");
+}
+
+#[test]
+fn newer_compatibility_libraries_come_first() {
+    let bundle = Bundle::new();
+    let conf = "etc/ld.so.conf.d/00-compat-mpu.conf";
+    let with = |version: &str| bundle.hook(&["enable-cuda-compat", "--host-driver-version", version]);
+    with("570.1").unwrap();
+    assert!(!bundle.path("etc/ld.so.conf.d").exists(), "nothing there, nothing done");
+
+    for name in ["libcuda.so.560.35.03", "libcuda.so.1", "libcuda.so.x.y", "other"] {
+        bundle.write(&format!("usr/local/cuda-12/compat/{name}"), b"");
+    }
+    bundle.write("usr/local/cuda-12/compat/libcuda.so.575.57.08", b"");
+    symlink("libcuda.so.575.57.08", bundle.path("usr/local/cuda-12/compat/libcuda.so.999.1")).unwrap();
+    symlink("/usr/local/cuda-12", bundle.path("usr/local/cuda")).unwrap();
+    with("570.211.01").unwrap();
+    assert_eq!(bundle.text(conf), "/usr/local/cuda/compat\n");
+    // The same image on a newer host: the file of the earlier start goes.
+    with("575.1").unwrap();
+    assert!(!bundle.path(conf).exists());
+    let other =
+        ["enable-cuda-compat", "--host-driver-version=99.1", "--cuda-compat-container-root=/usr/local/cuda-12/compat"];
+    bundle.hook(&other).unwrap();
+    assert_eq!(bundle.text(conf), "/usr/local/cuda-12/compat\n");
+    bundle.hook(&["enable-cuda-compat", "--host-cuda-version=12.1"]).unwrap();
+    assert!(!bundle.path(conf).exists(), "no note to compare with");
+    // Without a version the container's state is not even read.
+    fs::remove_file(bundle.top.path().join("state")).unwrap();
+    bundle.hook(&["enable-cuda-compat"]).unwrap();
+}
+
+#[test]
+fn modes_are_set_where_something_is() {
+    let bundle = Bundle::new();
+    bundle.write("dev/dri/card0", b"");
+    symlink(bundle.top.path().join("outside"), bundle.path("dev/out")).unwrap();
+    let before = fs::metadata(bundle.top.path().join("outside")).unwrap().mode();
+    bundle
+        .hook(&["chmod", "--mode", "711", "--path", "/dev/dri,/dev/dri/card0", "--path=/dev/out", "--path", "/none"])
+        .unwrap();
+    let mode = |path: &str| fs::metadata(bundle.path(path)).unwrap().mode() & 0o7777;
+    assert_eq!((mode("dev/dri"), mode("dev/dri/card0")), (0o711, 0o711));
+    assert_eq!(fs::metadata(bundle.top.path().join("outside")).unwrap().mode(), before);
+    for wrong in ["", "9", "rwx", "17777", "+7", "-7"] {
+        let error = bundle.hook(&["chmod", &format!("--mode={wrong}"), "--path", "/dev"]).unwrap_err();
+        assert!(error.contains("is not an octal number"), "{error}");
+    }
+}
+
+#[test]
+fn profile_names_containers_gpus() {
+    let bundle = Bundle::new();
+    bundle.hook(&["update-application-profile"]).unwrap();
+    let node = |name: &str, minor| fake::node(&bundle.path(name), 0o400, 195, minor);
+    fs::create_dir(bundle.path("dev")).unwrap();
+    bundle.write("dev/nvidia7", b"a file is no GPU");
+    bundle.hook(&["update-application-profile"]).unwrap();
+    assert!(!bundle.path("etc/nvidia").exists());
+    if node("dev/nvidia0", 0).is_err() {
+        return println!("skipped: making device nodes needs root");
+    }
+    for (name, minor) in [("dev/nvidia12", 12), ("dev/nvidiactl", 255), ("dev/nvidia-uvm", 3), ("dev/nvidia99", 99)] {
+        node(name, minor).unwrap();
+    }
+    bundle.hook(&["update-application-profile"]).unwrap();
+    let file = "etc/nvidia/nvidia-application-profiles-rc.d/10-container.conf";
+    let expected = concat!(
+        r#"{"profiles":[{"name":"_container_","settings":["EGLVisibleDGPUDevices",0x1001]}],"#,
+        r#""rules":[{"pattern":[],"profile":"_container_"}]}"#
+    );
+    assert_eq!(bundle.text(file), expected);
+    assert_eq!(fs::metadata(bundle.path(file)).unwrap().mode() & 0o7777, 0o444);
+    // What an image lacks is made so that its owner can write to it: without /etc, ldconfig could not make its cache otherwise.
+    assert_eq!(fs::metadata(bundle.path("etc/nvidia")).unwrap().mode() & 0o7777, 0o755);
+}
+
+#[test]
+fn parameters_are_hidden_by_mount() {
+    if !rustix::process::geteuid().is_root() || crate::beneath::mount::unshare().is_err() {
+        return println!("skipped: mounting needs root");
+    }
+    let bundle = Bundle::new();
+    let host = bundle.top.path().join("params");
+    let notes = Notes { debug: false, quiet: true };
+    let disable = || params::disable(&host, || Roots::default().of(bundle.top.path().join("state").as_os_str()), notes);
+    let mounts = || fs::read_to_string("/proc/thread-self/mountinfo").unwrap().lines().count();
+    let before = mounts();
+
+    disable().unwrap();
+    fs::write(&host, "A: 1\nModifyDeviceFiles: 1\nB: 2\n").unwrap();
+    disable().unwrap();
+    assert_eq!(mounts(), before, "a container without the file needs nothing");
+    bundle.write("proc/driver/nvidia/params", b"A: 1\nModifyDeviceFiles: 1\nB: 2\n");
+    disable().unwrap();
+    assert_eq!(bundle.text("proc/driver/nvidia/params"), "A: 1\nModifyDeviceFiles: 0\nB: 2\n");
+    assert!(fs::write(bundle.path("proc/driver/nvidia/params"), "").is_err());
+    disable().unwrap();
+    assert_eq!(mounts(), before + 1, "one mount, however often it is run");
+    rustix::mount::unmount(bundle.path("proc/driver/nvidia/params"), rustix::mount::UnmountFlags::DETACH).unwrap();
+    fs::write(&host, "ModifyDeviceFiles: 0\n").unwrap();
+    disable().unwrap();
+    assert_eq!(mounts(), before);
+
+    // A directory in the file's place, and a link out of the container.
+    fs::write(&host, "ModifyDeviceFiles: 1\n").unwrap();
+    fs::remove_file(bundle.path("proc/driver/nvidia/params")).unwrap();
+    symlink(&host, bundle.path("proc/driver/nvidia/params")).unwrap();
+    disable().unwrap();
+    assert_eq!((mounts(), fs::read_to_string(&host).unwrap().as_str()), (before, "ModifyDeviceFiles: 1\n"));
+    fs::remove_file(bundle.path("proc/driver/nvidia/params")).unwrap();
+    fs::create_dir(bundle.path("proc/driver/nvidia/params")).unwrap();
+    assert!(chain(&disable().unwrap_err()).ends_with("is not a regular file"));
+}
+
+#[test]
+fn states_are_read_as_runtimes_write_them() {
+    let bundle = Bundle::new();
+    let root_of = |state: &str| {
+        fs::write(bundle.top.path().join("state"), state).unwrap();
+        state::root(&bundle.top.path().join("state")).map_err(|error| chain(&error))
+    };
+    let top = bundle.top.path().display();
+    assert_eq!(root_of(&format!(r#"{{"bundle": "{top}"}} trailing"#)).unwrap(), bundle.path(""));
+    // crun's state has the root, and its bundle may be unreadable.
+    assert_eq!(root_of(r#"{"bundle": "/nowhere", "root": "/r"}"#).unwrap(), Path::new("/r"));
+    assert_eq!(root_of(r#"{"bundle": "/b", "root": "r"}"#).unwrap(), Path::new("/b/r"));
+    for (state, message) in [
+        ("", "is not a container's state: EOF"),
+        ("[1]", "is not a container's state: "),
+        (r#"{"bundle": 7}"#, "is not a container's state: "),
+        ("{}", "names no bundle"),
+        (r#"{"bundle": "/nowhere"}"#, "cannot read /nowhere/config.json: No such file"),
+    ] {
+        let error = root_of(state).unwrap_err();
+        assert!(error.contains(message), "{state}: {error}");
+    }
+    for config in ["{}", r#"{"root": {}}"#, r#"{"root": {"path": ""}}"#] {
+        fs::write(bundle.top.path().join("config.json"), config).unwrap();
+        assert!(root_of(&format!(r#"{{"bundle": "{top}"}}"#)).unwrap_err().ends_with("names no root.path"));
+    }
+    fs::write(bundle.top.path().join("config.json"), r#"{"root": {"path": "/"}}"#).unwrap();
+    let error = bundle.hook(&["create-symlinks", "--link", "a::/tmp/never"]).unwrap_err();
+    assert!(error.contains("is the host's root directory"), "{error}");
+}
+
+#[test]
+fn flags_stand_before_and_after() {
+    let parse = |line: &str| Args::try_parse_from([NAME].into_iter().chain(line.split(' ')));
+    for line in [
+        "--debug --container-spec=x noop",
+        "noop -d --container-spec x",
+        "--container-spec - noop --container-spec=x --debug=true",
+    ] {
+        let args = parse(line).unwrap();
+        assert!(args.debug && args.container_spec == "x", "{line}");
+    }
+    assert!(!parse("noop --debug=false").unwrap().debug);
+    let error = parse("update-ldcache --folder /a --new-flag 1").unwrap_err().to_string();
+    assert!(error.contains("'--new-flag'"), "{error}");
+    // The last one counts, as with NVIDIA's.
+    let Hook::UpdateLdcache { ldconfig_path, folders } =
+        parse("update-ldcache --ldconfig-path /a --ldconfig-path /b --folder=x,y --folder z").unwrap().hook
+    else {
+        panic!("another hook")
+    };
+    assert_eq!((ldconfig_path.as_path(), folders.join(" ").as_str()), (Path::new("/b"), "x y z"));
+    // A hook of the future is passed over.
+    let args = parse("brand-new --with flags").unwrap();
+    run(args, &Roots::default(), Notes { debug: false, quiet: true }).unwrap();
+}
+
+#[test]
+fn help_among_several_hooks_runs_none() {
+    let ended = |line: &str| {
+        let words = [NAME].into_iter().chain(line.split(' ')).map(OsString::from).collect();
+        parse_all(words).map(|hooks| hooks.len()).map_err(|code| format!("{code:?}"))
+    };
+    let [well, mistaken] = [ExitCode::SUCCESS, ExitCode::from(2)].map(|code| Err(format!("{code:?}")));
+    assert_eq!(ended("in-turn noop -- update-ldcache --folder /a"), Ok(2));
+    for word in ["-h", "--help", "--version", "help", "noop --help"] {
+        assert_eq!(ended(word), well, "{word}");
+        for line in
+            [format!("in-turn noop -- {word} -- noop"), format!("in-turn {word} -- noop"), format!("in-turn {word}")]
+        {
+            assert_eq!(ended(&line), mistaken, "{line}");
+        }
+    }
+}
+
+/// The kernel's own folder of all GPUs, as a container without a procfs has it here.
+#[test]
+fn gpus_without_node_are_hidden() {
+    // Mounts of this thread's own: nothing of it stays.
+    if !rustix::process::geteuid().is_root() || crate::beneath::mount::unshare().is_err() {
+        return println!("skipped: needs root");
+    }
+    let bundle = Bundle::new();
+    let folder = "proc/driver/nvidia/gpus";
+    bundle.hook(&["hide-other-gpus"]).unwrap();
+    let shown = || {
+        let names = fs::read_dir(bundle.path(folder)).unwrap().map(|entry| entry.unwrap().file_name());
+        let mut names: Vec<_> = names.map(|name| name.into_string().unwrap()).collect();
+        names.sort();
+        names
+    };
+    for (name, text) in [("a", "Device Minor: \t 0\n"), ("b", "Device Minor: \t 1\n"), ("c", "Model: x\n")] {
+        bundle.write(&format!("{folder}/{name}/information"), text.as_bytes());
+    }
+    // What could make us wait or lead out is no GPU.
+    fs::create_dir(bundle.path(folder).join("d")).unwrap();
+    fake::fifo(&bundle.path(folder).join("d/information"));
+    symlink("/etc/passwd", bundle.path(folder).join("e")).unwrap();
+    fs::create_dir(bundle.path("dev")).unwrap();
+    bundle.write("dev/nvidia0", b"no device");
+    fake::node(&bundle.path("dev/nvidia1"), 0o666, 195, 1).unwrap();
+    fake::node(&bundle.path("dev/nvidiactl"), 0o666, 195, 255).unwrap();
+    bundle.hook(&["hide-other-gpus"]).unwrap();
+    assert_eq!(shown(), ["b"]);
+    assert_eq!(bundle.text(&format!("{folder}/b/information")), "Device Minor: \t 1\n");
+    let written = fs::write(bundle.path(folder).join("b/information"), "");
+    assert_eq!(written.unwrap_err().kind(), io::ErrorKind::ReadOnlyFilesystem);
+    assert!(fs::create_dir(bundle.path(folder).join("new")).is_err());
+    rustix::mount::unmount(bundle.path(folder), rustix::mount::UnmountFlags::DETACH).unwrap();
+    assert_eq!(shown(), ["a", "b", "c", "d", "e"]);
+}

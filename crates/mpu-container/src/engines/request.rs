@@ -1,0 +1,63 @@
+//! The requested runtime of an engine, and errors of its configuration's text.
+
+use toml_edit::Table;
+
+#[derive(Debug, Clone)]
+pub struct RuntimeRequest {
+    pub name: String,
+    pub path: String,
+    /// Whether containers that name no runtime get this one; none leaves that as it is.
+    pub default: Option<bool>,
+    pub cdi: bool,
+    /// The version of a new containerd configuration.
+    pub containerd_version: i64,
+    /// The kind of runtime that containerd takes it for.
+    pub runtime_type: String,
+    pub annotations: Vec<String>,
+}
+
+impl RuntimeRequest {
+    pub fn new(name: &str, path: &str) -> RuntimeRequest {
+        RuntimeRequest {
+            name: name.into(),
+            path: path.into(),
+            default: None,
+            cdi: false,
+            containerd_version: 2,
+            runtime_type: "io.containerd.runc.v2".into(),
+            annotations: vec!["cdi.k8s.io/*".into()],
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+pub struct Settings {
+    /// Whether it may replace the whole section of earlier files.
+    pub section: bool,
+    pub default: Option<String>,
+    pub runtimes: Vec<(String, Runtime)>,
+    pub cdi: Option<bool>,
+}
+
+#[derive(Debug, Clone, Default)]
+pub struct Runtime {
+    pub program: Option<String>,
+    pub keys: Table,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum Malformed {
+    #[error("not JSON: {0}")]
+    Json(#[from] serde_json::Error),
+    #[error("not TOML: {0}")]
+    Toml(#[from] toml_edit::TomlError),
+    #[error("{0} is no table")]
+    NoTable(String),
+    #[error("the import {0:?} has a bracket or a backslash too few or too many")]
+    Pattern(String),
+    /// A key that a file has more than once, of which only the last one would be kept.
+    #[error("the key '{0}' is there twice; an engine takes the last one, so remove the other one")]
+    Twice(String),
+    #[error("containerd's configuration version {0} is not known (1, 2 and 3 are)")]
+    Version(i64),
+}

@@ -1,0 +1,92 @@
+//! The hook's flags, as Go's package `flag` reads them: one dash or two, before the command only.
+//!
+//! Source: the package's documentation, "Command line flag syntax".
+
+use crate::config::edit::truth;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Flags {
+    pub config: Option<OsString>,
+    pub debug: bool,
+    pub version: bool,
+    pub help: bool,
+    /// The first word that is no flag. What follows it has no meaning.
+    pub command: Option<OsString>,
+}
+
+impl Flags {
+    pub fn parse(arguments: &[OsString]) -> Result<Flags, String> {
+        let mut flags = Flags::default();
+        let mut arguments = arguments.iter();
+        while let Some(argument) = arguments.next() {
+            let bytes = argument.as_bytes();
+            let name = bytes.strip_prefix(b"--").or_else(|| bytes.strip_prefix(b"-"));
+            let name = match name {
+                Some(b"") if bytes == b"--" => {
+                    flags.command = arguments.next().cloned();
+                    break;
+                }
+                Some(name) if !name.is_empty() => name,
+                _ => {
+                    flags.command = Some(argument.clone());
+                    break;
+                }
+            };
+            let (name, value) = match name.iter().position(|byte| *byte == b'=') {
+                Some(at) => (&name[..at], Some(OsStr::from_bytes(&name[at + 1..]))),
+                None => (name, None),
+            };
+            let switch = || match value.map(|value| (value, value.to_str().and_then(truth))) {
+                None => Ok(true),
+                Some((_, Some(on))) => Ok(on),
+                Some((value, None)) => Err(format!("{argument:?}: {value:?} is neither true nor false")),
+            };
+            match name {
+                b"config" => {
+                    let value = value.or_else(|| arguments.next().map(OsString::as_os_str));
+                    flags.config = Some(value.ok_or("flag needs an argument: -config")?.to_os_string());
+                }
+                b"debug" => flags.debug = switch()?,
+                b"version" => flags.version = switch()?,
+                b"h" | b"help" => flags.help = switch()?,
+                _ => return Err(format!("flag provided but not defined: {}", argument.to_string_lossy())),
+            }
+        }
+        Ok(flags)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(line: &str) -> Result<Flags, String> {
+        Flags::parse(&line.split_whitespace().map(OsString::from).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn flags_before_command_take_one_or_two_dashes() {
+        let both =
+            Flags { config: Some("/c".into()), debug: true, command: Some("prestart".into()), ..Flags::default() };
+        for line in
+            ["-debug -config /c prestart", "--config=/c --debug=1 prestart x", "-config=/c -debug -- prestart -version"]
+        {
+            assert_eq!(read(line).as_ref(), Ok(&both), "{line}");
+        }
+        assert_eq!(read("prestart -debug"), Ok(Flags { command: Some("prestart".into()), ..Flags::default() }));
+        assert_eq!(read("-debug=false"), Ok(Flags::default()));
+        assert_eq!(read("-").map(|flags| flags.command), Ok(Some("-".into())));
+        assert!(read("--help").is_ok_and(|flags| flags.help));
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        for (line, part) in
+            [("-config", "needs an argument"), ("-loud", "not defined: -loud"), ("-debug=maybe", "neither")]
+        {
+            assert!(read(line).is_err_and(|mistake| mistake.contains(part)), "{line}");
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! Merges consecutive hooks of ours into one process: starting a process takes longer than most of these hooks.
+
+use super::program;
+use crate::cdi::HookName;
+use crate::cdi_hooks::{BETWEEN, IN_TURN};
+use crate::edits::Hook;
+use crate::words::Words;
+use std::path::Path;
+
+/// Merges hooks of the same point of a container's life; the order stays.
+pub(super) fn merge_hooks(hooks: &mut Vec<Hook>) {
+    let mut done: Vec<Hook> = Vec::new();
+    for hook in hooks.drain(..) {
+        let last = done.iter_mut().rev().find(|last| last.hook_name == hook.hook_name);
+        match last.and_then(|last| merged(last, &hook).map(|args| (last, args))) {
+            Some((last, args)) => last.args = args,
+            None => done.push(hook),
+        }
+    }
+    *hooks = done;
+}
+
+/// The arguments of both as one hook, if they can be one.
+fn merged(first: &Hook, second: &Hook) -> Option<Vec<String>> {
+    let alike = (&first.path, &first.env) == (&second.path, &second.env);
+    if !alike || first.timeout.is_some() || second.timeout.is_some() || !program::is_ours(Path::new(&first.path)) {
+        return None;
+    }
+    let ((name, before), (_, words)) = (call(first)?, call(second)?);
+    let before = match before {
+        [word, before @ ..] if word == IN_TURN => before,
+        before => before,
+    };
+    let fit = before.split(|word| word == BETWEEN).all(|words| fits(first, words)) && fits(second, words);
+    fit.then(|| [name, &[IN_TURN.into()], before, &[BETWEEN.into()], words].concat())
+}
+
+/// What a hook is called by, and the words behind that.
+fn call(hook: &Hook) -> Option<(&[String], &[String])> {
+    match hook.args.as_slice() {
+        [name, ..] if name == "nvidia-cdi-hook" => Some(hook.args.split_at(1)),
+        [name, word, ..] if name == "nvidia-ctk" && word == "hook" => Some(hook.args.split_at(2)),
+        _ => None,
+    }
+}
+
+fn fits(hook: &Hook, words: &[String]) -> bool {
+    let known = words.first().and_then(|word| HookName::of_word(word));
+    known.is_some_and(|known| known != HookName::ApplyCudaMemoryLimits && known.point() == hook.hook_name)
+        && words.iter().all(|word| word != BETWEEN)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hook(point: &str, path: &str, words: &[&str]) -> Hook {
+        Hook {
+            hook_name: point.into(),
+            path: path.into(),
+            args: words.iter().map(ToString::to_string).collect(),
+            ..Hook::default()
+        }
+    }
+
+    fn is_own() -> String {
+        std::env::current_exe().unwrap().display().to_string()
+    }
+
+    fn lines(mut hooks: Vec<Hook>) -> Vec<String> {
+        merge_hooks(&mut hooks);
+        hooks.iter().map(|hook| format!("{}: {}", hook.hook_name, hook.args.join(" "))).collect()
+    }
+
+    #[test]
+    fn own_hooks_become_one_in_order() {
+        let of_ours = |words: &[&str]| hook("createContainer", &is_own(), words);
+        let found = lines(vec![
+            of_ours(&["nvidia-cdi-hook", "create-symlinks", "--link", "a::/b"]),
+            of_ours(&["nvidia-cdi-hook", "update-ldcache"]),
+            hook("createRuntime", &is_own(), &["nvidia-cdi-hook", "apply-cuda-memory-limits", "--gpu-id", "GPU-1"]),
+            of_ours(&["nvidia-cdi-hook", "hide-other-gpus"]),
+        ]);
+        assert_eq!(
+            found,
+            [
+                "createContainer: nvidia-cdi-hook in-turn create-symlinks --link a::/b -- update-ldcache -- hide-other-gpus",
+                "createRuntime: nvidia-cdi-hook apply-cuda-memory-limits --gpu-id GPU-1",
+            ]
+        );
+        let old = |words: &[&str]| of_ours(&[&["nvidia-ctk", "hook"], words].concat());
+        assert_eq!(
+            lines(vec![old(&["update-ldcache"]), old(&["hide-other-gpus"])]),
+            ["createContainer: nvidia-ctk hook in-turn update-ldcache -- hide-other-gpus"]
+        );
+    }
+
+    #[test]
+    fn foreign_or_different_hooks_stay_separate() {
+        let first = hook("createContainer", &is_own(), &["nvidia-cdi-hook", "update-ldcache"]);
+        let of_ours = |words: &[&str]| hook("createContainer", &is_own(), words);
+        let others = [
+            ("another program", hook("createContainer", "/bin/true", &["nvidia-cdi-hook", "hide-other-gpus"])),
+            ("another call", of_ours(&["other", "hide-other-gpus"])),
+            ("an unknown hook", of_ours(&["nvidia-cdi-hook", "of-tomorrow"])),
+            ("an option first", of_ours(&["nvidia-cdi-hook", "--debug", "hide-other-gpus"])),
+            ("our own sign", of_ours(&["nvidia-cdi-hook", "chmod", "--path", "--"])),
+            (
+                "several with one that is none of them",
+                of_ours(&["nvidia-cdi-hook", "in-turn", "chmod", "--", "of-tomorrow"]),
+            ),
+            ("limits", of_ours(&["nvidia-cdi-hook", "apply-cuda-memory-limits"])),
+            ("no words", of_ours(&["nvidia-cdi-hook"])),
+            ("none at all", of_ours(&[])),
+            (
+                "another environment",
+                Hook { env: vec!["A=1".into()], ..of_ours(&["nvidia-cdi-hook", "hide-other-gpus"]) },
+            ),
+            ("a limit of time", Hook { timeout: Some(1), ..of_ours(&["nvidia-cdi-hook", "hide-other-gpus"]) }),
+            ("another time", hook("startContainer", &is_own(), &["nvidia-cdi-hook", "hide-other-gpus"])),
+        ];
+        for (what, other) in others {
+            for pair in [[first.clone(), other.clone()], [other.clone(), first.clone()]] {
+                let mut hooks = pair.to_vec();
+                merge_hooks(&mut hooks);
+                assert_eq!(hooks, pair, "{what}");
+            }
+            // Nor does anything jump over it.
+            let mut between = vec![first.clone(), other.clone(), first.clone()];
+            merge_hooks(&mut between);
+            let points = if other.hook_name == first.hook_name { 3 } else { 2 };
+            assert_eq!(between.len(), points, "{what}");
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! A fake host with a driver, and a container's root, on the real kernel.
+//!
+//! The libraries (built here, with NVIDIA's names), their cache, the device nodes, the namespaces and busybox are real; the driver's
+//! facts are fake. Each script runs in its own mount namespace, which ends with its last process.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::OnceLock;
+
+pub const RELEASE: &str = "580.159.04";
+
+/// A function of a script: gives the container's root its proc and dev.
+pub const MOUNTS: &str = "mounts() {
+    mount --bind ct ct
+    mount -t proc proc ct/proc
+    mount -t tmpfs driver ct/proc/driver
+    mkdir ct/proc/driver/nvidia
+    mount -t tmpfs -o mode=755 dev ct/dev
+}";
+
+/// The folder of libraries in a Debian root.
+pub fn libraries() -> String {
+    format!("usr/lib/{}-linux-gnu", std::env::consts::ARCH)
+}
+
+pub struct TestHost {
+    folder: tempfile::TempDir,
+}
+
+/// Why this machine cannot have such a host.
+fn missing() -> Option<&'static str> {
+    static MISSING: OnceLock<Option<&'static str>> = OnceLock::new();
+    *MISSING.get_or_init(|| {
+        let quiet = |program: &str, arguments: &[&str]| {
+            Command::new(program).args(arguments).output().is_ok_and(|done| done.status.success())
+        };
+        if !rustix::process::geteuid().is_root() {
+            return Some("only root can enter namespaces and make device nodes");
+        }
+        let busybox = quiet("busybox", &["true"]) && busybox().is_some();
+        [
+            (busybox, "no static busybox"),
+            (quiet("cc", &["--version"]), "no cc"),
+            (Path::new("/sbin/ldconfig").exists(), "no /sbin/ldconfig"),
+            (quiet("unshare", &["--mount", "true"]), "no mount namespaces"),
+        ]
+        .into_iter()
+        .find_map(|(there, reason)| (!there).then_some(reason))
+    })
+}
+
+fn busybox() -> Option<PathBuf> {
+    let candidates = ["/usr/bin/busybox", "/bin/busybox", "/bin/busybox.static"].map(PathBuf::from);
+    // ldd fails for what needs no loader.
+    let needs_none = |path: &PathBuf| Command::new("ldd").arg(path).output().is_ok_and(|done| !done.status.success());
+    candidates.into_iter().find(|path| path.exists() && needs_none(path))
+}
+
+impl TestHost {
+    /// A host with two GPUs and a Debian container's root; none where it cannot be made.
+    pub fn new() -> Option<TestHost> {
+        if let Some(reason) = missing() {
+            eprintln!("skipped: {reason}");
+            return None;
+        }
+        let host = TestHost { folder: tempfile::tempdir().unwrap() };
+        fs::set_permissions(host.folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        host.host();
+        host.root();
+        Some(host)
+    }
+
+    /// A path of the stage: `host/…` or `ct/…`.
+    pub fn path(&self, path: &str) -> PathBuf {
+        self.folder.path().join(path)
+    }
+
+    pub fn write(&self, path: &str, text: &str) {
+        let path = self.path(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+
+    fn host(&self) {
+        let banner = format!("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {RELEASE}  Release Build\n");
+        self.write("host/proc/driver/nvidia/version", &banner);
+        self.write("host/proc/driver/nvidia/registry", "");
+        self.write("host/proc/driver/nvidia/params", "ModifyDeviceFiles: 1\nDeviceFileMode: 438\n");
+        let devices =
+            "Character devices:\n195 nvidia\n195 nvidiactl\n234 nvidia-caps\n510 nvidia-uvm\n\nBlock devices:\n";
+        self.write("host/proc/devices", devices);
+        for gpu in 0..2 {
+            let bus = format!("0000:{:02x}:00.0", 0x1b + gpu);
+            let facts = format!(
+                "Model: \t\t NVIDIA H200\nGPU UUID: \t GPU-{gpu}aaaaaaa-0000-0000-0000-000000000000\n\
+                 Bus Location: \t {bus}\nDevice Minor: \t {gpu}\nGPU Excluded:\t No\n"
+            );
+            self.write(&format!("host/proc/driver/nvidia/gpus/{bus}/information"), &facts);
+        }
+        fs::create_dir_all(self.path("host/dev")).unwrap();
+        for (name, major, minor) in [
+            ("nvidiactl", 195, 255),
+            ("nvidia0", 195, 0),
+            ("nvidia1", 195, 1),
+            ("nvidia-uvm", 510, 0),
+            ("nvidia-uvm-tools", 510, 1),
+        ] {
+            self.run("mknod", &[&format!("host/dev/{name}"), "c", &major.to_string(), &minor.to_string()]);
+        }
+        let folder = format!("host/{}", libraries());
+        fs::create_dir_all(self.path(&folder)).unwrap();
+        for (library, soname) in [("libcuda", "libcuda.so.1"), ("libnvidia-ml", "libnvidia-ml.so.1")] {
+            let output = format!("{folder}/{library}.so.{RELEASE}");
+            self.run(
+                "cc",
+                &["-shared", "-nostdlib", &format!("-Wl,-soname,{soname}"), "-x", "c", "/dev/null", "-o", &output],
+            );
+        }
+        self.write("host/usr/bin/nvidia-smi", "#!/bin/sh\necho smi\n");
+        fs::set_permissions(self.path("host/usr/bin/nvidia-smi"), fs::Permissions::from_mode(0o755)).unwrap();
+        self.write(&format!("host/lib/firmware/nvidia/{RELEASE}/gsp_ga10x.bin"), "gsp");
+        fs::create_dir_all(self.path("host/etc")).unwrap();
+        self.write("host/etc/ld.so.conf", &format!("/{}\n", libraries()));
+        self.run("/sbin/ldconfig", &["-r", "host"]);
+    }
+
+    /// The container's root, as it is in the beginning.
+    pub fn root(&self) {
+        let _ = fs::remove_dir_all(self.path("ct"));
+        for folder in ["bin", "proc", "dev", "etc", "usr/bin", "tmp", &libraries()] {
+            fs::create_dir_all(self.path("ct").join(folder)).unwrap();
+        }
+        self.write("ct/etc/debian_version", "12.0\n");
+        fs::copy(busybox().unwrap(), self.path("ct/bin/busybox")).unwrap();
+        for name in ["sh", "ls", "cat", "readlink", "test", "true"] {
+            std::os::unix::fs::symlink("busybox", self.path("ct/bin").join(name)).unwrap();
+        }
+    }
+
+    fn run(&self, program: &str, arguments: &[&str]) {
+        let done = Command::new(program).args(arguments).current_dir(self.folder.path()).output();
+        let done = done.unwrap_or_else(|error| panic!("{program}: {error}"));
+        assert!(done.status.success(), "{program} {arguments:?}: {}", String::from_utf8_lossy(&done.stderr));
+    }
+
+    /// Runs a script in a mount namespace of its own, in the stage's folder. It knows `$CLI`, which looks at the made-up
+    /// host, and `mounts`, which gives a container's root its proc and dev.
+    pub fn script(&self, script: &str) -> Output {
+        let cli = env!("CARGO_BIN_EXE_mpu-container");
+        let script = format!(
+            "set -eu\ncli() {{ \"$CLI\" cli --root=\"$PWD/host\" --debug=\"$PWD/log\" \"$@\"; }}\n{MOUNTS}\n{script}"
+        );
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "--propagation=private", "sh", "-c", &script]);
+        command.env("CLI", cli).current_dir(self.folder.path()).output().unwrap()
+    }
+
+    /// Output of a script, which must succeed.
+    pub fn output_of(&self, script: &str) -> String {
+        let done = self.script(script);
+        let error = String::from_utf8_lossy(&done.stderr);
+        let log = fs::read_to_string(self.path("log")).unwrap_or_default();
+        assert!(done.status.success(), "{script}\n{}\n{error}\n{log}", String::from_utf8_lossy(&done.stdout));
+        String::from_utf8(done.stdout).unwrap()
+    }
+}
+
+/// Every path below a directory, with what it is and its size: what must not change.
+pub fn tree(folder: &Path) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut folders = vec![folder.to_path_buf()];
+    while let Some(next) = folders.pop() {
+        for entry in fs::read_dir(next).unwrap().flatten() {
+            let about = fs::symlink_metadata(entry.path()).unwrap();
+            found.push(format!("{} {:?} {}", entry.path().display(), about.permissions(), about.len()));
+            if about.is_dir() {
+                folders.push(entry.path());
+            }
+        }
+    }
+    found.sort();
+    found
+}
