@@ -379,7 +379,7 @@ const BUILD_LONG: &str = "Build the module for another kernel, for nodes without
 
 Takes the headers from a folder, needs no root, and changes nothing on this machine but the folder of --out, which gets \
     <RELEASE>/mpu.ko, mpu_next.ko and the log of the build. Checks that what came out is for the kernel that was asked for. \
-    Copy the folder <RELEASE> to /usr/lib/mpu/modules on a node, as root's: mpu up takes it first. docs/prebuilt.md tells the rest.";
+    Copy the folder <RELEASE> to /usr/lib/mpu/modules on a node, as root's: mpu up takes it first. docs/prebuilt.md has the details.";
 
 const BUILD_EXAMPLES: &str = "Examples:
   dpkg -x linux-headers-6.1.0-50-amd64_*.deb headers    # also its -common and linux-kbuild packages
@@ -408,8 +408,8 @@ Needs no runtime wrapper and no RuntimeClass. Registers with the container engin
     listener added, as nvidia-container-runtime would add it. All others, and those whose profile cannot be kept, stay as they are. \
     When the engine restarts, the command connects again; what is made in between starts without MPU.
 
-Needs containerd 2.3 or later. containerd 2.2 tells a plugin only whether a container has a seccomp profile: those \
-    without one get the listener. CRI-O does not tell that either: none of its containers gets it. docs/container/notify.md has the \
+Needs containerd 2.3 or later. containerd 2.2 sends a plugin only whether a container has a seccomp profile: those \
+    without one get the listener. CRI-O does not send that either: none of its containers gets it. docs/container/notify.md has the \
     details. The log goes to standard error.";
 
 const NRI_EXAMPLES: &str = "Examples:

@@ -73,7 +73,7 @@ pub static ORPHANS: Family = gauge(
 pub static CLAIMED: Family = gauge(
     "mpu_engine_argument_claimed",
     &["engine"],
-    "1 if the module must believe the caller's copy of a call's argument, 0 if the driver's own decides; absent \
+    "1 if the module uses the caller's copy of a call's argument, 0 if the driver's own decides; absent \
         while no redirect is placed, and for the notify engine",
 );
 /// What the redirects are made by.
@@ -132,7 +132,7 @@ pub static DRIVER: Family = gauge(
     "The loaded NVIDIA driver; era is empty for a release that this version does not know; absent without a driver",
 );
 pub static GPU: Family = gauge("mpu_gpu_info", &["gpu", "uuid", "name"], "A GPU that the driver shows; always 1");
-/// Whether it tells of its processes.
+/// Whether its processes could be read.
 pub static GPU_UP: Family = gauge("mpu_gpu_up", &["gpu", "uuid"], "1 if the GPU's processes could be read, 0 if not");
 pub static SIZE: Family = gauge("mpu_gpu_memory_size_bytes", &["gpu", "uuid"], "The GPU's whole memory");
 pub static PROCESSES: Family = gauge("mpu_gpu_processes", USER_LABELS, "Processes that use the GPU or MIG instance");
