@@ -323,7 +323,7 @@ pub fn boot(play: Play, made: &Path, loud: bool) -> Result<Report> {
     let mut report = Report::read(&job, &console, log);
     for story in play.stories()? {
         if !report.verdicts.iter().any(|verdict| verdict.story == story) {
-            report.troubles.push(format!("{story} said nothing"));
+            report.troubles.push(format!("{story} printed no verdict"));
         }
     }
     Ok(report)

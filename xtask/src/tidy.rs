@@ -40,8 +40,8 @@ fn packages() -> Vec<serde_json::Value> {
         let mut cargo = Command::new(env!("CARGO"));
         cargo.args(["metadata", "--no-deps", "--offline", "--format-version", "1", "--manifest-path", manifest]);
         let done = cargo.current_dir(repo()).output().unwrap();
-        let said: serde_json::Value = serde_json::from_slice(&done.stdout).unwrap();
-        said["packages"].as_array().unwrap().clone()
+        let metadata: serde_json::Value = serde_json::from_slice(&done.stdout).unwrap();
+        metadata["packages"].as_array().unwrap().clone()
     };
     // The fuzz targets are a workspace of their own.
     ["Cargo.toml", "fuzz/Cargo.toml"].into_iter().flat_map(of).collect()

@@ -202,7 +202,7 @@ fn run_agent(cli: &Cli, host: &Host, what: &AgentVerb) -> anyhow::Result<Exit> {
 
 /// A pause that returns whether a stop signal came. Without a handler, a container's PID 1 ignores signals.
 fn wait_for_signal() -> anyhow::Result<impl FnMut(Duration) -> bool> {
-    let mut signals = Signals::new([SIGTERM, SIGINT]).context("cannot listen for signals")?;
+    let mut signals = Signals::new([SIGTERM, SIGINT]).context("cannot install signal handlers")?;
     let (sender, received) = mpsc::channel();
     std::thread::spawn(move || {
         for signal in signals.forever() {

@@ -594,9 +594,11 @@ fn unprivileged_doctor_skips_root_only_checks() {
     fs::create_dir_all(host.path("run/mpu/nri")).unwrap();
     let close = |path: &str, mode| fs::set_permissions(host.path(path), PermissionsExt::from_mode(mode)).unwrap();
     close("run/mpu/nri", 0o700);
-    // The executable lies where only root may look.
+    // The build folder may be readable for root only.
     close("", 0o755);
-    fs::copy(env!("CARGO_BIN_EXE_mpu"), host.path("mpu")).unwrap();
+    // Another process copies it: a child of another test would inherit our descriptor, and execution would fail with ETXTBSY.
+    let copied = std::process::Command::new("cp").arg(env!("CARGO_BIN_EXE_mpu")).arg(host.path("mpu")).status();
+    assert!(copied.unwrap().success());
     let levels = |id| {
         let mut command = std::process::Command::new(host.path("mpu"));
         command.arg("--host-root").arg(host.path("")).args(["doctor", "--json"]).uid(id).gid(id);

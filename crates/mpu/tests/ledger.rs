@@ -251,7 +251,7 @@ fn unobserved_time_is_not_counted() {
     let gap = LONGEST_GAP.as_secs_f64();
     assert_eq!(one(&page, PROCESSES, "a"), Some(gap * GIB as f64));
     assert_eq!(sum(&page, "mpu_gpu_observed_seconds_total"), gap);
-    assert_eq!(one(&page, PROCESSES, "b"), None, "the driver never said how much");
+    assert_eq!(one(&page, PROCESSES, "b"), None, "the driver never reported its memory");
     assert_eq!(one(&page, ENDED, "b"), Some(0.0));
 }
 

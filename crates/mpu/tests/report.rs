@@ -80,7 +80,7 @@ fn hostile() -> FakeHost {
 
 /// A supervisor whose answer names containers wherever it can.
 fn supervisor(fake: &FakeHost) -> FakeSupervisor {
-    let said = State {
+    let state = State {
         restarts: 1,
         restarts_last_hour: 1,
         pid: HostPid::new(4242).unwrap(),
@@ -90,7 +90,7 @@ fn supervisor(fake: &FakeHost) -> FakeSupervisor {
         policy: vec!["pod secret-* host".to_string()],
         ..fake::state(&["secret-box"])
     };
-    FakeSupervisor::on(fake, said)
+    FakeSupervisor::on(fake, state)
 }
 
 fn mpu(fake: &FakeHost, arguments: &[&str]) -> std::process::Output {
@@ -177,13 +177,13 @@ fn report_file_is_private_and_not_overwritten() {
     assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
     let before = fs::read(&file).unwrap();
     let again = mpu(&fake, &["--report", name, "--with-names"]);
-    let said = String::from_utf8_lossy(&again.stderr).into_owned();
-    assert!(again.status.code() == Some(4) && said.contains("exists") && said.contains("--force"), "{said}");
+    let output = String::from_utf8_lossy(&again.stderr).into_owned();
+    assert!(again.status.code() == Some(4) && output.contains("exists") && output.contains("--force"), "{output}");
     assert_eq!(fs::read(&file).unwrap(), before);
     let forced = mpu(&fake, &["--report", name, "--force", "--json"]);
-    let told: serde_json::Value = serde_json::from_slice(&forced.stdout).unwrap();
-    assert_eq!((told["report"].as_str(), told["has_names"].as_bool()), (Some(name), Some(false)));
-    assert_eq!(told["bytes"].as_u64(), Some(fs::metadata(&file).unwrap().len()));
+    let report: serde_json::Value = serde_json::from_slice(&forced.stdout).unwrap();
+    assert_eq!((report["report"].as_str(), report["has_names"].as_bool()), (Some(name), Some(false)));
+    assert_eq!(report["bytes"].as_u64(), Some(fs::metadata(&file).unwrap().len()));
     for wrong in [&["--force"][..], &["--with-names"], &["--report", "--list"]] {
         assert_eq!(mpu(&fake, wrong).status.code(), Some(2), "{wrong:?}");
     }

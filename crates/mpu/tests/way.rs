@@ -70,7 +70,7 @@ fn docker_on_node_step_by_step() {
     fake.tool("nvidia-ctk", "");
     is_next(
         &fake,
-        "Docker is not told",
+        "Docker is not configured",
         "sudo nvidia-ctk runtime configure --runtime=docker && sudo systemctl reload docker",
     );
     fake.write("/etc/docker/daemon.json", DOCKER);

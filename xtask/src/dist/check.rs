@@ -397,12 +397,12 @@ transaction.addInstall(header, file, "u")
 transaction.addErase(gone)
 transaction.order()
 failed = []
-def tell(reason, amount, total, key, data):
+def callback(reason, amount, total, key, data):
     if reason == rpm.RPMCALLBACK_INST_OPEN_FILE:
         return os.open(file, os.O_RDONLY)
     if reason in (rpm.RPMCALLBACK_SCRIPT_ERROR, rpm.RPMCALLBACK_UNPACK_ERROR):
         failed.append(reason)
-failed.extend(transaction.run(tell, "") or [])
+failed.extend(transaction.run(callback, "") or [])
 sys.exit(str(failed) if failed else 0)
 "#;
 

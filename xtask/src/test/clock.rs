@@ -77,7 +77,7 @@ mod tests {
         assert!(!one.is_idle() && one.outcome() == crate::outcome::Outcome::Passed);
         one.join(std::mem::take(other));
         assert!(one.outcome() == crate::outcome::Outcome::Failed, "what failed in the other lane counts");
-        let told: Vec<String> = clock.took.into_inner().unwrap().into_iter().map(|(what, _)| what).collect();
-        assert_eq!(told, ["first", "second", "first", "second"]);
+        let stages: Vec<String> = clock.took.into_inner().unwrap().into_iter().map(|(what, _)| what).collect();
+        assert_eq!(stages, ["first", "second", "first", "second"]);
     }
 }

@@ -167,9 +167,9 @@ pub fn paths(text: &str) -> Vec<String> {
 fn place(item: &syn::ItemMod, file: &Path, folder: &Path, name: &str) -> (PathBuf, PathBuf) {
     for attribute in item.attrs.iter().filter(|attribute| attribute.path().is_ident("path")) {
         if let syn::Meta::NameValue(syn::MetaNameValue { value: syn::Expr::Lit(value), .. }) = &attribute.meta {
-            let said = value.to_token_stream().to_string();
+            let path = value.to_token_stream().to_string();
             let file =
-                file.with_file_name("").join(said.trim_matches('"')).canonicalize().expect("the file of a module");
+                file.with_file_name("").join(path.trim_matches('"')).canonicalize().expect("the file of a module");
             let folder = file.with_file_name("");
             return (file, folder);
         }
@@ -185,12 +185,12 @@ fn plain(ident: &impl ToString) -> String {
 
 fn is_for_tests(attributes: &[syn::Attribute]) -> bool {
     let cfgs = attributes.iter().filter(|attribute| attribute.path().is_ident("cfg"));
-    cfgs.filter_map(|attribute| attribute.parse_args::<syn::Meta>().ok()).any(|said| is_never_but_for_tests(&said))
+    cfgs.filter_map(|attribute| attribute.parse_args::<syn::Meta>().ok()).any(|meta| is_never_but_for_tests(&meta))
 }
 
 /// Whether a condition holds in tests alone.
-fn is_never_but_for_tests(said: &syn::Meta) -> bool {
-    let syn::Meta::List(list) = said else { return said.path().is_ident("test") };
+fn is_never_but_for_tests(meta: &syn::Meta) -> bool {
+    let syn::Meta::List(list) = meta else { return meta.path().is_ident("test") };
     let parse = syn::punctuated::Punctuated::<syn::Meta, syn::Token![,]>::parse_terminated;
     let parts = list.parse_args_with(parse).unwrap_or_default();
     match list.path.get_ident().map(ToString::to_string).as_deref() {

@@ -202,7 +202,7 @@ fn error_line(log: &str) -> String {
     let lines = || log.lines().map(str::trim).filter(|line| !line.is_empty());
     let own = lines().find(|line| line.starts_with(OWN_WORDS));
     let error = own.or_else(|| first_error(lines()));
-    error.or_else(|| lines().next_back()).unwrap_or("make said nothing").to_string()
+    error.or_else(|| lines().next_back()).unwrap_or("make printed nothing").to_string()
 }
 
 fn first_error<'a>(mut lines: impl Iterator<Item = &'a str>) -> Option<&'a str> {

@@ -204,7 +204,7 @@ pub enum ElsewhereError {
     Exists { path: PathBuf },
     #[error("cannot write to {}", path.display())]
     Out { path: PathBuf, source: io::Error },
-    #[error("the module's core that is at hand is for {found}, and the headers are for {wanted}")]
+    #[error("the module's core is for {found}, and the headers are for {wanted}")]
     Core { found: &'static str, wanted: &'static str },
     #[error("the built module is not the requested one: {error}")]
     Wrong { error: SourceError, log: PathBuf },

@@ -43,7 +43,7 @@ pub enum LoadError {
         is a different function"
     )]
     NotEntered { hooks: String },
-    #[error("cannot tell the module to release its callers")]
+    #[error("cannot make the module release its callers")]
     Retire { source: io::Error },
     #[error("the kernel does not unload the module")]
     Remove { source: io::Error },

@@ -180,7 +180,7 @@ mod tests {
     fn only_placed_module_needs_probe_call() {
         let never: ProbeFn = |_, _| panic!("asked");
         assert_eq!(prove_state(&PLACED.replace("placed", "armed"), never), (Phase::Armed, Some(Proof::Seen)));
-        assert_eq!(prove_state(ARMED, never), (Phase::Armed, None), "format 1 does not tell");
+        assert_eq!(prove_state(ARMED, never), (Phase::Armed, None), "format 1 has no counters");
         assert_eq!(prove_state("version=1\nabi=2\nstate=waiting\n", never), (Phase::Waiting, None));
         assert_eq!(prove_state("version=1\nabi=2\nstate=stuck\n", never), (Phase::Stuck, None));
     }

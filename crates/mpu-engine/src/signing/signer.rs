@@ -184,7 +184,7 @@ impl Signer {
             None => format!("the tool did not end within {} s", PATIENCE.as_secs()),
             Some(_) => {
                 let mut lines = stderr.lines().map(str::trim).filter(|line| !line.is_empty());
-                lines.next().unwrap_or("the tool said nothing").to_string()
+                lines.next().unwrap_or("the tool printed nothing").to_string()
             }
         };
         let Key { private, certificate } = self.key.clone();
@@ -315,7 +315,9 @@ mod tests {
         let expect = format!("sha512 {root}/var/lib/dkms/mok.key {root}/var/lib/dkms/mok.pub");
         assert_eq!(fake.host().text("/usr/bin/kmodsign.args"), Some(expect));
 
-        for (body, stderr) in [("exit 0", "the tool said nothing"), ("echo 'bad decrypt' >&2; exit 1", "bad decrypt")] {
+        for (body, stderr) in
+            [("exit 0", "the tool printed nothing"), ("echo 'bad decrypt' >&2; exit 1", "bad decrypt")]
+        {
             fake.tool("kmodsign", body);
             let path = module(&fake);
             let error = Signer::find(&fake.host(), RELEASE).expect("a signer").sign(&path).expect_err("unsigned");

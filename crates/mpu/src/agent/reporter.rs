@@ -260,7 +260,7 @@ mod tests {
         for now in 0..1000 {
             reporter.report(now, (now > 3).then_some((Reason::Served, "right")));
         }
-        assert_eq!(cluster.reasons(), ["MpuServed"], "an agent before this one may have said otherwise");
+        assert_eq!(cluster.reasons(), ["MpuServed"], "an earlier agent may have sent a warning");
         cluster.events.borrow_mut().clear();
         reporter.report(1000, Some((Reason::EngineFailed, "why")));
         for now in 1001..2000 {

@@ -38,7 +38,7 @@ pub enum TurnError {
     )]
     NotifyInPod,
     /// The node is to have an engine of its own, and has none.
-    #[error("this node is to have the notify engine of MPU's package, and none is up here")]
+    #[error("this node needs the notify engine of MPU's package, and it is not up")]
     NoNotifyEngine,
     /// Another process does not let the gate go.
     #[error(transparent)]

@@ -260,7 +260,7 @@ impl Status {
         for (i, plugin) in self.nri.iter().enumerate() {
             let less = match plugin.standing {
                 Standing::Useless => "which lets no plugin set a seccomp profile: it serves no container",
-                Standing::Partly => "which tells no profiles: it serves containers without one",
+                Standing::Partly => "which sends no profiles: it serves containers without one",
                 Standing::Serves | Standing::Waits => "",
             };
             let words = match plugin.standing {

@@ -145,7 +145,7 @@ fn container_gpus(host: &Host) -> CheckResult {
         Wiring::NoEngine => CheckResult::skipped("there is no container engine that this mpu knows"),
         Wiring::Wired { engine, .. } => CheckResult::fine(format!("{engine} does")),
         Wiring::Missing { engine, fix } => CheckResult::attention(
-            format!("{engine} is here, and nothing tells it how to put a GPU into a container"),
+            format!("{engine} is installed, and not configured to put GPUs into containers"),
             fix,
         ),
     }

@@ -184,7 +184,7 @@ fn argument(host: &Host) -> CheckResult {
             let why = std::io::Error::from_raw_os_error(errno);
             CheckResult::attention(
                 format!(
-                    "claimed: the probe in the driver could not be placed ({why}), so the module must believe \
+                    "claimed: the probe in the driver could not be placed ({why}), so the module uses \
                     the caller's memory; a hostile \
                          container that changes it at the right moment sees what the driver shows by itself"
                 ),

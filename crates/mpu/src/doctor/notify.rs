@@ -217,7 +217,7 @@ fn nri(host: &Host) -> CheckResult {
     }
     if let Some(plugin) = of(Standing::Partly) {
         let what =
-            format!("{}, which tells no profiles: only containers without a seccomp profile are served", plugin.words);
+            format!("{}, which sends no profiles: only containers without a seccomp profile are served", plugin.words);
         return CheckResult::attention(what, BY_WRAPPER);
     }
     if let Some(plugin) = of(Standing::Useless) {

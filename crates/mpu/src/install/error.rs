@@ -27,7 +27,7 @@ pub enum InstallError {
     File { path: PathBuf, source: io::Error },
     #[error("another process changes this host's installation now: {} is held by {}", .0.path.display(), .0.by)]
     Running(HeldLock),
-    #[error("an installation that was broken off cannot be undone: {}", failures.join("; "))]
+    #[error("an interrupted installation cannot be undone: {}", failures.join("; "))]
     NotRestored { path: PathBuf, failures: Vec<String> },
     #[error("{} has a change that this mpu cannot undo: another version wrote it", path.display())]
     Unknown { path: PathBuf, source: serde_json::Error },

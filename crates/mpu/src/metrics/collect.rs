@@ -154,7 +154,7 @@ impl State {
         if self.logged[index].as_ref() != trouble {
             match trouble {
                 Some(trouble) => mpu_host::progress::say(format_args!("mpu: metrics: {part}: {trouble}")),
-                None => mpu_host::progress::say(format_args!("mpu: metrics: {part}: is read again")),
+                None => mpu_host::progress::say(format_args!("mpu: metrics: {part}: readable again")),
             }
         }
         self.logged[index] = trouble.cloned();

@@ -132,7 +132,7 @@ pub static DRIVER: Family = gauge(
     "The loaded NVIDIA driver; era is empty for a release that this version does not know; absent without a driver",
 );
 pub static GPU: Family = gauge("mpu_gpu_info", &["gpu", "uuid", "name"], "A GPU that the driver shows; always 1");
-/// Whether it tells of its processes.
+/// Whether its processes could be read.
 pub static GPU_UP: Family = gauge("mpu_gpu_up", &["gpu", "uuid"], "1 if the GPU's processes could be read, 0 if not");
 pub static SIZE: Family = gauge("mpu_gpu_memory_size_bytes", &["gpu", "uuid"], "The GPU's whole memory");
 pub static PROCESSES: Family = gauge("mpu_gpu_processes", USER_LABELS, "Processes that use the GPU or MIG instance");

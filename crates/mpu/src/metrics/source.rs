@@ -51,7 +51,7 @@ fn usage(host: &Host) -> Result<Usage, Trouble> {
     let ended = child.wait().map_err(|error| failed("is lost", &error))?;
     read.map_err(|error| failed("cannot be read", &error))?;
     let answer: Result<Usage, String> = serde_json::from_slice(&answer)
-        .map_err(|error| failed(&format!("said nothing sensible and ended with {ended}"), &error))?;
+        .map_err(|error| failed(&format!("gave no valid answer and ended with {ended}"), &error))?;
     answer.map_err(Trouble::Failed)
 }
 

@@ -19,7 +19,7 @@ pub enum NriError {
     #[error("{} cannot be the path of a socket", .0.display())]
     NoPath(PathBuf, #[source] io::Error),
     /// The signals that end it.
-    #[error("cannot listen for signals")]
+    #[error("cannot install signal handlers")]
     Signals(#[source] io::Error),
 }
 

@@ -188,7 +188,7 @@ mod tests {
         assert_eq!(plugins(&fake.host()), [], "its file is not locked");
         let mut presence = Presence::new(&folder, Path::new("/run/nri.sock"), &|line| panic!("{line}"));
         assert!(!folder.join("7.json").exists(), "what the dead left is gone");
-        assert_eq!(plugins(&fake.host()), [], "it has said nothing yet");
+        assert_eq!(plugins(&fake.host()), [], "no state was published yet");
         presence.publish(Standing::Waits, "a long story of what it waits for");
         presence.publish(Standing::Serves, "registered");
         let found = plugins(&fake.host());

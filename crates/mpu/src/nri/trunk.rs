@@ -238,7 +238,7 @@ mod tests {
     /// The messages in some bytes, and the error that ends them.
     fn read(bytes: &[u8]) -> (Vec<Message>, TrunkError) {
         let (mut engine, plugin) = UnixStream::pair().unwrap();
-        let (_told, stop) = UnixStream::pair().unwrap();
+        let (_write_end, stop) = UnixStream::pair().unwrap();
         let bytes = bytes.to_vec();
         let writer = std::thread::spawn(move || {
             let _ = engine.write_all(&bytes);

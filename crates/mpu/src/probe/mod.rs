@@ -40,13 +40,13 @@ pub enum ProbeError {
     NotRoot,
     #[error("cannot make a PID namespace")]
     Namespace { source: io::Error },
-    #[error("cannot start the child that looks itself up")]
+    #[error("cannot start the probe's child")]
     Spawn { source: io::Error },
-    #[error("the notify engine does not accept the child that looks itself up")]
+    #[error("the notify engine does not accept the probe's child")]
     Unsupervised { source: io::Error },
-    #[error("the child that looks itself up ended without an answer")]
+    #[error("the probe's child ended without an answer")]
     Silent { source: io::Error },
-    #[error("the child could not look itself up: {message}")]
+    #[error("the probe's child failed: {message}")]
     Child { message: String },
     #[error("cannot become a client of the driver")]
     Driver { source: RmError },
@@ -270,7 +270,7 @@ mod tests {
             .spawn()
             .expect("a shell");
         let (word, seen) = converse(&mut child, || 7).expect("a word");
-        let Word::Failed(message) = word else { panic!("not what it said") };
+        let Word::Failed(message) = word else { panic!("not the failure") };
         assert_eq!((message, seen), (format!("I am {}", child.id()), 7));
         assert!(child.wait().expect("ended").code().is_some());
     }

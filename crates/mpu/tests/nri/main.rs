@@ -118,11 +118,11 @@ fn containers_own_profile_is_kept_and_listener_added() {
     // `ioctl` is allowed by its argument now, but for the three that the engine gets.
     let ioctl = of("ioctl");
     assert!(ioctl.iter().all(|rule| rule.all(4).len() == 1), "one condition for each rule");
-    let told: Vec<_> =
+    let notified: Vec<_> =
         ioctl.iter().filter(|rule| rule.text(2) == "SCMP_ACT_NOTIFY").map(|rule| rule.inner(4)).collect();
-    let told: Vec<_> = told.iter().map(|it| (it.number(1), it.number(2), it.number(3), it.text(4))).collect();
+    let notified: Vec<_> = notified.iter().map(|it| (it.number(1), it.number(2), it.number(3), it.text(4))).collect();
     let masked = |request| (1, 0x3fff_00ff, request, "SCMP_CMP_MASKED_EQ".to_owned());
-    assert_eq!(told, [masked(0x0020_002a), masked(0x0010_0052), masked(0x0010_00d3)]);
+    assert_eq!(notified, [masked(0x0020_002a), masked(0x0010_0052), masked(0x0010_00d3)]);
     assert_eq!(ioctl.iter().filter(|rule| rule.text(2) == "SCMP_ACT_ALLOW").count(), 23);
     // Everything else as it was.
     let [read] = of("read")[..] else { panic!("one rule for read") };
@@ -221,12 +221,15 @@ fn only_eligible_containers_get_listener() {
         let what = format!("{name} {version} {expected:?}");
         assert_eq!(profile(&answer).is_some(), expected == "listens", "{what}: {}", plugin.log());
         assert!(expected == "listens" || answer.is_empty(), "{what}");
-        let said = plugin.log().split_off(before);
+        let output = plugin.log().split_off(before);
         match expected {
-            "" => assert_eq!(said, "", "{what}"),
-            "listens" => assert!(said.contains("gets its calls"), "{what}: {said}"),
+            "" => assert_eq!(output, "", "{what}"),
+            "listens" => assert!(output.contains("gets its calls"), "{what}: {output}"),
             reason => {
-                assert!(said.contains("starts without the notify engine: ") && said.contains(reason), "{what}: {said}")
+                assert!(
+                    output.contains("starts without the notify engine: ") && output.contains(reason),
+                    "{what}: {output}"
+                )
             }
         }
     }
@@ -401,20 +404,22 @@ fn wrong_line_and_forbidden_socket_have_their_codes() {
     }
     let place = Place::new();
     let _engine = Engine::at(&place.socket());
-    // The executable lies where only root may look.
+    // The build folder may be readable for root only.
     std::fs::set_permissions(place.path(), PermissionsExt::from_mode(0o755)).expect("set");
-    std::fs::copy(env!("CARGO_BIN_EXE_mpu"), place.path().join("mpu")).expect("copied");
+    // Another process copies it: a child of another test would inherit our descriptor, and execution would fail with ETXTBSY.
+    let copied = std::process::Command::new("cp").arg(env!("CARGO_BIN_EXE_mpu")).arg(place.path().join("mpu")).status();
+    assert!(copied.expect("cp").success());
     std::fs::set_permissions(place.socket(), PermissionsExt::from_mode(0o600)).expect("set");
     let mut command = std::process::Command::new(place.path().join("mpu"));
     let done =
         command.arg("nri").arg("--socket").arg(place.socket()).uid(65_534).gid(65_534).output().expect("it runs");
-    let said = String::from_utf8_lossy(&done.stderr).into_owned();
-    assert_eq!(done.status.code(), Some(4), "{said}");
-    assert!(said.contains("cannot connect to") && said.contains("fix: run it as root"), "{said}");
+    let output = String::from_utf8_lossy(&done.stderr).into_owned();
+    assert_eq!(done.status.code(), Some(4), "{output}");
+    assert!(output.contains("cannot connect to") && output.contains("fix: run it as root"), "{output}");
 }
 
 /// What a plugin told systemd since it was asked last, when so many words are there.
-fn told(systemd: &UnixDatagram, number: usize) -> Vec<String> {
+fn read_notifications(systemd: &UnixDatagram, number: usize) -> Vec<String> {
     let message = || {
         let mut buffer = [0; 4096];
         let length = systemd.recv(&mut buffer).expect("a message");
@@ -426,8 +431,8 @@ fn told(systemd: &UnixDatagram, number: usize) -> Vec<String> {
 /// What `mpu status` says of plugins, on a host below this place.
 fn status(place: &Place) -> Vec<serde_json::Value> {
     let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_mpu"));
-    let said = command.arg("--json").arg("--host-root").arg(place.path()).arg("status").output().expect("it runs");
-    let status: serde_json::Value = serde_json::from_slice(&said.stdout).expect("JSON");
+    let output = command.arg("--json").arg("--host-root").arg(place.path()).arg("status").output().expect("it runs");
+    let status: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
     status["nri"].as_array().expect("a list").clone()
 }
 
@@ -439,19 +444,19 @@ fn systemd_and_status_hear_how_plugin_stands() {
     assert_eq!(status(&place), [] as [serde_json::Value; 0]);
     let mut plugin = Plugin::start(&place, &[]);
     // Ready without an engine: one that is started after the plugin must not wait for it.
-    let words = told(&systemd, 1);
+    let words = read_notifications(&systemd, 1);
     assert!(words[0].starts_with("READY=1") && words[0].contains("STATUS=waiting for a container engine"), "{words:?}");
     let found = status(&place);
     assert_eq!((found.len(), &found[0]["standing"]), (1, &"waits".into()), "{found:?}");
     for (version, standing) in [("v2.3.1", "serves"), ("v2.2.0", "partly"), ("2.1.9+ds1", "useless")] {
         let engine = Engine::at(&place.socket());
         let connection = engine.serve("containerd", version);
-        let words = told(&systemd, 1);
+        let words = read_notifications(&systemd, 1);
         assert!(words[0].contains(&format!("STATUS=registered with containerd {version} as 90-mpu")), "{words:?}");
         assert_eq!(status(&place)[0]["standing"], standing);
         drop((connection, engine));
         let _ = std::fs::remove_file(place.socket());
-        let words = told(&systemd, 2);
+        let words = read_notifications(&systemd, 2);
         assert!(words[0].contains("closed the connection") && words[1].contains("waiting"), "{words:?}");
         assert_eq!(status(&place)[0]["standing"], "waits");
     }

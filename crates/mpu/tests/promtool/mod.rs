@@ -16,6 +16,6 @@ pub fn promtool(arguments: &[&str], input: &str) -> Option<(bool, String)> {
     };
     child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
     let done = child.wait_with_output().unwrap();
-    let said = String::from_utf8_lossy(&[done.stdout, done.stderr].concat()).into_owned();
-    Some((done.status.success() && !said.contains("error"), said))
+    let output = String::from_utf8_lossy(&[done.stdout, done.stderr].concat()).into_owned();
+    Some((done.status.success() && !output.contains("error"), output))
 }

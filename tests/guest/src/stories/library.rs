@@ -119,7 +119,7 @@ def processes():
         return n.nvmlDeviceGetComputeRunningProcesses_v3(d)
     except n.NVMLError_FunctionNotFound:
         return n.nvmlDeviceGetComputeRunningProcesses_v2(d)
-def tell():
+def show():
     compute = processes()
     print(json.dumps({
         'compute': sorted(p.pid for p in compute),
@@ -129,8 +129,8 @@ def tell():
         'enc': pids(lambda: n.nvmlDeviceGetEncoderSessions(d)),
         'fbc': pids(lambda: n.nvmlDeviceGetFBCSessions(d)),
     }), flush=True)
-tell()
-t = threading.Thread(target=tell)
+show()
+t = threading.Thread(target=show)
 t.start()
 t.join()
 ";

@@ -90,17 +90,17 @@ fn every_spelling_of_import_is_read() {
 fn imports_in_macros_are_read() {
     let files: Files = &[
         ("lib.rs", "mod a; mod b; mod c; mod d;"),
-        ("a.rs", "told! { use crate::{b, c::{self, x}, d::y}; let z = crate::b { d: 1 }; }"),
+        ("a.rs", "rules! { use crate::{b, c::{self, x}, d::y}; let z = crate::b { d: 1 }; }"),
         ("b.rs", ""),
         ("c.rs", ""),
-        ("d.rs", "told! { match x { 1 => { b::f() } } [self, super::c] }"),
+        ("d.rs", "rules! { match x { 1 => { b::f() } } [self, super::c] }"),
     ];
     assert_eq!(arrows(files), "a -> b, a -> c, a -> d, d -> c");
     // A macro stands in its file, not in the root that exports it.
     let files: Files = &[
         ("lib.rs", "mod a; mod b;"),
-        ("a.rs", "use crate::told;"),
-        ("b.rs", "#[macro_export] macro_rules! told { ($x:expr) => { $crate::a::A($x) } }"),
+        ("a.rs", "use crate::rules;"),
+        ("b.rs", "#[macro_export] macro_rules! rules { ($x:expr) => { $crate::a::A($x) } }"),
     ];
     assert_eq!(arrows(files), "a -> b, b -> a");
 }

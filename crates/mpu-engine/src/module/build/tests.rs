@@ -79,7 +79,7 @@ fn failed_build_keeps_its_log_and_old_module() {
     rig.sources.files[0].1.push(b'#');
     let fails =
         "echo '  CC [M] x.o'; echo 'x.c:1:5: error: expected ;' >&2; echo 'make: *** [all] Error 2' >&2; exit 2";
-    for (make, error_text) in [(fails, "x.c:1:5: error: expected ;"), ("exit 0", "make said nothing")] {
+    for (make, error_text) in [(fails, "x.c:1:5: error: expected ;"), ("exit 0", "make printed nothing")] {
         rig.fake.tool("make", make);
         let error = rig.build().expect_err("does not build");
         assert_eq!(error.to_string(), format!("the module cannot be built for kernel {RELEASE}: {error_text}"));
@@ -111,7 +111,7 @@ fn log_line_is_first_error() {
         ("a\nb.c:1: error: x\nc.c:2: error: y\nmake: *** Error 2\n", "b.c:1: error: x"),
         ("ok\n/bin/sh: 1: gcc-12: not found\nmake: Error 127\n", "/bin/sh: 1: gcc-12: not found"),
         ("\nmake: *** No rule\n\n", "make: *** No rule"),
-        ("", "make said nothing"),
+        ("", "make printed nothing"),
     ] {
         assert_eq!(error_line(log), line);
     }

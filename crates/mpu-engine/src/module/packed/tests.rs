@@ -56,15 +56,15 @@ fn module_and_twin_unpack_without_leftovers() {
 fn failed_unpack_keeps_previous_module() {
     let fake = in_order();
     let path = unpack(&fake).expect("unpacked");
-    for (body, said) in [
+    for (body, message) in [
         ("exit 1", "is damaged: zstd cannot unpack it"),
         ("echo half; exit 1", "is damaged: zstd cannot unpack it"),
         ("exec /usr/bin/head -c 68000000 /dev/zero", "unpacks to more than 64 MiB, as no module is"),
         ("exec /bin/cat /dev/zero", "unpacks to more than 64 MiB"),
     ] {
         fake.tool("zstd", body);
-        let error = unpack(&fake).expect_err(said);
-        assert!(error.to_string().contains(said) && error.fix().contains(PACKED_TWIN), "{error}: {}", error.fix());
+        let error = unpack(&fake).expect_err(message);
+        assert!(error.to_string().contains(message) && error.fix().contains(PACKED_TWIN), "{error}: {}", error.fix());
         assert_eq!(error.code(), "module_packed");
         assert_eq!(fs::read(&path).expect("one"), b"one");
         assert_eq!(fs::read(path.with_file_name(NEXT)).expect("two"), b"two");

@@ -160,9 +160,7 @@ fn status_shows_holders_argument_and_orphans() {
     let fake = host_with_state(state::HELD);
     fake.write("/proc/4242/comm", "python3\n");
     let text = status(&fake.host(), cannot).expect("a status").text(Style::Plain);
-    for part in
-        ["claimed: MPU must believe the caller's memory", "process 4242 (python3)", "for 12.3 s", "1 callers died"]
-    {
+    for part in ["claimed: MPU uses the caller's memory", "process 4242 (python3)", "for 12.3 s", "1 callers died"] {
         assert!(text.contains(part), "{part}: {text}");
     }
     let calm = status(&host_with_state(state::PLACED).host(), cannot).expect("a status").text(Style::Plain);

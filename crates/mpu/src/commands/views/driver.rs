@@ -47,7 +47,7 @@ impl DriverView {
             (None, why) => {
                 let why = why.as_deref().unwrap_or("a release that this MPU does not know");
                 format!(
-                    "{}{flavour}; {why}: MPU translates what it finds there, and `mpu probe` tells whether that \
+                    "{}{flavour}; {why}: MPU translates what it finds there, and `mpu probe` measures whether that \
                     is right",
                     self.version
                 )

@@ -141,7 +141,7 @@ impl StateView {
         Some(match argument.errno {
             None => "the driver's own copy of a call's argument decides, which no caller can change".to_string(),
             Some(errno) => format!(
-                "{}: MPU must believe the caller's memory, as the probe in the driver could not be placed ({}): a \
+                "{}: MPU uses the caller's memory, as the probe in the driver could not be placed ({}): a \
                     hostile container that changes \
                  it at the right moment can see what the driver shows by itself",
                 style.warn("claimed"),
