@@ -4,12 +4,14 @@
 //! Owns what stands below every engine. Knows none of them, asks the driver nothing, and changes nothing of the host
 //! ([`own`] changes the calling process).
 
+pub mod cgroup;
 pub mod config;
 pub mod containers;
 pub mod driver;
 pub mod exit;
 pub mod explain;
 pub mod folder;
+pub mod holders;
 pub mod host;
 pub mod kernel_release;
 pub mod maker;

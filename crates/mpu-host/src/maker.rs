@@ -96,6 +96,11 @@ pub fn has_ended(stat: &str) -> bool {
     stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(['Z', 'X']))
 }
 
+/// When a process started, in ticks since the host's boot: field 22 of its `stat`. The program's name before it can hold anything.
+pub fn started_ticks(stat: &str) -> Option<u64> {
+    stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
+}
+
 fn is_among(proc: &Path, pid: HostPid, is_wanted: fn(Device) -> bool, left: &mut usize) -> bool {
     let own = pid.get().to_string();
     let Ok(folder) = Folder::at(proc.join(&own)) else { return false };
