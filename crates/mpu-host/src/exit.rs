@@ -18,6 +18,8 @@ pub enum Exit {
     NotReady = 3,
     /// The kernel, or its owner's settings, forbid it.
     Refused = 4,
+    /// What was waited for did not come in time.
+    Busy = 5,
     /// Only of `mpu doctor`, where 1 is "needs attention": something is broken. Shares its number with a wrong command
     /// line, which prints nothing on standard output.
     Broken = 255,
@@ -25,7 +27,7 @@ pub enum Exit {
 
 impl Exit {
     /// Every code that any command can end with, in order.
-    pub const ALL: [Exit; 5] = [Exit::Ok, Exit::Failed, Exit::Usage, Exit::NotReady, Exit::Refused];
+    pub const ALL: [Exit; 6] = [Exit::Ok, Exit::Failed, Exit::Usage, Exit::NotReady, Exit::Refused, Exit::Busy];
 
     /// The number that the shell sees.
     pub fn code(self) -> u8 {
@@ -43,6 +45,7 @@ impl Exit {
             Exit::Usage => "usage",
             Exit::NotReady => "not_ready",
             Exit::Refused => "refused",
+            Exit::Busy => "busy",
             Exit::Broken => "broken",
         }
     }
@@ -57,6 +60,7 @@ impl Exit {
                 "something that the command needs is missing: a driver, kernel headers, a compiler, a known driver version, MPU itself"
             }
             Exit::Refused => "not allowed: not root, lockdown, module signatures, another owner of a hook",
+            Exit::Busy => "the time to wait is over, and the driver or the GPU is still in use",
             Exit::Broken => "mpu doctor only: something is broken",
         }
     }
@@ -75,6 +79,7 @@ mod tests {
     #[test]
     fn numbers_are_stable() {
         let numbers: Vec<(u8, &str)> = Exit::ALL.iter().map(|e| (e.code(), e.name())).collect();
-        assert_eq!(numbers, [(0, "ok"), (1, "failed"), (2, "usage"), (3, "not_ready"), (4, "refused")]);
+        let expected = [(0, "ok"), (1, "failed"), (2, "usage"), (3, "not_ready"), (4, "refused"), (5, "busy")];
+        assert_eq!(numbers, expected);
     }
 }

@@ -129,6 +129,15 @@ fn run(cli: &Cli) -> anyhow::Result<Exit> {
             mpu::top::top(&host, options, cli.json).map_err(Error::from).context("there is nothing to watch")?;
             Ok(Exit::Ok)
         }
+        Command::Who(options) => {
+            let told = |line: &str| say(format_args!("mpu: {line}"));
+            let who = mpu::who::who(&host, options, &told).map_err(Error::from);
+            let who = who.context("it is not known what holds the driver")?;
+            if !cli.json {
+                who.notes.iter().for_each(|line| say(format_args!("mpu: {line}")));
+            }
+            tell(cli, &who)
+        }
         Command::Agent { what } => look_after(cli, &host, what),
         Command::Doctor(options) => match &options.report {
             _ if options.list => print(doctor::list().as_bytes()),

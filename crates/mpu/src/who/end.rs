@@ -57,7 +57,9 @@ fn of_job(job: &Job) -> Option<String> {
 }
 
 fn of_unit(unit: &str) -> Option<String> {
-    if KEPT.contains(&unit) || ["user@", "session-", "getty@", "serial-getty@"].iter().any(|kept| unit.starts_with(kept)) {
+    if KEPT.contains(&unit)
+        || ["user@", "session-", "getty@", "serial-getty@"].iter().any(|kept| unit.starts_with(kept))
+    {
         return None;
     }
     Some(match unit.contains('\\') {

@@ -240,8 +240,7 @@ impl Look {
         let Some(driver) = Driver::loaded(host) else {
             return Ok(Look { driver: None, scan: Scan::default(), modules: Vec::new(), is_free: true });
         };
-        let mut scan =
-            holders::scan(host, &Nodes::of(host)).map_err(|source| WhoError::NoProc { source })?;
+        let mut scan = holders::scan(host, &Nodes::of(host)).map_err(|source| WhoError::NoProc { source })?;
         if let Some(gpu) = gpu {
             scan.holders.retain(|holder| may_hold(holder, gpu.index));
         }
@@ -259,40 +258,59 @@ impl Look {
         let count = |count: usize, one: &str, more: &str| format!("{count} {}", if count == 1 { one } else { more });
         let references: u32 = self.modules.iter().filter_map(Module::used).sum();
         let processes = count(self.scan.holders.len(), "process", "processes");
-        format!("{processes}; {}", count(references as usize, "reference of the driver's modules", "references of the driver's modules"))
+        format!(
+            "{processes}; {}",
+            count(references as usize, "reference of the driver's modules", "references of the driver's modules")
+        )
     }
 
     fn report(self, host: &Host, gpu: Option<&DriverGpu>) -> Who {
         let Look { driver, scan, modules, is_free } = self;
         let mut cache = Cache::new(Depth::Everything);
         let moment = cache.begin(host, BTreeSet::new());
-        let processes: Vec<ProcessView> = scan.holders.iter().filter_map(|holder| {
-            let executable = std::fs::read_link(host.at(format!("/proc/{}/exe", holder.pid.get()))).ok();
-            // One that has ended meanwhile holds nothing, and its number may be another's.
-            let facts = cache.of_started(&moment, holder.pid, holder.start_ticks)?;
-            let (container, job, unit) = (facts.container, facts.job, facts.unit);
-            Some(ProcessView {
-                pid: holder.pid,
-                container_pid: facts.container_pid,
-                role: executable.as_deref().and_then(|path| path.file_name()?.to_str()).and_then(role),
-                uses: holder.uses.iter().map(UseView::of).collect(),
-                end: end::end(holder.pid, container.as_ref(), job.as_ref(), unit.as_deref()),
-                container,
-                job,
-                unit,
-                uid: facts.uid,
-                user: facts.user,
-                name: facts.name,
-                command: facts.command,
-                started: facts.started,
+        let processes: Vec<ProcessView> = scan
+            .holders
+            .iter()
+            .filter_map(|holder| {
+                let executable = std::fs::read_link(host.at(format!("/proc/{}/exe", holder.pid.get()))).ok();
+                // One that has ended meanwhile holds nothing, and its number may be another's.
+                let facts = cache.of_started(&moment, holder.pid, holder.start_ticks)?;
+                let (container, job, unit) = (facts.container, facts.job, facts.unit);
+                Some(ProcessView {
+                    pid: holder.pid,
+                    container_pid: facts.container_pid,
+                    role: executable.as_deref().and_then(|path| path.file_name()?.to_str()).and_then(role),
+                    uses: holder.uses.iter().map(UseView::of).collect(),
+                    end: end::end(holder.pid, container.as_ref(), job.as_ref(), unit.as_deref()),
+                    container,
+                    job,
+                    unit,
+                    uid: facts.uid,
+                    user: facts.user,
+                    name: facts.name,
+                    command: facts.command,
+                    started: facts.started,
+                })
             })
-        }).collect();
-        let in_flight = scan.in_flight.iter().map(|one: &InFlight| InFlightView { pid: one.pid, descriptors: one.descriptors });
+            .collect();
+        let in_flight =
+            scan.in_flight.iter().map(|one: &InFlight| InFlightView { pid: one.pid, descriptors: one.descriptors });
         let notes = notes(&scan, &modules, is_free);
         let modules = modules.into_iter().map(|module| ModuleView::of(module, &scan.holders)).collect();
         let gpu = gpu.map(|gpu| GpuView { index: gpu.index, uuid: gpu.uuid.clone(), bus_id: bus_id(&gpu.address) });
         let (at, in_flight) = (time::now(), in_flight.collect());
-        Who { at, driver, gpu, free: is_free, processes, modules, in_flight, not_read: scan.not_read, notes, has_waited: false }
+        Who {
+            at,
+            driver,
+            gpu,
+            free: is_free,
+            processes,
+            modules,
+            in_flight,
+            not_read: scan.not_read,
+            notes,
+            has_waited: false,
+        }
     }
 }
 

@@ -119,7 +119,11 @@ fn references_without_process_are_explained() {
     let fake = host();
     let seen = ask(&fake, None).expect("root");
     assert!(!seen.free && seen.processes.is_empty());
-    assert!(seen.notes[0].contains("nvidia_uvm 2, nvidia 2") && seen.notes[0].contains("in flight"), "{:?}", seen.notes);
+    assert!(
+        seen.notes[0].contains("nvidia_uvm 2, nvidia 2") && seen.notes[0].contains("in flight"),
+        "{:?}",
+        seen.notes
+    );
     fake.write("/sys/module/nvidia_uvm/refcnt", "0\n");
     fake.write("/sys/module/nvidia/refcnt", "1\n");
     let seen = ask(&fake, None).expect("root");

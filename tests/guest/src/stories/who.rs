@@ -48,7 +48,12 @@ fn who_lists_what_keeps_driver_loaded(stage: &Stage) -> Result<(), Fault> {
     verdict?;
 
     let free = run(&["mpu", "who", "--wait", "20", "--json"])?;
-    right!(free.status == 0 && answer(&free)?["free"] == true, "nothing is left, mpu who says {} {}", free.out, free.err);
+    right!(
+        free.status == 0 && answer(&free)?["free"] == true,
+        "nothing is left, mpu who says {} {}",
+        free.out,
+        free.err
+    );
     right!(run(&["rmmod", "nvidia"])?.status == 0, "nothing is left, and rmmod does not unload the driver");
     let none = who(&[]);
     stage.load_driver(&[])?;
@@ -126,7 +131,8 @@ fn pids(seen: &Value) -> Vec<u32> {
 
 /// Processes with a descriptor whose name begins like one of the driver's nodes.
 fn by_name() -> Result<Vec<u32>> {
-    let script = "for p in /proc/[0-9]*; do ls -l $p/fd 2>/dev/null | grep -q ' /dev/nvidia' && echo ${p#/proc/}; done; true";
+    let script =
+        "for p in /proc/[0-9]*; do ls -l $p/fd 2>/dev/null | grep -q ' /dev/nvidia' && echo ${p#/proc/}; done; true";
     let text = must(&["sh", "-c", script])?;
     Ok(text.lines().filter_map(|line| line.parse().ok()).collect())
 }
