@@ -62,8 +62,13 @@ fn row(process: &ProcessView) -> Vec<String> {
         (None, _) => String::new(),
     };
     let nodes: Vec<String> = process.uses.iter().map(node).collect();
-    let cells =
-        [user.unwrap_or_default(), place(process).unwrap_or_default(), nodes.join(","), name, process.end.clone()];
+    let cells = [
+        user.unwrap_or_default(),
+        place(process).unwrap_or_default(),
+        nodes.join(","),
+        name,
+        process.end.clone().unwrap_or_default(),
+    ];
     let cells = cells.map(|cell| or_nothing(harmless(&cell)));
     std::iter::once(process.pid.get().to_string()).chain(cells).collect()
 }

@@ -7,17 +7,20 @@ use mpu_host::cgroup::Job;
 use mpu_host::containers::path::is_name;
 use mpu_host::containers::{Container, Runtime};
 
+/// The host's process 1, which ends with the host. systemd keeps descriptors for services that ask for it.
+const INIT: u32 = 1;
+
 /// Units that are not stopped for the sake of one process in them: logins, and what everything runs in.
 const KEPT: [&str; 3] = ["ssh.service", "sshd.service", "init.scope"];
 
-/// What ends a process: what started it, as far as that is known, so that it does not come back at once.
-pub fn end(pid: HostPid, container: Option<&Container>, job: Option<&Job>, unit: Option<&str>) -> String {
+/// What ends a process: what started it, as far as that is known, so that it does not come back at once. None for process 1.
+pub fn end(pid: HostPid, container: Option<&Container>, job: Option<&Job>, unit: Option<&str>) -> Option<String> {
     let by_container = container.and_then(of_container);
     by_container
         .or_else(|| job.and_then(of_job))
         // A container's process is not its engine's: those that know no unit of their own are in the engine's.
         .or_else(|| unit.filter(|_| container.is_none() && job.is_none()).and_then(of_unit))
-        .unwrap_or_else(|| format!("kill {}", pid.get()))
+        .or_else(|| (pid.get() != INIT).then(|| format!("kill {}", pid.get())))
 }
 
 fn of_container(container: &Container) -> Option<String> {
@@ -87,7 +90,8 @@ mod tests {
     fn command_ends_what_started_the_process() {
         let job = |id: &str, step: Option<&str>| Job { id: id.to_string(), step: step.map(str::to_string) };
         let check = |container: Option<&Container>, job: Option<&Job>, unit: Option<&str>, expected: &str| {
-            assert_eq!(end(HostPid::new(42).expect("a PID"), container, job, unit), expected);
+            let pid = HostPid::new(42).expect("a PID");
+            assert_eq!(end(pid, container, job, unit).as_deref(), Some(expected));
         };
         let docker = container(Runtime::Docker, Some("train"));
         let engine = Some("docker-a1b2.scope");
@@ -110,6 +114,7 @@ mod tests {
             check(None, None, Some(kept), "kill 42");
         }
         check(None, None, None, "kill 42");
+        assert_eq!(end(HostPid::new(1).expect("a PID"), None, None, Some("init.scope")), None);
     }
 
     #[test]

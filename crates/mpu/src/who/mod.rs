@@ -105,8 +105,8 @@ pub struct ProcessView {
     pub command: Option<String>,
     /// When it started, in seconds since 1970.
     pub started: Option<u64>,
-    /// The command that ends it, for root.
-    pub end: String,
+    /// The command that ends it, for root; null for the host's process 1.
+    pub end: Option<String>,
 }
 
 /// A program of NVIDIA's that holds the driver for others.
@@ -362,11 +362,7 @@ fn notes(scan: &Scan, modules: &[Module], is_free: bool) -> Vec<String> {
     if !scan.not_read.is_empty() {
         let few: Vec<String> = scan.not_read.iter().take(8).map(|pid| pid.get().to_string()).collect();
         let more = if scan.not_read.len() > few.len() { ", …" } else { "" };
-        notes.push(format!(
-            "{} processes could not be looked at, or in part only (PID {}{more})",
-            scan.not_read.len(),
-            few.join(", ")
-        ));
+        notes.push(format!("processes could not be looked at, or in part only: PID {}{more}", few.join(", ")));
     }
     let used: Vec<String> = modules
         .iter()

@@ -67,7 +67,7 @@ fn holder_has_its_owner_and_its_end() {
     fake.write("/proc/13/fdinfo/3", "scm_fds: 2\n");
     let seen = ask(&fake, Some("65:00.0")).expect("a GPU");
     documented::check("`mpu who --json`", &report::json(&seen));
-    let ends: Vec<&str> = seen.processes.iter().map(|process| process.end.as_str()).collect();
+    let ends: Vec<&str> = seen.processes.iter().map(|process| process.end.as_deref().unwrap_or_default()).collect();
     assert_eq!(
         ends,
         ["kubectl delete pod --namespace vision train-0", "scancel 77.0", "systemctl stop nvidia-persistenced.service"]

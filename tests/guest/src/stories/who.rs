@@ -72,7 +72,9 @@ fn listed_and_ended(kinds: &[(&str, Holder)], in_flight: &Holder) -> Result<(), 
     exactly("mpu who", &pids(&seen), &sorted(left.iter().map(|(_, pid)| *pid)))?;
     // A look by names, as a shell loop over /proc does it, misses some: else the kinds would be too easy.
     let by_name = by_name()?;
-    ensure!(by_name.len() < left.len(), "a look by names finds all of {by_name:?}");
+    if by_name.len() >= left.len() {
+        return Err(anyhow!("a look by names finds all of {by_name:?}").into());
+    }
 
     let container = seen["processes"].as_array().into_iter().flatten().find(|one| one["pid"] == left[0].1);
     let end = container.map(|process| process["end"].to_string()).unwrap_or_default();
