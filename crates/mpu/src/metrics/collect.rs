@@ -136,6 +136,7 @@ impl Parts {
         ];
         let mut usage = usage.0.ok();
         if let Some(usage) = &mut usage {
+            usage.keep(&self.labels);
             state.ledger.book((self.clock)(), usage);
         }
         // Who writes one page has not seen any time go by.

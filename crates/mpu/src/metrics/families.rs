@@ -155,6 +155,11 @@ pub static BYTE_SECONDS: Family = counter(
     WHOSE,
     "GPU memory of these processes times the time they had it, since the exporter began",
 );
+pub static IDLE: Family = counter(
+    "mpu_gpu_idle_seconds_total",
+    WHOSE,
+    "Time that these processes had the GPU and did nothing with it, as far as the driver tells, since the exporter began",
+);
 pub static ENDED: Family = counter(
     "mpu_gpu_processes_ended_total",
     WHOSE,
@@ -200,7 +205,7 @@ pub static ERRORS: Family =
     counter("mpu_scrape_errors_total", &["part"], "How often this part could not be read since the exporter began");
 
 /// Every metric, in the page's order.
-pub static ALL: [&Family; 37] = [
+pub static ALL: [&Family; 38] = [
     &BUILD,
     &STARTED,
     &UP,
@@ -232,6 +237,7 @@ pub static ALL: [&Family; 37] = [
     &ENCODER,
     &DECODER,
     &BYTE_SECONDS,
+    &IDLE,
     &ENDED,
     &DEVICE_BYTE_SECONDS,
     &OBSERVED,

@@ -13,7 +13,7 @@
 //! any more; the reading before does.
 
 use super::text::Labels;
-use super::usage::{Container, Usage, Use, Whose};
+use super::usage::{Container, Label, Usage, Use, Whose};
 use mpu_core::HostPid;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -48,6 +48,8 @@ pub struct Tenant {
 pub struct Account {
     /// Memory over time, in bytes times seconds; none where the driver never said how much memory.
     pub byte_seconds: Option<f64>,
+    /// Time in which its processes had the GPU and did nothing with it; none where the driver never said whether they did.
+    pub idle_seconds: Option<f64>,
     /// Processes that were there at one reading and not at the next.
     pub ended: u64,
     seen: Instant,
@@ -62,8 +64,15 @@ pub struct Device {
     pub observed: Duration,
     at: Instant,
     used: Option<u64>,
-    held: Vec<(Tenant, Option<u64>)>,
+    held: Vec<(Tenant, Held)>,
     there: BTreeMap<Process, Use>,
+}
+
+/// What a tenant has of a GPU until the next reading.
+#[derive(Debug, Clone, Copy)]
+struct Held {
+    memory: Option<u64>,
+    is_idle: Option<bool>,
 }
 
 /// Who can start containers together: a namespace of Kubernetes', or else a runtime's user.
@@ -88,8 +97,8 @@ impl Ledger {
             let gap = now.saturating_duration_since(device.at).min(LONGEST_GAP);
             device.observed += gap;
             add(&mut device.byte_seconds, device.used, gap);
-            for (tenant, memory) in &device.held {
-                add(&mut account(&mut self.accounts, tenant, now).byte_seconds, *memory, gap);
+            for (tenant, held) in &device.held {
+                account(&mut self.accounts, tenant, now).add(held, gap);
             }
             let gone = device.there.iter().filter(|(process, _)| !there.contains_key(process));
             if gpu.full {
@@ -102,13 +111,18 @@ impl Ledger {
                     account(&mut self.accounts, &Tenant::of(row), now).ended += 1;
                 }
             }
-            let held = sums.iter().map(|(whose, sum)| (Tenant::from(whose), sum.amounts.memory));
+            let idle = idle(usage);
+            let held = sums.iter().map(|(whose, sum)| {
+                let tenant = Tenant::from(whose);
+                let is_idle = idle.get(&tenant).copied().flatten();
+                (tenant, Held { memory: sum.amounts.memory, is_idle })
+            });
             device.held = held.filter(|(tenant, _)| tenant.gpu == gpu.index && tenant.uuid == gpu.uuid).collect();
             (device.at, device.used, device.there) = (now, gpu.used, there);
             // Every row begins at 0, with the reading that finds it.
             add(&mut device.byte_seconds, device.used, Duration::ZERO);
-            for (tenant, memory) in &device.held {
-                add(&mut account(&mut self.accounts, tenant, now).byte_seconds, *memory, Duration::ZERO);
+            for (tenant, held) in &device.held {
+                account(&mut self.accounts, tenant, now).add(held, Duration::ZERO);
             }
         }
         self.forget(now);
@@ -133,8 +147,8 @@ impl Ledger {
         });
     }
 
-    pub fn accounts(&self) -> impl Iterator<Item = (Labels, Account)> + '_ {
-        self.accounts.iter().map(|(tenant, account)| (tenant.labels(), *account))
+    pub fn accounts(&self, asked: &[Label]) -> impl Iterator<Item = (Labels, Account)> {
+        self.accounts.iter().map(|(tenant, account)| (tenant.labels(asked), *account))
     }
 
     /// By GPU: its index, its UUID, its account.
@@ -173,14 +187,36 @@ fn process(row: &Use) -> Option<Process> {
 
 /// The account, opened if need be, of a tenant that is or was there just now.
 fn account<'a>(accounts: &'a mut BTreeMap<Tenant, Account>, who: &Tenant, now: Instant) -> &'a mut Account {
-    let account = accounts.entry(who.clone()).or_insert(Account { byte_seconds: None, ended: 0, seen: now });
+    let new = Account { byte_seconds: None, idle_seconds: None, ended: 0, seen: now };
+    let account = accounts.entry(who.clone()).or_insert(new);
     account.seen = now;
     account
 }
 
-fn add(sum: &mut Option<f64>, memory: Option<u64>, time: Duration) {
-    if let Some(memory) = memory {
-        *sum = Some(sum.unwrap_or_default() + memory as f64 * time.as_secs_f64());
+/// Whether the processes of each tenant are idle. One that works makes its tenant busy; one of which the driver does not tell leaves it open.
+fn idle(usage: &Usage) -> BTreeMap<Tenant, Option<bool>> {
+    let mut idle: BTreeMap<Tenant, Option<bool>> = BTreeMap::new();
+    for row in &usage.uses {
+        let all = idle.entry(Tenant::of(row)).or_insert(Some(true));
+        *all = match (*all, row.amounts.is_idle()) {
+            (Some(false), _) | (_, Some(false)) => Some(false),
+            (Some(true), Some(true)) => Some(true),
+            _ => None,
+        };
+    }
+    idle
+}
+
+impl Account {
+    fn add(&mut self, held: &Held, time: Duration) {
+        add(&mut self.byte_seconds, held.memory, time);
+        add(&mut self.idle_seconds, held.is_idle.map(u64::from), time);
+    }
+}
+
+fn add(sum: &mut Option<f64>, amount: Option<u64>, time: Duration) {
+    if let Some(amount) = amount {
+        *sum = Some(sum.unwrap_or_default() + amount as f64 * time.as_secs_f64());
     }
 }
 
@@ -213,7 +249,7 @@ impl Tenant {
         self.container.as_ref().map(Container::party).unwrap_or_default()
     }
 
-    fn labels(&self) -> Labels {
-        Whose::new(self.gpu, &self.uuid, &self.mig, self.container.as_ref()).labels(&[])
+    fn labels(&self, asked: &[Label]) -> Labels {
+        Whose::of_container((self.gpu, &self.uuid, &self.mig), self.container.as_ref(), asked)
     }
 }

@@ -9,7 +9,7 @@ use mpu_core::{HostPid, ViewPid};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Labels that a person may ask for beside the usual ones. Each makes a row per process.
+/// Labels that a person may ask for beside the usual ones. Those of a process make a row per process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
 #[value(rename_all = "snake_case")]
 pub enum Label {
@@ -17,6 +17,8 @@ pub enum Label {
     Pid,
     /// The process's PID in its container
     ContainerPid,
+    /// The uid of the container's Kubernetes pod
+    PodUid,
 }
 
 impl Label {
@@ -25,6 +27,7 @@ impl Label {
         match self {
             Label::Pid => "pid",
             Label::ContainerPid => "container_pid",
+            Label::PodUid => "pod_uid",
         }
     }
 }
@@ -51,6 +54,8 @@ pub struct Container {
     id: String,
     name: String,
     pod: String,
+    /// Empty unless it is asked for: else two rows could differ by what no row shows.
+    pod_uid: String,
     namespace: String,
     runtime: String,
 }
@@ -62,6 +67,7 @@ pub struct Known<'a> {
     pub name: &'a str,
     /// Its pod's name, or else the pod's uid.
     pub pod: &'a str,
+    pub pod_uid: &'a str,
     pub namespace: &'a str,
     /// The runtime that made it.
     pub runtime: &'a str,
@@ -70,9 +76,9 @@ pub struct Known<'a> {
 impl Container {
     /// The container, unless it has no id: that would be a row of the host's.
     pub fn new(known: Known<'_>) -> Option<Container> {
-        let [id, name, pod, namespace, runtime] =
-            [known.id, known.name, known.pod, known.namespace, known.runtime].map(text::clean);
-        (!id.is_empty()).then_some(Container { id, name, pod, namespace, runtime })
+        let [id, name, pod, pod_uid, namespace, runtime] =
+            [known.id, known.name, known.pod, known.pod_uid, known.namespace, known.runtime].map(text::clean);
+        (!id.is_empty()).then_some(Container { id, name, pod, pod_uid, namespace, runtime })
     }
 
     /// Who may start others like it: its namespace and its runtime, which has the user in it.
@@ -141,6 +147,16 @@ pub struct Sum {
 }
 
 impl Usage {
+    /// Takes out what only a label that is not asked for would show.
+    pub fn keep(&mut self, asked: &[Label]) {
+        if !asked.contains(&Label::PodUid) {
+            self.uses
+                .iter_mut()
+                .filter_map(|row| row.container.as_mut())
+                .for_each(|container| container.pod_uid.clear());
+        }
+    }
+
     /// The memory of all processes, by the GPU's index and UUID.
     pub fn held(&self) -> BTreeMap<(u32, &str), u64> {
         let mut held = BTreeMap::new();
@@ -159,6 +175,7 @@ impl Usage {
             let asked = asked.iter().map(|label| match label {
                 Label::Pid => row.pid.get().to_string(),
                 Label::ContainerPid => row.container_pid.map(|pid| pid.get().to_string()).unwrap_or_default(),
+                Label::PodUid => pod_uid(row.container.as_ref()),
             });
             let whose = Whose {
                 gpu: row.gpu,
@@ -175,10 +192,20 @@ impl Usage {
     }
 }
 
+fn pod_uid(container: Option<&Container>) -> String {
+    container.map(|container| container.pod_uid.clone()).unwrap_or_default()
+}
+
 impl<'a> Whose<'a> {
-    /// Those of a container on a GPU, or of the host's processes there.
-    pub fn new(gpu: u32, uuid: &'a str, mig: &'a str, container: Option<&'a Container>) -> Whose<'a> {
-        Whose { gpu, uuid, mig, container, asked: Vec::new() }
+    /// The labels of a container on a GPU, or of the host's processes there: those asked for that name no process.
+    pub fn of_container(
+        (gpu, uuid, mig): (u32, &'a str, &'a str),
+        container: Option<&'a Container>,
+        asked: &[Label],
+    ) -> Labels {
+        let asked: Vec<Label> = asked.iter().copied().filter(|label| *label == Label::PodUid).collect();
+        let values = asked.iter().map(|_| pod_uid(container)).collect();
+        Whose { gpu, uuid, mig, container, asked: values }.labels(&asked)
     }
 
     /// The GPU's index and UUID, the MIG instance, and the container.
@@ -190,7 +217,7 @@ impl<'a> Whose<'a> {
     pub fn labels(&self, asked: &[Label]) -> Labels {
         let gpu = self.gpu.to_string();
         let none = Container::default();
-        let Container { id, name, pod, namespace, runtime } = self.container.unwrap_or(&none);
+        let Container { id, name, pod, namespace, runtime, .. } = self.container.unwrap_or(&none);
         let usual: [&str; WHOSE.len()] = [&gpu, self.uuid, self.mig, id, name, pod, namespace, runtime];
         let asked = asked.iter().map(|label| label.name()).zip(self.asked.iter().map(String::as_str));
         Labels::new(WHOSE.iter().copied().zip(usual).chain(asked))
@@ -198,6 +225,12 @@ impl<'a> Whose<'a> {
 }
 
 impl Amounts {
+    /// Whether the engines did nothing; none where the driver does not tell.
+    pub fn is_idle(&self) -> Option<bool> {
+        let is_none = |percent: Option<u32>| percent.unwrap_or_default() == 0;
+        Some(self.sm? == 0 && is_none(self.encoder) && is_none(self.decoder))
+    }
+
     /// Both together. What one does not tell counts as nothing, unless neither tells.
     fn plus(&self, other: &Amounts) -> Amounts {
         fn add<T>(a: Option<T>, b: Option<T>, plus: impl FnOnce(T, T) -> T) -> Option<T> {
