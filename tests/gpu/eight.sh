@@ -112,10 +112,10 @@ for i in 1 2 3 4 5 6 7 8; do
 	ended=$(tenant mpu_gpu_processes_ended_total "t$i" "$last")
 	check "t$i: ended ${ended:-unknown}" "[ '$ended' = $([ "$i" -le 4 ] && echo 1 || echo 0) ]"
 	lived=$(($(cat "t$i.end" 2>/dev/null || echo "$ended_at") - first_at))
-	told=$(tenant mpu_gpu_memory_used_byte_seconds_total "t$i" "$last")
+	used=$(tenant mpu_gpu_memory_used_byte_seconds_total "t$i" "$last")
 	# From the first scrape to its end, but for the time between two scrapes and their own.
-	check "t$i: $(awk "BEGIN { printf \"%.0f\", ${told:-0} / ${has:-1} }") s of its memory, of about $lived" \
-		"true_that '${told:-0} >= ${has:-1} * ($lived - 5) && ${told:-0} <= ${has:-1} * ($lived + $every + 5)'"
+	check "t$i: $(awk "BEGIN { printf \"%.0f\", ${used:-0} / ${has:-1} }") s of its memory, of about $lived" \
+		"true_that '${used:-0} >= ${has:-1} * ($lived - 5) && ${used:-0} <= ${has:-1} * ($lived + $every + 5)'"
 done
 check "half of the way two had ended, and their rows of memory with them" \
 	"[ -z \"\$(tenant mpu_gpu_memory_used_bytes t1 $half)\" ] && [ -n \"\$(tenant mpu_gpu_memory_used_bytes t3 $half)\" ]"

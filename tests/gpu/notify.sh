@@ -54,7 +54,7 @@ host=$trained
 show mpu probe
 check "a container is not seen right" "mpu probe | grep -q 'is not seen right'"
 
-say "2. the engine, and three containers beside a stranger on the host"
+say "2. the engine, and three containers beside a foreign process on the host"
 show mpu up --engine notify
 show mpu up --engine notify
 start a

@@ -8,7 +8,7 @@ pynvml.nvmlInit()
 gpu = pynvml.nvmlDeviceGetHandleByIndex(0)
 
 
-def told(name, ask):
+def show(name, ask):
     try:
         print(name, *ask())
     except pynvml.NVMLError as error:
@@ -32,6 +32,6 @@ def utilisation():
     return sorted({f"{sample.pid}" for sample in samples})
 
 
-told("compute", lambda: rows(pynvml.nvmlDeviceGetComputeRunningProcesses(gpu)))
-told("graphics", lambda: rows(pynvml.nvmlDeviceGetGraphicsRunningProcesses(gpu)))
-told("utilisation", utilisation)
+show("compute", lambda: rows(pynvml.nvmlDeviceGetComputeRunningProcesses(gpu)))
+show("graphics", lambda: rows(pynvml.nvmlDeviceGetGraphicsRunningProcesses(gpu)))
+show("utilisation", utilisation)

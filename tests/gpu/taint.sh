@@ -34,13 +34,13 @@ ended() {
 		runc kill "$name" KILL
 		runc delete --force "$name"
 	done >/dev/null 2>&1
-	kill "$stranger" 2>/dev/null
+	kill "$foreign" 2>/dev/null
 	mpu down
 	echo "$pid_max" >/proc/sys/kernel/pid_max
 	exec >/dev/null 2>&1
 	wait "$printer"
 }
-stranger=
+foreign=
 trap ended EXIT
 trap 'echo "WRONG: it did not end in its time"; exit 1' TERM
 
@@ -71,13 +71,13 @@ hits() { sed -n "s/^hits .*\b$1 \([0-9]*\).*/\1/p" "$2"; }
 # clean FILE: came to its end, and found nothing but what docs/notify.md says: an error report names its caller.
 clean() { grep -q '^hits ' "$1" && ! grep '^hit ' "$1" | grep -v ' control 0x607 '; }
 
-say "1. the engine, eight tenants that compute, and a stranger on the host"
+say "1. the engine, eight tenants that compute, and a foreign process on the host"
 show mpu up --engine notify
 # One thread each, so that there are numbers for all.
 export OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1
 next
-train stranger.train "$python" train.py 300 256
-stranger=$trained
+train foreign.train "$python" train.py 300 256
+foreign=$trained
 bundle bare NVIDIA_VISIBLE_DEVICES=0 NVIDIA_DRIVER_CAPABILITIES=compute,utility MPU_NOTIFY=off
 start bare
 for name in $tenants; do

@@ -1,4 +1,4 @@
-"""A GPU process that says who it is and trains until told to stop: train.py SECONDS MIB."""
+"""A GPU process that prints its PID and trains until a signal: train.py SECONDS MIB."""
 
 import os
 import sys

@@ -44,7 +44,7 @@ gpu-hold --mem 300 <>/tmp/never &
 install_driver
 make_image
 mkdir -p /etc/nvidia-container-runtime
-dpkg -i $here/mpu-container.deb >/tmp/said 2>&1 || cat /tmp/said
+dpkg -i $here/mpu-container.deb >/tmp/output 2>&1 || cat /tmp/output
 printf '[nvidia-container-cli]\nno-pivot = true\n[nvidia-container-runtime]\nruntimes = ["runc"]\n' >/etc/nvidia-container-runtime/config.toml
 check docker_begins docker_up
 in_docker --detach --name before box sh -c "$hold"
@@ -84,9 +84,9 @@ podman rm --force --time 0 three
 check podman_leaves_no_listener served 0
 
 say "the first ten minutes: from nothing of ours to a right nvidia-smi, as README.md says, each command as the doctor names it"
-mpu uninstall >/tmp/said 2>&1 || cat /tmp/said
+mpu uninstall >/tmp/output 2>&1 || cat /tmp/output
 hash -r
-dpkg --purge mpu-container >/tmp/said 2>&1 || cat /tmp/said
+dpkg --purge mpu-container >/tmp/output 2>&1 || cat /tmp/output
 jq 'del(.runtimes)' /etc/docker/daemon.json >/tmp/daemon.json
 cp /tmp/daemon.json /etc/docker/daemon.json
 pkill -HUP -x dockerd
@@ -116,12 +116,12 @@ up_says_what_to_try() {
 	grep -q '^try  *docker run --rm --runtime=nvidia' /tmp/up
 }
 check doctor_first_names_up next_is 'sudo mpu up'
-$here/mpu up >/tmp/said 2>&1 || cat /tmp/said
+$here/mpu up >/tmp/output 2>&1 || cat /tmp/output
 check doctor_then_names_the_container_package next_is 'sudo apt-get install ./mpu-container_'
-dpkg -i $here/mpu-container.deb >/tmp/said 2>&1 || cat /tmp/said
+dpkg -i $here/mpu-container.deb >/tmp/output 2>&1 || cat /tmp/output
 check doctor_then_names_the_docker_command next_is 'sudo nvidia-ctk runtime configure --runtime=docker'
-$here/mpu down >/tmp/said 2>&1 || cat /tmp/said
-dpkg --purge mpu-container >/tmp/said 2>&1
+$here/mpu down >/tmp/output 2>&1 || cat /tmp/output
+dpkg --purge mpu-container >/tmp/output 2>&1
 check three_commands_are_enough three_commands
 hash -r
 check up_names_the_command_to_try up_says_what_to_try

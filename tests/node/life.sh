@@ -162,7 +162,7 @@ chmod 755 /usr/bin/make
 check failed_install_names_step_and_fix install_fails_for_make
 mv /usr/bin/make.gone /usr/bin/make
 same failed_install_leaves_the_node_unchanged /tmp/before
-$here/mpu install >/tmp/said 2>&1 &
+$here/mpu install >/tmp/output 2>&1 &
 victim=$!
 in_time test -d /var/lib/dkms/mpu
 kill -9 $victim
@@ -173,14 +173,14 @@ for name in dkms make gcc-12 cc1 as; do
 	in_time not pgrep -x $name >/dev/null
 done
 check killed_install_leaves_a_journal test -f /var/lib/mpu/journal/undo.json
-$here/mpu install >/tmp/said 2>&1
+$here/mpu install >/tmp/output 2>&1
 right install_after_killed_install_succeeds
-mpu uninstall >/tmp/said 2>&1
+mpu uninstall >/tmp/output 2>&1
 same killed_install_leaves_nothing /tmp/before
 
 say "a kernel that takes signed modules only"
 mpu=$here/mpu
-$mpu up --build-only >/tmp/said 2>&1
+$mpu up --build-only >/tmp/output 2>&1
 echo integrity >/sys/kernel/security/lockdown
 refused lockdown_refuses_an_unsigned_module
 

@@ -26,9 +26,9 @@ is_by_notify() {
 }
 
 mount -t securityfs none /sys/kernel/security 2>/dev/null
-said="$(dmesg | grep -i -e 'secure boot' -e 'locked down' | head -n 3 | cut -c1-120 | tr '\n' ';')"
+state="$(dmesg | grep -i -e 'secure boot' -e 'locked down' | head -n 3 | cut -c1-120 | tr '\n' ';')"
 check secure_boot_locks_the_kernel_down grep -q '\[integrity\]' /sys/kernel/security/lockdown
-echo "node: $said"
+echo "node: $state"
 check an_unsigned_driver_is_refused not insmod $here/nvidia-unsigned.ko
 check a_driver_signed_by_the_owner_is_loaded insmod $here/nvidia.ko
 gpu-hold --mem 300 <>/tmp/never &
@@ -48,12 +48,12 @@ mkdir /tmp/signed && cp ${ko%/*}/mpu*.ko /tmp/signed
 resign unsigned
 refused an_unsigned_module_is_refused
 wrong unsigned_leaves_the_container_wrong
-resign stranger
-check stranger_signature_is_present signed_by stranger
-refused stranger_signed_module_is_refused
+resign unenrolled
+check unenrolled_signature_is_present signed_by unenrolled
+refused unenrolled_signed_module_is_refused
 # Only the kernel can judge a signature: the unit tries, and takes the engine that needs none.
 systemctl start mpu
-check stranger_signed_module_leaves_notify is_by_notify
+check unenrolled_signed_module_leaves_notify is_by_notify
 supervised_start
 check notify_container_is_right_under_secure_boot supervised_is_right
 supervised_stop
@@ -91,7 +91,7 @@ rm -rf /var/lib/mpu /var/lib/dkms/mok.* /usr/bin/make /usr/bin/gcc* /lib/modules
 refused nothing_to_load_is_refused
 place prebuilt-unsigned
 refused an_unsigned_prebuilt_module_is_refused
-cp /tmp/said /tmp/unsigned
+cp /tmp/output /tmp/unsigned
 check the_unsigned_prebuilt_module_is_named says_what_was_passed_over
 check unsigned_prebuilt_module_leaves_notify is_notify_by_hand
 wrong without_the_prebuilt_module_is_wrong

@@ -78,24 +78,24 @@ asks() {
 	own=$(runtime exec "$1" cat /tmp/own) && [ -n "$own" ] || return 1
 	for number in $(nvctl pids | sed -n 's/^pid //p'); do
 		[ "$number" = "$own" ] || echo "$number"
-	done >/tmp/strangers
-	[ "$(grep -c . /tmp/strangers)" -ge 2 ] || return 1
-	runtime exec "$1" nvctl pids | grep '^pid' | sort -u >/tmp/told
-	runtime exec "$1" nvctl pidinfo "$own" $(cat /tmp/strangers) | grep '^pid' >/tmp/infos
-	echo "own $own, listed:" $(cat /tmp/told) "asked:" $(cat /tmp/infos)
-	[ -s /tmp/told ] && [ "$(grep -c . /tmp/infos)" -gt "$(grep -c . /tmp/strangers)" ]
+	done >/tmp/foreign
+	[ "$(grep -c . /tmp/foreign)" -ge 2 ] || return 1
+	runtime exec "$1" nvctl pids | grep '^pid' | sort -u >/tmp/listed
+	runtime exec "$1" nvctl pidinfo "$own" $(cat /tmp/foreign) | grep '^pid' >/tmp/infos
+	echo "own $own, listed:" $(cat /tmp/listed) "asked:" $(cat /tmp/infos)
+	[ -s /tmp/listed ] && [ "$(grep -c . /tmp/infos)" -gt "$(grep -c . /tmp/foreign)" ]
 }
 
-# no_stranger CONTAINER: of all GPU processes of the host the container gets its own alone, by whatever number it asks.
-no_stranger() {
+# sees_own_only CONTAINER: of all GPU processes of the host the container gets its own alone, by whatever number it asks.
+sees_own_only() {
 	asks "$1" || return 1
-	[ "$(cat /tmp/told)" = "pid $own" ] && [ "$(grep -c 'mem [1-9]' /tmp/infos)" = 1 ] && grep -q "^pid $own .*mem [1-9]" /tmp/infos
+	[ "$(cat /tmp/listed)" = "pid $own" ] && [ "$(grep -c 'mem [1-9]' /tmp/infos)" = 1 ] && grep -q "^pid $own .*mem [1-9]" /tmp/infos
 }
 
-# told_of_strangers CONTAINER: the container gets what a process that is not its own holds, by the number on the host.
-told_of_strangers() {
+# sees_foreign CONTAINER: the container gets what a process that is not its own holds, by the number on the host.
+sees_foreign() {
 	asks "$1" || return 1
-	for number in $(cat /tmp/strangers); do
+	for number in $(cat /tmp/foreign); do
 		grep -q "^pid $number .*mem [1-9]" /tmp/infos && return
 	done
 	return 1
@@ -118,7 +118,7 @@ gpu-hold --mem 300 <>/tmp/never &
 install_driver
 make_image
 mkdir -p /etc/nvidia-container-runtime
-dpkg -i $here/mpu-container.deb >/tmp/said 2>&1 || cat /tmp/said
+dpkg -i $here/mpu-container.deb >/tmp/output 2>&1 || cat /tmp/output
 cat >/etc/nvidia-container-runtime/config.toml <<TOML
 [nvidia-container-runtime]
 runtimes = ["runc"]
@@ -134,7 +134,7 @@ check selinux_container_starts start one c1,c2
 check selinux_container_has_its_label labelled one c1,c2
 check selinux_means_it means_it
 check selinux_container_is_wrong_before is_wrong runtime one
-check selinux_container_sees_foreign_pid_before told_of_strangers one
+check selinux_container_sees_foreign_pid_before sees_foreign one
 stop one
 check selinux_install_takes_the_notify_engine $here/mpu install
 hash -r
@@ -151,7 +151,7 @@ check selinux_exec_of_a_user_is_right shows_itself runtime one --user 1000
 start two c3,c4
 check selinux_second_container_is_right shows_itself runtime two
 check selinux_first_container_is_right_beside_it shows_itself runtime one
-check selinux_container_sees_no_foreign_pid no_stranger one
+check selinux_container_sees_no_foreign_pid sees_own_only one
 check selinux_containers_are_counted served 2
 check selinux_containers_outlive_supervisor_kill kill_supervisor
 check selinux_killed_supervisors_container_is_right shows_itself runtime one

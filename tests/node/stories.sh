@@ -51,21 +51,21 @@ same() {
 check() {
 	story=$1
 	shift
-	if "$@" >/tmp/said 2>&1; then
+	if "$@" >/tmp/output 2>&1; then
 		verdict "$story" pass
 	else
-		verdict "$story" fail "$* failed: $(tail -n 4 /tmp/said | tr '\n' ';')"
+		verdict "$story" fail "$* failed: $(tail -n 4 /tmp/output | tr '\n' ';')"
 	fi
 }
 
 # refused STORY: `mpu up --engine module` must be refused, say what to do, and leave nothing loaded.
 refused() {
-	${mpu:-mpu} up --engine module >/tmp/said 2>&1
+	${mpu:-mpu} up --engine module >/tmp/output 2>&1
 	rc=$?
-	if [ $rc -eq 4 ] && grep -q '^fix: ' /tmp/said && ! [ -d /sys/module/mpu ]; then
-		verdict "$1" pass "$(head -n 1 /tmp/said)"
+	if [ $rc -eq 4 ] && grep -q '^fix: ' /tmp/output && ! [ -d /sys/module/mpu ]; then
+		verdict "$1" pass "$(head -n 1 /tmp/output)"
 	else
-		verdict "$1" fail "exit code $rc: $(head -n 4 /tmp/said | tr '\n' ';')"
+		verdict "$1" fail "exit code $rc: $(head -n 4 /tmp/output | tr '\n' ';')"
 	fi
 }
 
@@ -154,8 +154,8 @@ supervised_start() {
 		while [ -e /tmp/go-on ]; do
 			if mv /tmp/ask /tmp/asked 2>/dev/null; then
 				LD_LIBRARY_PATH=$here/nvidia $here/nvidia/nvidia-smi --query-compute-apps=pid \
-					--format=csv,noheader >/tmp/said.inside 2>&1
-				mv /tmp/said.inside /tmp/answer
+					--format=csv,noheader >/tmp/output.inside 2>&1
+				mv /tmp/output.inside /tmp/answer
 			fi
 			sleep 0.2
 		done" &
@@ -192,13 +192,13 @@ stays_right() {
 	ask >/tmp/spin 2>&1 &
 	caller=$!
 	sleep 1
-	"$@" >/tmp/said 2>&1
+	"$@" >/tmp/output 2>&1
 	rc=$?
 	touch /tmp/enough
 	wrong=0
 	wait "$caller" || wrong=1
 	if [ $rc -ne 0 ]; then
-		verdict "$story" fail "$* ended with $rc: $(tail -n 3 /tmp/said | tr '\n' ';')"
+		verdict "$story" fail "$* ended with $rc: $(tail -n 3 /tmp/output | tr '\n' ';')"
 	elif [ $wrong -ne 0 ]; then
 		verdict "$story" fail "the caller was not answered right: $(grep -v '^list' /tmp/spin | tail -n 1)"
 	elif ! grep -q '^calls [1-9]' /tmp/spin; then

@@ -1,8 +1,6 @@
-//! `./x abi check SOURCE`: a new driver on day zero. Reads a source tree of the driver's open modules, their headers, a
-//! built object of them, or the types that a running kernel has of them, and says what carries a PID or a kernel pointer,
-//! and whether MPU knows it.
-//!
-//! `docs/how-to/a-new-driver.md` is its runbook. Builds nothing, runs nothing of the driver, and needs no network.
+//! `./x abi check SOURCE`: compares a new driver with MPU's rows. The source is a tree of the open modules, their headers, a built
+//! object, or the BTF of a running kernel. Lists what has a PID or a kernel pointer, and whether MPU knows it. It builds nothing and
+//! needs no network. Runbook: `docs/how-to/a-new-driver.md`.
 
 mod built;
 mod c;
@@ -27,11 +25,11 @@ use tree::Tree;
 #[derive(clap::Args)]
 pub struct Args {
     #[command(subcommand)]
-    what: What,
+    what: Verb,
 }
 
 #[derive(Subcommand)]
-enum What {
+enum Verb {
     /// Reads a driver, and says what carries a PID: exit 0 if the rows fit and nothing is new, 1 if something is, 69 if
     /// it cannot be determined
     Check {
@@ -72,8 +70,8 @@ struct Report<'a> {
 
 /// The verb.
 pub fn abi(args: &Args) -> Result<Outcome> {
-    let What::Check { source, host: _, json, all } = &args.what;
-    let list = List::ours()?;
+    let Verb::Check { source, host: _, json, all } = &args.what;
+    let list = List::committed()?;
     let expected = built::Expected { rows: mpu_abi::ROWS, numbers: list.numbers() };
     let tree = match source {
         Some(source) if source.is_dir() => Tree::read(source)?,
@@ -137,7 +135,7 @@ fn as_json(tree: &Tree, findings: &[Finding]) -> Result<String> {
 }
 
 /// What no source shows, however much of it was read.
-const UNSEEN: &str =
+const NOT_COVERED: &str =
     "not seen: what the driver does with a field, a PID under a name that does not say so, a PID in opaque bytes\n";
 
 fn as_table(tree: &Tree, findings: &[Finding], all: bool) -> String {
@@ -187,7 +185,7 @@ fn as_table(tree: &Tree, findings: &[Finding], all: bool) -> String {
         0 if !tree.has_fields => "nothing is wrong, and whether something is new cannot be determined\n".to_owned(),
         0 => {
             let limit = if tree.declares_all { "" } else { ", as far as this source tells" };
-            format!("nothing to do{limit}: every row fits, and nothing is new\n{UNSEEN}")
+            format!("nothing to do{limit}: every row fits, and nothing is new\n{NOT_COVERED}")
         }
         n => format!("{n} to look at: docs/how-to/a-new-driver.md\n"),
     };

@@ -1,7 +1,5 @@
-//! Private apt folders: one per suite of `archives.toml`, in the cache, with their own sources, lists and status, so that packages of
-//! other suites can be looked up, verified and unpacked while the machine's own apt never hears of them.
-//!
-//! Knows nothing of kernels or NVIDIA. What apt downloads here it has checked against the suite's signed index.
+//! Private apt folders: one per suite of `archives.toml`, in the cache, with their own sources, lists and status. Packages of other suites
+//! are looked up, verified against the suite's signed index and unpacked, without touching the machine's own apt.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -66,8 +64,8 @@ const OUT_OF_REACH: [&str; 8] = [
 ];
 
 /// Whether all that apt failed to fetch was out of reach. A wrong checksum, a signature or a file that is not there is nothing of the kind.
-fn says_unreachable(said: &str) -> bool {
-    let mut failed = said.lines().filter(|line| line.contains("Failed to fetch ")).peekable();
+fn reports_unreachable(output: &str) -> bool {
+    let mut failed = output.lines().filter(|line| line.contains("Failed to fetch ")).peekable();
     failed.peek().is_some() && failed.all(|line| OUT_OF_REACH.iter().any(|words| line.contains(words)))
 }
 
@@ -81,12 +79,12 @@ fn qualified(package: &str, arch: Arch) -> String {
 
 /// The same error, marked if it tells of hosts that are out of reach.
 fn marked(error: anyhow::Error) -> anyhow::Error {
-    mark_if(error, says_unreachable)
+    mark_if(error, reports_unreachable)
 }
 
 /// The same error, marked if its text says that hosts are out of reach.
-pub fn mark_if(error: anyhow::Error, says_unreachable: impl Fn(&str) -> bool) -> anyhow::Error {
-    if says_unreachable(&format!("{error:#}")) { error.context(Unreachable) } else { error }
+pub fn mark_if(error: anyhow::Error, reports_unreachable: impl Fn(&str) -> bool) -> anyhow::Error {
+    if reports_unreachable(&format!("{error:#}")) { error.context(Unreachable) } else { error }
 }
 
 /// Settings of a private folder. Indexes that are of no use here (translations, software-centre data) are left out. The sandbox user cannot
@@ -156,7 +154,7 @@ impl Suite {
                     return Ok(suite);
                 }
                 Err(error) => {
-                    unreachable &= says_unreachable(&format!("{error:#}"));
+                    unreachable &= reports_unreachable(&format!("{error:#}"));
                     tried.push(format!("{base}: {error:#}"));
                 }
             }
@@ -195,14 +193,14 @@ impl Suite {
     /// Downloads the packages and unpacks them over one folder; nothing is installed. Returns `name=version` of each.
     pub fn unpack(&self, packages: &[String], into: &Path) -> Result<Vec<String>> {
         let _guard = one_at_a_time();
-        let held = self.dir.join("download");
-        files::emptied(&held)?;
+        let folder = self.dir.join("download");
+        files::emptied(&folder)?;
         fs_err::create_dir_all(into)?;
         // Unnamed, the architecture is whichever has the package: a program for another one would come without a warning.
         let of_arch = packages.iter().map(|name| qualified(name, self.arch));
         let mut download = self.apt("apt-get");
-        self.fetch(download.args(["-q", "download"]).args(of_arch).current_dir(&held))?;
-        let mut found = files::entries(&held)?;
+        self.fetch(download.args(["-q", "download"]).args(of_arch).current_dir(&folder))?;
+        let mut found = files::entries(&folder)?;
         // base-files lays the /bin and /lib links that the others' files go through.
         found.sort_by_key(|path| (!file_name(path).starts_with("base-files_"), path.clone()));
         let mut versions = Vec::new();
@@ -211,7 +209,7 @@ impl Suite {
             let name = ["-W", "--showformat=${Package}=${Version}"];
             versions.push(output(Command::new("dpkg-deb").args(name).arg(package))?);
         }
-        files::remove(&held)?;
+        files::remove(&folder)?;
         Ok(versions)
     }
 
@@ -221,22 +219,22 @@ impl Suite {
         let _guard = one_at_a_time();
         let shown = output(self.apt("apt-cache").args(["showsrc", "--only-source", package]))?;
         let versions = shown.lines().filter_map(|line| line.strip_prefix("Version: "));
-        let wanted = format!("{upstream}-");
-        let version = versions.clone().find(|version| version.starts_with(&wanted)).with_context(|| {
+        let prefix = format!("{upstream}-");
+        let version = versions.clone().find(|version| version.starts_with(&prefix)).with_context(|| {
             format!("{} has {package} {:?}, and no {upstream}", self.name, versions.collect::<Vec<_>>())
         })?;
-        let held = self.dir.join("download");
-        files::emptied(&held)?;
+        let folder = self.dir.join("download");
+        files::emptied(&folder)?;
         let mut download = self.apt("apt-get");
         download.args(["-q", "source", "--download-only", "--tar-only", "--only-source"]);
-        self.fetch(download.arg(format!("{package}={version}")).current_dir(&held))?;
+        self.fetch(download.arg(format!("{package}={version}")).current_dir(&folder))?;
         let archive = format!("{package}_{upstream}.orig.tar");
         let is_it = |path: &PathBuf| file_name(path).starts_with(&archive) && !file_name(path).ends_with(".asc");
-        let found = files::entries(&held)?.into_iter().find(is_it);
+        let found = files::entries(&folder)?.into_iter().find(is_it);
         let found = found.with_context(|| format!("the source package {package} {version} holds no {archive}.*"))?;
         fs_err::create_dir_all(into)?;
         output(Command::new("tar").arg("-xf").arg(found).arg("-C").arg(into).arg("--strip-components=1"))?;
-        files::remove(&held)
+        files::remove(&folder)
     }
 
     fn fetch(&self, download: &mut Command) -> Result<()> {
@@ -346,7 +344,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn package_is_asked_for_by_its_architecture() {
+    fn package_request_has_architecture() {
         assert_eq!(qualified("nvidia-smi", Arch::Arm64), "nvidia-smi:arm64");
         assert_eq!(qualified("linux-kbuild-6.1:amd64", Arch::Arm64), "linux-kbuild-6.1:amd64");
     }
@@ -354,17 +352,17 @@ mod tests {
     #[test]
     fn source_besides_leaves_machines_own_alone() {
         let folder = tempfile::tempdir().unwrap();
-        let (machines, ours) = (folder.path().join("own.list"), folder.path().join("ours"));
+        let (machines, own) = (folder.path().join("own.list"), folder.path().join("ours"));
         std::fs::write(&machines, "deb http://own x main").unwrap();
         for _ in 0..2 {
-            let options = besides(&machines, &ours, "deb http://more y main").unwrap().join(" ");
-            assert!(options.starts_with(&format!("-o Dir::Etc::SourceList={}/", ours.display())), "{options}");
-            assert!(options.contains(&format!("-o Dir::State::Lists={}/lists", ours.display())), "{options}");
+            let options = besides(&machines, &own, "deb http://more y main").unwrap().join(" ");
+            assert!(options.starts_with(&format!("-o Dir::Etc::SourceList={}/", own.display())), "{options}");
+            assert!(options.contains(&format!("-o Dir::State::Lists={}/lists", own.display())), "{options}");
         }
         assert_eq!(files::read(&machines).unwrap(), "deb http://own x main");
-        assert_eq!(files::entries(folder.path()).unwrap(), [ours.clone(), machines].map(|path| path));
+        assert_eq!(files::entries(folder.path()).unwrap(), [own.clone(), machines].map(|path| path));
         let both = "deb http://own x main\ndeb http://more y main\n";
-        assert_eq!(files::read(&ours.join("sources.list")).unwrap(), both);
+        assert_eq!(files::read(&own.join("sources.list")).unwrap(), both);
     }
 
     /// As apt 2.6 says it.
@@ -376,15 +374,15 @@ E: Failed to fetch some archives.";
 
     #[test]
     fn only_connection_failures_are_unreachable() {
-        assert!(says_unreachable(NO_CONNECTION));
-        for said in [
+        assert!(reports_unreachable(NO_CONNECTION));
+        for output in [
             WRONG,
             &format!("{NO_CONNECTION}\n{WRONG}"),
             "E: Unable to locate package nvidia",
             "",
             "NO_PUBKEY 0E98404D386FA1D9",
         ] {
-            assert!(!says_unreachable(said), "{said}");
+            assert!(!reports_unreachable(output), "{output}");
         }
         let error = marked(anyhow!("failed: apt-get\n{NO_CONNECTION}")).context("cannot download from bookworm");
         assert!(is_unreachable(&error));

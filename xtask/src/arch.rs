@@ -1,7 +1,6 @@
-//! Processor architectures that the product is built for, as data: what each tool calls them, and with what it builds for them here. One row
-//! of `TABLE` each.
+//! Processor architectures of the product, as one row of `TABLE` each: the names that tools use, and the tools that build for it here.
 //!
-//! This machine is taken for x86-64 throughout: everything else is cross-built, and runs emulated.
+//! This machine is assumed to be x86-64: other architectures are cross-built, and run emulated.
 
 use std::fmt;
 

@@ -1,5 +1,5 @@
-//! What MPU costs, in instructions: `guest` boots a guest whose clock counts them and reads the figures, `goals` knows what they
-//! should be, `report` prints both. Method and results: docs/performance.md.
+//! Measures MPU's cost in instructions: `guest` boots a guest with a counting clock and reads the figures, `goals` has the goals, `report`
+//! prints both. Method and results: docs/performance.md.
 
 mod goals;
 mod guest;

@@ -1,7 +1,5 @@
-//! Checks packaging/kubernetes: Helm's own engine renders the chart, Kubernetes' schemas validate it, hadolint reads the
-//! Dockerfile. The three come as pinned Python packages (xtask/chart.txt), kept in the cache.
-//!
-//! Owns getting the tools; what is looked at is in chart.py.
+//! Checks packaging/kubernetes: Helm's own engine renders the chart, Kubernetes' schemas validate it, hadolint reads the Dockerfile. This
+//! file gets the three as pinned Python packages (xtask/chart.txt); chart.py does the checks.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -49,8 +47,9 @@ const OUT_OF_REACH: [&str; 4] =
     ["NewConnectionError", "NameResolutionError", "ConnectTimeoutError", "Failed to establish a new connection"];
 
 /// Whether pip did not reach its index. A wrong hash, or a version that is not there, is nothing of the kind.
-fn says_unreachable(said: &str) -> bool {
-    OUT_OF_REACH.iter().any(|words| said.contains(words)) && !said.contains("THESE PACKAGES DO NOT MATCH THE HASHES")
+fn reports_unreachable(output: &str) -> bool {
+    OUT_OF_REACH.iter().any(|words| output.contains(words))
+        && !output.contains("THESE PACKAGES DO NOT MATCH THE HASHES")
 }
 
 /// The packages, fetched now unless the cache has them.
@@ -69,7 +68,7 @@ pub fn pinned(dir: &Path, what: &str, pins: &str) -> Result<PathBuf> {
         let mut pip = Command::new(PYTHON);
         pip.args(["-m", "pip", "install", "--quiet", "--no-deps", "--require-hashes", "--only-binary", ":all:"]);
         pip.args(["--root-user-action", "ignore", "-r"]).arg(&list).arg("--target").arg(partial);
-        let installed = output(&mut pip).map_err(|error| apt::mark_if(error, says_unreachable));
+        let installed = output(&mut pip).map_err(|error| apt::mark_if(error, reports_unreachable));
         installed.map(drop).with_context(|| format!("pip cannot install {what}"))
     })
 }
@@ -79,14 +78,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_index_out_of_reach_is_out_of_reach() {
+    fn only_unreachable_index_counts_as_unreachable() {
         let offline = "WARNING: Retrying (Retry(total=0)) after connection broken by \
             'NewConnectionError('<pip._vendor...>: Failed to establish a new connection: [Errno -3] Temporary failure')'\n\
             ERROR: Could not find a version that satisfies the requirement helmpy==1";
         let gone = "ERROR: Could not find a version that satisfies the requirement helmpy==1 (from versions: 2)";
         let forged = "ERROR: THESE PACKAGES DO NOT MATCH THE HASHES FROM THE REQUIREMENTS FILE.";
-        assert_eq!([offline, gone, forged, ""].map(says_unreachable), [true, false, false, false]);
-        let error = |said: &str| apt::mark_if(anyhow::anyhow!("{said}"), says_unreachable).context("pip");
+        assert_eq!([offline, gone, forged, ""].map(reports_unreachable), [true, false, false, false]);
+        let error = |output: &str| apt::mark_if(anyhow::anyhow!("{output}"), reports_unreachable).context("pip");
         assert!(apt::is_unreachable(&error(offline)) && !apt::is_unreachable(&error(gone)));
     }
 }

@@ -1,7 +1,5 @@
-//! The agent's image without an engine to build it: the same Debian with the same packages, read from the Dockerfile, and in it the
-//! real `mpu` building the module for every kernel of the tests from headers that lie where a pod's mounts put them.
-//!
-//! Owns that root, kept in the cache. Loading is for a guest's story: this machine's kernel is not ours to change.
+//! Makes the agent's image without a container engine: the Dockerfile's Debian and packages, in which the real `mpu` builds the module for
+//! every test kernel from headers at a pod's mounts. A guest's story loads it.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -94,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn images_take_program_of_their_platform_from_where_dist_puts_it() {
+    fn image_uses_program_of_its_platform() {
         let toolkit = include_str!("../../packaging/kubernetes/Dockerfile.toolkit");
         for (text, program) in [(DOCKERFILE, "mpu"), (toolkit, "mpu-container")] {
             let copy = format!("ARG TARGETARCH\nCOPY --chmod=0755 ${{TARGETARCH}}/{program} /usr/bin/{program}\n");

@@ -1,4 +1,4 @@
-//! The executable mpu-container, as releases have it: static, so that it runs in any root and loads nothing from one.
+//! Builds mpu-container as releases do: static, so that it runs in any root and loads nothing from one.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -19,12 +19,20 @@ pub fn quick(arch: Arch) -> Result<PathBuf> {
     ONCE.made(target, || {
         let dir = paths::target("container/quick")?;
         let mut cargo = lint::cargo();
-        cargo.args(["build", "--quiet", "--locked", "--release", "--package", "mpu-container", "--target", target]);
-        cargo.env("CARGO_PROFILE_RELEASE_LTO", "off").env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16");
+        cargo.args([
+            "build",
+            "--quiet",
+            "--locked",
+            "--profile=quick",
+            "--package",
+            "mpu-container",
+            "--target",
+            target,
+        ]);
         cargo.arg("--target-dir").arg(&dir).env_remove("CARGO_ENCODED_RUSTFLAGS");
         cargo.env("RUSTFLAGS", "-C target-feature=+crt-static").envs(arch.linker());
         run(&mut cargo).context("cannot build mpu-container")?;
-        let program = dir.join(target).join("release/mpu-container");
+        let program = dir.join(target).join("quick/mpu-container");
         check_static(&program)?;
         Ok(program)
     })

@@ -1,6 +1,4 @@
-//! `./x containers`: the tests of mpu-container that need real engines, on the trees of `rig`.
-//!
-//! Knows nothing of the tests but their name, and how they say that one was skipped.
+//! `./x containers`: runs the tests of mpu-container that need real engines, on the trees of `rig`.
 
 use std::process::Command;
 

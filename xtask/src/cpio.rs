@@ -1,6 +1,6 @@
 //! Writes the archive format that Linux unpacks as its first root file system (cpio, "newc").
 //!
-//! Outside truth: Documentation/driver-api/early-userspace/buffer-format.rst.
+//! Source: Documentation/driver-api/early-userspace/buffer-format.rst.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -75,7 +75,7 @@ mod tests {
     use super::Archive;
 
     #[test]
-    fn entries_are_aligned_and_folders_come_first_and_once() {
+    fn archive_entries_are_aligned_with_folders_first() {
         let mut archive = Archive::default();
         archive.text("a/b", 0o644, b"xyz");
         archive.text("a/c", 0o644, b"");

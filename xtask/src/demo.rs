@@ -1,10 +1,11 @@
-//! The demonstration: one guest, one container, the same real nvidia-smi before and after MPU is loaded.
+//! The demonstration: one guest, one container, and the same real nvidia-smi before and after MPU is loaded.
 
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
 use crate::arch::Arch;
+use crate::guest::verdict::Ending;
 use crate::guest::{self, Job, Row};
 use crate::outcome::Outcome;
 use crate::run::say;
@@ -25,6 +26,9 @@ pub struct Args {
     client: String,
 }
 
+/// The story that a guest plays for it.
+pub const STORY: &str = "demo";
+
 pub fn demo(args: &Args) -> Result<Outcome> {
     guest::prepare(args.arch)?;
     let kernel = args.arch.named(args.kernel.as_deref().unwrap_or(args.arch.facts().kernel));
@@ -34,7 +38,7 @@ pub fn demo(args: &Args) -> Result<Outcome> {
         era: args.era.clone(),
         client: args.client.clone(),
         engines: vec!["later".to_owned()],
-        stories: vec!["demo".to_owned()],
+        stories: vec![STORY.to_owned()],
         reloads: 0,
     };
     let job = Job { kernel, rows: vec![row], cpus: 2, limit: Duration::from_secs(300), redirect: None };
@@ -45,10 +49,11 @@ pub fn demo(args: &Args) -> Result<Outcome> {
     ));
     let report = guest::boot_image(&job, &image, false)?;
     let text = std::fs::read_to_string(&report.log)?;
-    for line in text.lines().filter_map(told) {
+    for line in text.lines().filter_map(demo_line) {
         println!("{line}");
     }
-    for trouble in &report.troubles {
+    let failed = report.verdicts.iter().filter(|verdict| verdict.result == Ending::Fail).map(|verdict| &verdict.reason);
+    for trouble in report.troubles.iter().chain(failed) {
         println!("{trouble} (log: {})", report.log.display());
     }
     say(format!("done in {} s", began.elapsed().as_secs()));
@@ -56,7 +61,7 @@ pub fn demo(args: &Args) -> Result<Outcome> {
 }
 
 /// What a line of the console's log shows a person, behind its two times.
-fn told(line: &str) -> Option<&str> {
+fn demo_line(line: &str) -> Option<&str> {
     line.split_once(" demo: ").map(|(_, shown)| shown)
 }
 
@@ -64,7 +69,7 @@ fn told(line: &str) -> Option<&str> {
 mod tests {
     use std::time::Duration;
 
-    use super::told;
+    use super::demo_line;
     use crate::guest::qemu::Line;
 
     #[test]
@@ -73,8 +78,8 @@ mod tests {
             let (at, used) = (Duration::from_secs(1234), Duration::from_secs(99));
             Line { at, used, text: text.to_owned() }.to_string()
         };
-        assert_eq!(told(&line("demo: | GPU |")), Some("| GPU |"));
-        assert_eq!(told(&line("demo: ")), Some(""));
-        assert_eq!(told(&line("booted")), None);
+        assert_eq!(demo_line(&line("demo: | GPU |")), Some("| GPU |"));
+        assert_eq!(demo_line(&line("demo: ")), Some(""));
+        assert_eq!(demo_line(&line("booted")), None);
     }
 }

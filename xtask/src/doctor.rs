@@ -1,4 +1,4 @@
-//! What this machine lacks to build and run everything. Changes nothing; a person reads it on a bad day.
+//! Lists what this machine lacks to build and run everything. Changes nothing.
 
 use std::io::Write;
 use std::path::Path;

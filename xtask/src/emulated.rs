@@ -1,7 +1,5 @@
-//! Tests of user space as an arm64 machine runs them: built for it, started here by QEMU's user emulation.
-//!
-//! Owns what of them the emulation cannot show: rows of `xtask/emulated.toml`, each with its reason, counted as skipped. The system
-//! calls below are this machine's kernel's: what only an arm64 kernel does is for guests.
+//! Runs tests of user space for arm64 under QEMU's user emulation. Tests that it cannot run are rows of `xtask/emulated.toml`, each with its
+//! reason, counted as skipped. System calls reach this machine's kernel: an arm64 kernel's behaviour is tested in guests.
 
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
@@ -60,14 +58,14 @@ pub fn check(full: bool, tally: &mut Tally) -> Result<()> {
         return Ok(());
     }
     for (name, package) in table()? {
-        let told = format!("{name} for arm64, emulated");
+        let label = format!("{name} for arm64, emulated");
         if !package.quick && !full {
-            tally.check(&told, Ending::Skip, "minutes of compiling: `./x test --full`");
+            tally.check(&label, Ending::Skip, "minutes of compiling: `./x test --full`");
             continue;
         }
-        say(format!("building and running the tests of {told}"));
+        say(format!("building and running the tests of {label}"));
         let failed = run(&name, &package)?;
-        tally.check(&told, if failed.is_none() { Ending::Pass } else { Ending::Fail }, &failed.unwrap_or_default());
+        tally.check(&label, if failed.is_none() { Ending::Pass } else { Ending::Fail }, &failed.unwrap_or_default());
         for skip in &package.skip {
             let which = format!("{} tests of {name} for arm64", skip.tests.len());
             tally.check(&which, Ending::Skip, &skip.why);
@@ -106,7 +104,7 @@ fn tests(name: &str) -> Result<Command> {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn every_row_has_reason_and_names_no_test_twice() {
+    fn emulation_rows_have_reasons_without_duplicates() {
         for (name, package) in super::table().unwrap() {
             let mut tests: Vec<&String> = package.skip.iter().flat_map(|skip| &skip.tests).collect();
             let all = tests.len();

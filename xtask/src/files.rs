@@ -101,6 +101,11 @@ pub fn made(
         let _ = remove(&partial);
         return Err(error);
     }
+    // Another process may have made it meanwhile, and use it.
+    if is_whole(&place) {
+        remove(&partial)?;
+        return Ok(place);
+    }
     remove(&place)?;
     fs_err::rename(&partial, &place)?;
     Ok(place)

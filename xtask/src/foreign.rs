@@ -1,6 +1,4 @@
-//! Programs for a machine of another architecture: what building one takes, and how it is started here, by an emulator.
-//!
-//! Knows nothing of kernels and guests: a program only.
+//! Builds programs for another architecture, and runs them here in an emulator.
 
 use std::path::Path;
 use std::process::Command;
@@ -41,8 +39,8 @@ pub fn command(arch: Arch, program: &Path) -> Result<Command> {
 pub fn emulator_version(arch: Arch) -> Result<(u32, u32)> {
     let words = emulator(arch)?;
     let program = words.first().context("what is at home is not emulated")?;
-    let said = output(Command::new(program).arg("--version"))?;
-    version_in(&said).with_context(|| format!("{program} does not say its version: {said}"))
+    let output_text = output(Command::new(program).arg("--version"))?;
+    version_in(&output_text).with_context(|| format!("{program} does not say its version: {output_text}"))
 }
 
 /// "qemu-aarch64 version 10.0.2 (Debian 1:10.0.2+ds-2+deb13u1)"
@@ -53,10 +51,10 @@ fn version_in(text: &str) -> Option<(u32, u32)> {
 
 /// A program for another machine in a package would be found out on a node.
 pub fn check_machine(arch: Arch, program: &Path) -> Result<()> {
-    let wanted = arch.facts().elf;
+    let expected = arch.facts().elf;
     let header = output(Command::new("readelf").arg("--file-header").arg(program))?;
-    let told = header.lines().find_map(|line| line.trim().strip_prefix("Machine:")).unwrap_or("no machine").trim();
-    ensure!(told == wanted, "{} is for {told}, not for {wanted}", program.display());
+    let machine = header.lines().find_map(|line| line.trim().strip_prefix("Machine:")).unwrap_or("no machine").trim();
+    ensure!(machine == expected, "{} is for {machine}, not for {expected}", program.display());
     Ok(())
 }
 

@@ -1,6 +1,5 @@
-//! Guests: real kernels under QEMU that run the stories of tests/guest. One guest runs one kernel, and the rows of a plan in it.
-//!
-//! `image` makes what the guest boots from, `qemu` boots it and watches the console, `verdict` reads what the stories say.
+//! Guests: real kernels under QEMU that run the stories of tests/guest. One guest runs one kernel, and the rows of a plan in it. `image`
+//! makes what it boots, `qemu` boots it and watches the console, `verdict` reads the results.
 
 mod costs;
 pub mod image;

@@ -1,8 +1,5 @@
-//! Guest kernels of `kernels.toml`: fetched, unpacked and made bootable under the cache's `kernels/<name>/`:
-//! `vmlinux` (uncompressed: QEMU starts it directly, twice as fast as the compressed image), `release`, `build` (its headers).
-//! Debian's own, one that `source` builds, and those that a person built (`tree`).
-//!
-//! Knows nothing of guests or of what is built for them.
+//! The guest kernels of `kernels.toml`, under the cache's `kernels/<name>/`: `vmlinux` (uncompressed: QEMU starts it directly, twice as fast
+//! as the compressed image), `release`, `build` (its headers). They are Debian's, one that `source` builds, or a person's own (`tree`).
 
 mod source;
 mod tree;

@@ -1,8 +1,5 @@
-//! The kernel module's Rust object: built once for every kernel, checked for what must not be in it, and handed to kbuild as a
-//! prebuilt file, so that a node needs no Rust.
-//!
-//! Knows nothing of kernels or of what the object does. Why each flag: docs of kmod/; what was measured: every kernel of
-//! kernels.toml links and loads one and the same object.
+//! Builds the module's Rust object once for all kernels, checks it for forbidden contents, and hands it to kbuild as a prebuilt file, so
+//! that a node needs no Rust. The reasons for each flag are in the docs of kmod/; every kernel of kernels.toml loads the same object.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use crate::arch::Arch;
 use crate::outcome::Outcome;
 use crate::run::{output, run, say};
-use crate::{paths, setup};
+use crate::{lint, paths, setup};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -149,6 +146,7 @@ pub fn build(arch: Arch) -> Result<PathBuf> {
         .env_remove("RUSTC_WRAPPER")
         .env_remove("RUSTUP_TOOLCHAIN")
         .current_dir(paths::repo());
+    lint::keep_profiles(&mut command);
     run(&mut command).context("cannot build crates/mpu-kmod for the kernel")?;
     Ok(object)
 }

@@ -1,5 +1,5 @@
-//! What the module is built by, as tests: the kernel's headers decide and never its number, and a compiler that cannot tell stops the
-//! build. Runs kmod/mpu_probes.sh with this machine's compiler on headers made up here; real ones are built with by `./x test`.
+//! Tests kmod/mpu_probes.sh with this machine's compiler on made-up headers: headers decide, never the kernel's number, and an unsuitable
+//! compiler stops the build. `./x test` builds with real headers.
 
 use std::process::Command;
 
@@ -129,7 +129,7 @@ fn older_headers_select_older_interfaces() {
 }
 
 #[test]
-fn kernel_of_another_kind_stops_build_instead_of_being_taken_for_one_without() {
+fn wrong_kernel_kind_stops_build() {
     let changed = LIST.replace("unsigned long);", "unsigned long, unsigned long);");
     let error = probe(&format!("{FTRACE}{}{FREGS}{changed}", new()), "cc").unwrap_err();
     assert!(error.contains("answer DIRECT in no way that this version of MPU knows"), "{error}");
@@ -139,14 +139,14 @@ fn kernel_of_another_kind_stops_build_instead_of_being_taken_for_one_without() {
 #[test]
 fn unusable_compiler_stops_build() {
     let whole = format!("{FTRACE}{REGS}");
-    for (ftrace, compiler, said) in [
+    for (ftrace, compiler, message) in [
         (whole.as_str(), "/nowhere/gcc", "does not compile the kernel's own headers"),
         (whole.as_str(), "true", "accepts a function that does not exist"),
         (whole.as_str(), "cc -fno-such-option", "does not compile the kernel's own headers"),
         ("#error \"torn\"\n", "cc", "does not compile the kernel's own headers"),
     ] {
         let error = probe(ftrace, compiler).unwrap_err();
-        assert!(error.contains(said), "{compiler}: {error}");
+        assert!(error.contains(message), "{compiler}: {error}");
     }
 }
 
@@ -156,23 +156,23 @@ fn unusable_compiler_stops_build() {
 fn compiler_without_precompiled_headers_answers_the_same() {
     let headers = format!("{FTRACE}{}{FREGS}{LIST}", new());
     let dir = tempfile::tempdir().unwrap();
-    let told = dir.path().join("told");
-    let with = |kept: &str, used: &str| {
+    let log = dir.path().join("told");
+    let with = |cached: &str, used: &str| {
         let path = dir.path().join("compiler");
         let script = format!(
             "#!/bin/sh\nfor word; do [ \"$last\" = -include ] && all=$word; [ \"$last\" = -o ] && out=$word; last=$word; done\n\
-             case \"$*\" in *c-header*) {kept};; esac\n[ -e \"$all.gch\" ] && {{ echo kept >>{}; {used}; }}\nexec cc \"$@\"\n",
-            told.display()
+             case \"$*\" in *c-header*) {cached};; esac\n[ -e \"$all.gch\" ] && {{ echo kept >>{}; {used}; }}\nexec cc \"$@\"\n",
+            log.display()
         );
         std::fs::write(&path, script).unwrap();
-        let _ = std::fs::remove_file(&told);
+        let _ = std::fs::remove_file(&log);
         let answers = probe(&headers, &format!("sh {}", path.display())).unwrap();
-        (answers, std::fs::read_to_string(&told).map_or(0, |text| text.lines().count()))
+        (answers, std::fs::read_to_string(&log).map_or(0, |text| text.lines().count()))
     };
-    let (answers, kept) = with("", ":");
-    assert!(answers.starts_with("direct=list handler=fregs") && kept > 10, "{kept}: {answers}");
+    let (answers, cached) = with("", ":");
+    assert!(answers.starts_with("direct=list handler=fregs") && cached > 10, "{cached}: {answers}");
     assert_eq!(with("exit 1", ":"), (answers.clone(), 0), "it cannot");
-    assert_eq!(with("echo nonsense >\"$out\"; exit", ":"), (answers.clone(), kept), "nonsense");
+    assert_eq!(with("echo nonsense >\"$out\"; exit", ":"), (answers.clone(), cached), "nonsense");
     assert_eq!(with("", "exit 1"), (answers, 1), "tried once");
 }
 
@@ -218,7 +218,7 @@ fn core_for_another_processor_is_not_built_in() {
 
 /// kbuild asks again when the command has changed.
 #[test]
-fn headers_are_asked_anew_for_another_kernel() {
-    let said = |release: &str| kbuild(b"", release, "said").unwrap();
-    assert!(String::from_utf8(said("6.1-other")).unwrap().contains("6.1-other"));
+fn other_kernel_probes_headers_again() {
+    let message = |release: &str| kbuild(b"", release, "said").unwrap();
+    assert!(String::from_utf8(message("6.1-other")).unwrap().contains("6.1-other"));
 }

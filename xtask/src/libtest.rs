@@ -1,6 +1,5 @@
-//! What Rust's own test harness prints: why a test was skipped, and what a failed one said.
-//!
-//! Knows `--show-output`, which prints after the verdicts what each test printed; nothing of what the tests test.
+//! Reads the output of Rust's test harness: why tests were skipped, and the output of failed ones. `--show-output` prints each test's
+//! output after the verdicts.
 
 use std::path::Path;
 use std::process::Command;
@@ -49,8 +48,8 @@ fn failed(text: &str) -> String {
         }
     }
     let ends = tests.iter().map(|test| {
-        let said = test[1..].join("\n");
-        format!("{}\n{}", test[0], tail(said.trim(), SHOWN))
+        let output = test[1..].join("\n");
+        format!("{}\n{}", test[0], tail(output.trim(), SHOWN))
     });
     match tests.is_empty() {
         true => tail(text, 3 * SHOWN),
@@ -78,9 +77,9 @@ mod tests {
              ---- bad stdout ----\n{long}thread 'bad' panicked at a.rs:1\n\n---- worse stdout ----\nno\n\n\nfailures:\n    bad\n    worse\n\n\
              test result: FAILED. 1 passed; 2 failed\n\nrunning 1 test\nsuccesses:\n\n---- next stdout ----\nfine\n\ntest result: ok.\n"
         );
-        let told = failed(&text);
-        assert!(told.starts_with("---- bad stdout ----\nline 31\n"), "{told}");
-        assert!(told.ends_with("panicked at a.rs:1\n---- worse stdout ----\nno"), "{told}");
+        let report = failed(&text);
+        assert!(report.starts_with("---- bad stdout ----\nline 31\n"), "{report}");
+        assert!(report.ends_with("panicked at a.rs:1\n---- worse stdout ----\nno"), "{report}");
         assert_eq!(
             failed("error[E0425]: no such name\nerror: could not compile"),
             "error[E0425]: no such name\nerror: could not compile"

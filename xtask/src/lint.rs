@@ -1,5 +1,5 @@
-//! Formatting, lints and dependencies, as `./x test` runs them. Distribution compilers may come without rustfmt or clippy, or be too old
-//! to build cargo-deny: then the check is skipped with that reason, which the caller counts.
+//! Formatting, lints and dependencies. A distribution's compiler may lack rustfmt or clippy, or be too old to build cargo-deny: then the
+//! check is skipped with that reason.
 
 use std::process::Command;
 
@@ -95,5 +95,15 @@ fn dependencies() -> Result<Option<Outcome>> {
 pub fn cargo() -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(paths::repo());
+    keep_profiles(&mut command);
     command
+}
+
+/// A person's environment must not change the profiles of Cargo.toml: with more code units, the module's object is none.
+pub fn keep_profiles(cargo: &mut Command) {
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("CARGO_PROFILE_") {
+            cargo.env_remove(name);
+        }
+    }
 }

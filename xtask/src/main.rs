@@ -1,7 +1,7 @@
-//! Everything the repository does to itself. `./x` finds a cargo and calls this; each verb is one file.
+//! The repository's tasks. `./x` finds a cargo and runs this; each verb is one file.
 //!
-//! Exit status: 0 all is well, 1 the product failed a check, 2 wrong usage, 69 the rig broke (no network, no package, no QEMU):
-//! a broken rig says nothing about the product.
+//! Exit status: 0 all is well, 1 the product failed a check, 2 wrong usage, 69 the rig broke (no network, no package, no QEMU), which
+//! says nothing about the product.
 
 mod abi;
 mod apt;

@@ -1,4 +1,4 @@
-//! The verb `kernels`: makes a guest's kernel ready, or builds a module for one. The rest of `./x` does both by itself.
+//! The verb `kernels`: prepares a guest's kernel, or builds a module for one. Other verbs do both by themselves.
 
 use std::path::PathBuf;
 
@@ -13,11 +13,11 @@ use crate::{modules, setup};
 #[derive(clap::Args)]
 pub struct Args {
     #[command(subcommand)]
-    what: What,
+    what: Verb,
 }
 
 #[derive(Subcommand)]
-enum What {
+enum Verb {
     /// Makes kernels ready: all of Debian's, or those named
     Fetch { names: Vec<String> },
     /// Builds an out-of-tree module: kernel, source folder, output folder, and arguments for make
@@ -26,7 +26,7 @@ enum What {
 
 pub fn make(args: &Args) -> Result<Outcome> {
     match &args.what {
-        What::Fetch { names } => {
+        Verb::Fetch { names } => {
             setup::require(setup::KERNELS)?;
             for name in if names.is_empty() { debian(Arch::Amd64)? } else { names.clone() } {
                 let kernel = ready(&name)?;
@@ -34,7 +34,7 @@ pub fn make(args: &Args) -> Result<Outcome> {
             }
             Ok(Outcome::Passed)
         }
-        What::Build { kernel, source, out, make_args } => {
+        Verb::Build { kernel, source, out, make_args } => {
             setup::require(setup::KERNELS)?;
             let built = modules::build(&ready(kernel)?, source, out, make_args)?;
             for line in &built.complaints {

@@ -1,5 +1,5 @@
-//! Building an out-of-tree module for a guest kernel: in a copy of its sources, remembered in the cache by the sources' contents, with
-//! every complaint of compiler, modpost and objtool collected. Knows nothing of what the modules do.
+//! Builds an out-of-tree module for a guest kernel, in a copy of its sources, cached by their contents. Collects every complaint of
+//! compiler, modpost and objtool.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -45,15 +45,19 @@ pub fn build(kernel: &Kernel, source: &Path, out: &Path, make_args: &[String]) -
     let sources = sources(source)?;
     let key = key(kernel, &sources, make_args);
     let kept = paths::cache(&format!("modules/{}", kernel.name))?.join(&key[..24]);
-    if !kept.join("done").exists() {
-        say(format!(
-            "building {} for {} {}",
-            source.file_name().unwrap_or_default().to_string_lossy(),
-            kernel.release,
-            make_args.join(" ")
-        ));
-        make(kernel, source, &sources, &kept, make_args)?;
-    }
+    let kept = files::made(
+        kept,
+        |kept| kept.join("log").exists(),
+        |partial| {
+            say(format!(
+                "building {} for {} {}",
+                source.file_name().unwrap_or_default().to_string_lossy(),
+                kernel.release,
+                make_args.join(" ")
+            ));
+            make(kernel, source, &sources, partial, make_args)
+        },
+    )?;
     std::fs::create_dir_all(out)?;
     let mut files = Vec::new();
     for module in with_extension(&kept, "ko")? {
@@ -61,7 +65,7 @@ pub fn build(kernel: &Kernel, source: &Path, out: &Path, make_args: &[String]) -
         fs_err::copy(&module, &to)?;
         files.push(to);
     }
-    let log = std::fs::read_to_string(kept.join("log")).context("the kept build has no log")?;
+    let log = std::fs::read_to_string(kept.join("log")).context("the cached build has no log")?;
     Ok(Built { complaints: complaints(&log, !files.is_empty()), files })
 }
 
@@ -96,7 +100,7 @@ fn make(
     kernel: &Kernel,
     source: &Path,
     sources: &BTreeMap<PathBuf, Vec<u8>>,
-    kept: &Path,
+    folder: &Path,
     make_args: &[String],
 ) -> Result<()> {
     let label = source.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -109,7 +113,6 @@ fn make(
     for (path, text) in sources {
         files::put(&work.join(path), text, 0o644)?;
     }
-    files::emptied(kept)?;
     let mut command = match kernel.build {
         Build::Here => {
             let mut command = run::command("make", ["-C"]);
@@ -130,14 +133,13 @@ fn make(
     };
     // kbuild takes these from the environment; a wrapper meant for this machine's own compiler must not reach it.
     command.args(make_args).arg("modules").env_remove("MAKEFLAGS").env_remove("CC").env("LC_ALL", "C");
-    let succeeded = logged(&mut command, &kept.join("log"))?;
+    let succeeded = logged(&mut command, &folder.join("log"))?;
     if succeeded {
         for module in with_extension(&work, "ko")? {
-            std::fs::copy(&module, kept.join(module.file_name().unwrap_or_default()))?;
+            std::fs::copy(&module, folder.join(module.file_name().unwrap_or_default()))?;
         }
     }
-    std::fs::remove_dir_all(&work)?;
-    Ok(std::fs::write(kept.join("done"), "")?)
+    Ok(std::fs::remove_dir_all(&work)?)
 }
 
 /// A command that runs its arguments inside the kernel's folder. A compiler needs /dev/null there; making the node takes root, and
@@ -188,7 +190,7 @@ mod tests {
     use super::complaints;
 
     #[test]
-    fn remarks_about_rig_are_no_complaints_and_tools_are() {
+    fn only_tool_remarks_are_complaints() {
         let log = "  CC [M]  a.o\nSkipping BTF generation for a.ko due to unavailability of vmlinux\nwarning: pahole version differs from the one\n";
         assert!(complaints(log, true).is_empty());
         assert_eq!(complaints("a.o: warning: objtool: f()+0x1: naked return\n", true).len(), 1);

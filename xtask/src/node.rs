@@ -1,8 +1,7 @@
-//! A whole Debian in a guest: systemd, dpkg and DKMS on a real kernel, for what happens to a node when MPU comes and goes.
+//! A whole Debian in a guest, with systemd, dpkg and DKMS on a real kernel: tests the life of MPU on a node.
 //!
-//! Owns the image: a Debian 12 made once by debootstrap and kept in the cache as the kernel's first root file system, so that no disk,
-//! no driver for one and no loop mount is needed; and a second archive with what a run brings. The stories are tests/node's, and
-//! docs/node-stories.md says what each shows; a test below holds it to them.
+//! The image is a Debian 12 that debootstrap makes once, as the kernel's first root file system: it needs no disk, no driver for one and
+//! no loop mount. A second archive has a run's files. The stories are in tests/node; a test compares them with docs/node-stories.md.
 
 mod secure_boot;
 
@@ -135,8 +134,8 @@ impl Play {
         let lines = order.lines().filter(|line| !line.trim_start().starts_with('#'));
         let words: Vec<&str> = lines.flat_map(str::split_whitespace).collect();
         let tellers = ["verdict", "right", "wrong", "same", "stays_right", "check", "refused"];
-        let told = words.windows(2).filter(|pair| tellers.contains(&pair[0])).map(|pair| pair[1]);
-        Ok(told.filter(|word| word.contains('_') && !word.starts_with(['"', '$'])).map(str::to_owned).collect())
+        let named = words.windows(2).filter(|pair| tellers.contains(&pair[0])).map(|pair| pair[1]);
+        Ok(named.filter(|word| word.contains('_') && !word.starts_with(['"', '$'])).map(str::to_owned).collect())
     }
 }
 
@@ -270,14 +269,14 @@ fn package(version: Option<&'static str>) -> Result<PathBuf> {
     })
 }
 
-/// The machine owner's key and a stranger's, the driver with and without a signature, and the firmware's variables.
+/// The machine owner's key and one that is not enrolled, the driver with and without a signature, and the firmware's variables.
 fn keys(archive: &mut Archive, kernel: &kernels::Kernel, driver: &Path, out: &Path) -> Result<()> {
     let dir = out.join("keys");
     std::fs::create_dir_all(&dir)?;
     let owner = secure_boot::Key::make(&dir, "owner")?;
-    let stranger = secure_boot::Key::make(&dir, "stranger")?;
+    let unenrolled = secure_boot::Key::make(&dir, "unenrolled")?;
     secure_boot::variables(&owner, &variables(out))?;
-    for (name, key) in [("owner", &owner), ("stranger", &stranger)] {
+    for (name, key) in [("owner", &owner), ("unenrolled", &unenrolled)] {
         for file in [key.private(), key.pem(), key.der()] {
             let ending = file.extension().unwrap_or_default().to_string_lossy();
             archive.file(&format!("node/keys/{name}.{ending}"), 0o600, &file)?;
@@ -357,9 +356,9 @@ fn command(play: Play, made: &Path, shell: bool) -> Result<Command> {
 fn debian(which: &Debian) -> Result<PathBuf> {
     let kernel = kernels::ready(which.kernel)?;
     let suite = which.suite;
-    let kept = paths::cache("node")?.join(format!("{suite}{}-{}-{RECIPE}.cpio", which.name, kernel.release));
-    if kept.is_file() {
-        return Ok(kept);
+    let cached = paths::cache("node")?.join(format!("{suite}{}-{}-{RECIPE}.cpio", which.name, kernel.release));
+    if cached.is_file() {
+        return Ok(cached);
     }
     say(format!("making a Debian of {suite}{} for the node's guest", which.name));
     let root = paths::cache("node")?.join(format!("root-{}", std::process::id()));
@@ -379,9 +378,9 @@ fn debian(which: &Debian) -> Result<PathBuf> {
     ensure!(installed.exists(), "no Debian with {last}: {}", tried.join("\n"));
     add(&root, which.more)?;
     furnish(&root, &kernel, which.headers)?;
-    pack(&root, &kept)?;
+    pack(&root, &cached)?;
     std::fs::remove_dir_all(&root)?;
-    Ok(kept)
+    Ok(cached)
 }
 
 /// Installs packages in a Debian, and starts none of their services: they would run on this machine.
@@ -416,15 +415,15 @@ fn pack(root: &Path, to: &Path) -> Result<()> {
 /// The headers of the kernel that comes, as an archive, made once.
 fn headers() -> Result<PathBuf> {
     let kernel = kernels::ready(NEXT_KERNEL)?;
-    let kept = paths::cache("node")?.join(format!("headers-{}-{RECIPE}.cpio", kernel.release));
-    if !kept.is_file() {
+    let cached = paths::cache("node")?.join(format!("headers-{}-{RECIPE}.cpio", kernel.release));
+    if !cached.is_file() {
         let root = paths::cache("node")?.join(format!("headers-{}", std::process::id()));
         files::emptied(&root)?;
         put_headers(&root, &kernel)?;
-        pack(&root, &kept)?;
+        pack(&root, &cached)?;
         std::fs::remove_dir_all(&root)?;
     }
-    Ok(kept)
+    Ok(cached)
 }
 
 /// Puts a kernel's headers into a folder, as their packages would.

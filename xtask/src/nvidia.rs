@@ -1,6 +1,4 @@
 //! NVIDIA's user space of `nvidia.toml`: real nvidia-smi and NVML of several releases, unpacked under the cache's `nvidia/<version>/`.
-//!
-//! Knows nothing of drivers, eras or guests.
 
 use std::path::{Path, PathBuf};
 
@@ -20,11 +18,11 @@ pub const PROGRAMS: [&str; 2] = ["nvidia-smi", "libnvidia-ml.so.1"];
 #[derive(clap::Args)]
 pub struct Args {
     #[command(subcommand)]
-    what: What,
+    what: Verb,
 }
 
 #[derive(Subcommand)]
-enum What {
+enum Verb {
     /// Makes releases ready: all, or those named
     Fetch {
         versions: Vec<String>,
@@ -55,7 +53,7 @@ impl Row {
 }
 
 pub fn nvidia(args: &Args) -> Result<Outcome> {
-    let What::Fetch { versions, arch } = &args.what;
+    let Verb::Fetch { versions, arch } = &args.what;
     setup::require(setup::KERNELS)?;
     for version in if versions.is_empty() { self::versions(*arch)? } else { versions.clone() } {
         println!("{version}: {}", ready(&version, *arch)?.display());

@@ -1,4 +1,4 @@
-//! What every verb ends with.
+//! The result of every verb.
 
 /// What a verb found out about the product. An `Err` beside it is about the rig.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,4 +1,4 @@
-//! Packages as `./x test` checks them: those that the stories of whole Debians install, and with `--full` those for arm64.
+//! Checks packages for `./x test`: those that whole Debians install, and with `--full` those for arm64.
 
 use anyhow::Result;
 
@@ -17,16 +17,16 @@ pub fn check(full: bool, tally: &mut Tally) -> Result<()> {
             return Ok(());
         }
     };
-    let mut told = dist::check::all(&out, &newer()?, env!("CARGO_PKG_VERSION"), &[Arch::Amd64]);
+    let mut results = dist::check::all(&out, &newer()?, env!("CARGO_PKG_VERSION"), &[Arch::Amd64]);
     if full {
         let out = paths::target("dist/arm64")?;
         let release =
             Release { profile: Profile::Quick, build: "quick", version: None, arches: vec![Arch::Arm64], key: None };
         release.make(&out)?;
-        told.extend(dist::check::all(&out, &newer()?, env!("CARGO_PKG_VERSION"), &release.arches));
+        results.extend(dist::check::all(&out, &newer()?, env!("CARGO_PKG_VERSION"), &release.arches));
     } else {
         tally.check("packages for arm64", Ending::Skip, "minutes of compiling: `./x test --full`");
     }
-    told.iter().for_each(|(name, ending, why)| tally.check(name, *ending, why));
+    results.iter().for_each(|(name, ending, why)| tally.check(name, *ending, why));
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Where things are: the repository, the cache outside it, the build folder. Creates what it names.
+//! Paths: the repository, the cache outside it, the build folder. Creates those that it returns.
 
 use std::path::{Path, PathBuf};
 

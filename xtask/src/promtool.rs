@@ -1,6 +1,5 @@
-//! promtool, Prometheus' own check of metrics and alerts: from Debian's package, unpacked into the cache without the server beside it.
-//!
-//! Knows nothing of our metrics. Not installed: the package would start a Prometheus on this machine.
+//! promtool, Prometheus' checker of metrics and alerts, unpacked from Debian's package into the cache. Not installed: the package would
+//! start a Prometheus on this machine.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! A Python with pynvml for guests: the machine's own interpreter, exactly the files it opens to import pynvml, and the pinned package.
+//! A Python with pynvml for guests: the machine's interpreter, the files that it opens to import pynvml, and the pinned package.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

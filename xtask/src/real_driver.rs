@@ -1,8 +1,5 @@
-//! NVIDIA's own driver in a guest, on a GPU that is made up: `tests/real-driver` has the parts, `tests/guest` the stories, which are
-//! those of the simulated driver.
-//!
-//! `source` makes the open driver of a release or of any source tree, `closed` the closed one, `rig` what they are loaded with. Knows which era
-//! a release belongs to, for what the stories foretell of it, and nothing else of drivers.
+//! NVIDIA's own driver in a guest, on a made-up GPU, for the stories of tests/guest. `tests/real-driver` has the parts. `source` makes an
+//! open driver from a source tree, `closed` a closed one, `rig` their overrides. The era of a release decides the expected faults.
 
 mod closed;
 mod rig;

@@ -1,7 +1,6 @@
-//! The trees of `rig.toml` that tests of mpu-container run on: hosts with engines and a driver, roots of containers. In the cache's `rig/`.
-//!
-//! Owns how a tree is made from packages: unpacked, laid out as an installer would, its `ld.so.cache` made by its own ldconfig. Knows nothing
-//! of what the tests do with it. Needs root, as the trees' files belong to root.
+//! Makes the trees of `rig.toml` for tests of mpu-container, in the cache's `rig/`: hosts with engines and a driver, roots of containers.
+//! Packages are unpacked and laid out as an installer would, and each tree's own ldconfig makes its `ld.so.cache`. Needs root: the trees'
+//! files belong to root.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -138,10 +137,10 @@ fn make_root(tree: &Path, root: &Root) -> Result<()> {
     let packages = if root.dependencies { suite.with_dependencies(&root.packages)? } else { root.packages.clone() };
     suite.unpack(&packages, tree)?;
     if let Some(only) = &root.only {
-        let kept = beside(tree, "kept");
-        fs::rename(tree.join(only), &kept)?;
+        let moved = beside(tree, "kept");
+        fs::rename(tree.join(only), &moved)?;
         files::emptied(tree)?;
-        fs::rename(&kept, tree.join(Path::new(only).file_name().context("a name")?))?;
+        fs::rename(&moved, tree.join(Path::new(only).file_name().context("a name")?))?;
         return Ok(());
     }
     prune(tree)?;

@@ -1,4 +1,4 @@
-//! Running other programs: loudly when they fail, quietly when they do not. Also the progress lines, so that all look alike.
+//! Runs other programs: prints their output if they fail. Also prints progress lines.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -158,9 +158,9 @@ mod tests {
     fn quiet_command_prints_only_failures() {
         let folder = tempfile::tempdir().unwrap();
         let log = folder.path().join("log");
-        let told = |script: &str| quietly(&mut command("sh", ["-c", script]), &log).unwrap();
-        assert_eq!(told("echo a panic that a test wants >&2"), None);
-        let failed = told("seq 100; echo why >&2; exit 1").unwrap();
+        let quiet_run = |script: &str| quietly(&mut command("sh", ["-c", script]), &log).unwrap();
+        assert_eq!(quiet_run("echo a panic that a test wants >&2"), None);
+        let failed = quiet_run("seq 100; echo why >&2; exit 1").unwrap();
         assert!(failed.contains("\nwhy\n") && failed.contains("\n99\n") && !failed.contains("\n7\n"), "{failed}");
         assert!(failed.ends_with(&format!("{}", log.display())), "{failed}");
     }

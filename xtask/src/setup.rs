@@ -1,6 +1,4 @@
-//! The machine's packages: which ones each kind of work needs and why, and installing those that are missing.
-//!
-//! Debian 12, Debian 13 and Ubuntu 24.04. Knows nothing of what the packages are used for beyond the reason in the table.
+//! Installs missing packages on Debian 12, Debian 13 and Ubuntu 24.04. The table has each package with the reason.
 
 use std::path::Path;
 use std::process::{Command, Stdio};

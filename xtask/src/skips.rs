@@ -1,5 +1,4 @@
-//! What is skipped, and what only looks like it: a check that cannot be made is a failure, unless no server
-//! that has what it takes can be reached.
+//! Decides what may be skipped: a check that cannot be made is a failure, unless the servers that it needs are unreachable.
 
 use crate::apt;
 use crate::guest::verdict::{Ending, Tally};

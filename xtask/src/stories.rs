@@ -1,4 +1,4 @@
-//! Prints the stories that guests play, as tests/guest declares them.
+//! Prints the stories of tests/guest.
 
 use mpu_guest::stories;
 

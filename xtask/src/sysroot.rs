@@ -1,7 +1,5 @@
-//! The programs that guests take along, by architecture: this machine's own, or Debian's for another one, unpacked into the cache. And the
-//! libraries that a program will look for.
-//!
-//! Knows nothing of what the programs do.
+//! The programs for guests, by architecture: this machine's own, or Debian's for another one, unpacked into the cache; and the libraries
+//! that a program needs.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -62,9 +60,9 @@ fn of_root(archive: &mut Archive, arch: Arch, program: &Path) -> Result<()> {
     let mut seen = BTreeSet::new();
     let mut left = vec![program.to_owned()];
     while let Some(file) = left.pop() {
-        let told =
+        let headers =
             output(Command::new(arch.tool("readelf")).args(["--dynamic", "--program-headers", "--wide"]).arg(&file))?;
-        for name in told.lines().filter_map(needed).filter(|name| seen.insert((*name).to_owned())) {
+        for name in headers.lines().filter_map(needed).filter(|name| seen.insert((*name).to_owned())) {
             let library = root.join("usr").join(&folder).join(name);
             ensure!(library.is_file(), "{} wants {name}, which {} has not", file.display(), root.display());
             if name.starts_with("ld-") {

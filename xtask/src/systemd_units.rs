@@ -1,4 +1,4 @@
-//! What systemd's units promise each other.
+//! Checks systemd units against each other.
 
 use std::path::Path;
 

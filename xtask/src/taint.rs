@@ -1,4 +1,4 @@
-//! What `tests/gpu/taint.sh` asks of a GPU that others need, too: rows, and a few questions around them.
+//! The requests of `tests/gpu/taint.sh` to a shared GPU: rows, and a few around them.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -9,7 +9,7 @@ use crate::tidy::read;
 const BESIDE_ROWS: [u32; 5] = [0x201, 0x215, 0x2080_016d, 0x2080_017b, 0x2080_1303];
 
 /// Rows that a real GPU is not asked, and why.
-const NOT_ASKED: [(u32, &str); 5] = [
+const EXCLUDED: [(u32, &str); 5] = [
     (0xb06, "of 610: the driver at hand does not have it, and what it does with an unknown number was not seen"),
     (0x2080_01a9, "of 525 alone, for the same reason"),
     (0x2080_a083, "a number of the vGPU manager's, for the same reason"),
@@ -35,8 +35,8 @@ fn taint_allowlist_covers_rows_with_reasons() {
         }
     }
     let rows: BTreeSet<u32> = mpu_abi::ROWS.iter().map(|row| row.cmd.0).collect();
-    let left_out: BTreeSet<u32> = NOT_ASKED.iter().map(|(number, _)| *number).collect();
-    let wanted: BTreeSet<u32> = rows.difference(&left_out).copied().chain(BESIDE_ROWS).collect();
-    assert_eq!(controls, wanted, "each row is asked, or is left out with a reason, and nothing else is asked");
-    assert!(NOT_ASKED.iter().all(|(number, why)| rows.contains(number) && !why.is_empty()));
+    let excluded: BTreeSet<u32> = EXCLUDED.iter().map(|(number, _)| *number).collect();
+    let expected: BTreeSet<u32> = rows.difference(&excluded).copied().chain(BESIDE_ROWS).collect();
+    assert_eq!(controls, expected, "each row is asked, or is left out with a reason, and nothing else is asked");
+    assert!(EXCLUDED.iter().all(|(number, why)| rows.contains(number) && !why.is_empty()));
 }

@@ -1,12 +1,12 @@
-//! Every check there is, cheapest first: formatting, lints, host tests and container engines; beside them packages, the kernel object, module
-//! builds and guests' images; then the guests.
+//! Runs every check, cheapest first: formatting, lints, host tests and container engines; at the same time packages, the kernel object,
+//! module builds and guests' images; then the guests.
 //!
-//! The quick matrix boots every kernel and covers every era, client and engine at least once; `--full` crosses them. `wanted` says which part
-//! of all this a person asked for.
+//! The quick matrix boots every kernel and covers every era, client and engine at least once; `--full` crosses them. `selection` limits
+//! a run to parts.
 
 mod clock;
 mod matrix;
-mod wanted;
+mod selection;
 
 use std::cmp::Reverse;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -26,7 +26,7 @@ use crate::skips::without;
 use crate::{apt, chart, containers, emulated, kernels, kmod, libtest, lint, packages, paths, promtool, rig, setup};
 use clock::{Clock, Lane};
 use matrix::{Guest, Matrix};
-use wanted::{Stage, Wanted};
+use selection::{Selection, Stage};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -49,13 +49,13 @@ const THUNKLESS: &str = "6.1";
 
 /// The verb.
 pub fn test(args: &Args) -> Result<Outcome> {
-    let wanted = Wanted::of(&args.only)?;
+    let selection = Selection::of(&args.only)?;
     let clock = Clock::start();
     setup::require(setup::HOST)?;
     for arch in Arch::ALL {
         guest::prepare(arch)?;
     }
-    let (mut tally, all_ran) = everything(args, &wanted, &clock);
+    let (mut tally, all_ran) = everything(args, &selection, &clock);
     if !args.only.is_empty() && tally.is_idle() {
         tally.check(&args.only.join(" "), Ending::Fail, "nothing of it was played");
     }
@@ -66,26 +66,26 @@ pub fn test(args: &Args) -> Result<Outcome> {
 }
 
 /// What tests this machine, and beside it, on the processor that this leaves idle, what makes packages and guests; then the guests.
-fn everything(args: &Args, wanted: &Wanted, clock: &Clock) -> (Tally, Result<()>) {
-    let (tell, told) = channel();
+fn everything(args: &Args, selection: &Selection, clock: &Clock) -> (Tally, Result<()>) {
+    let (sender, received) = channel();
     std::thread::scope(|scope| {
         let maker = scope.spawn(move || {
             let mut lane = Lane::of(clock);
-            let made = make(args, wanted, &mut lane, &tell);
+            let made = make(args, selection, &mut lane, &sender);
             (lane.end(), made)
         });
         let mut lane = Lane::of(clock);
-        let checked = host_checks(args.full, wanted, &mut lane);
+        let checked = host_checks(args.full, selection, &mut lane);
         if checked.is_ok() {
-            if wanted.has(Stage::Guest) || wanted.has(Stage::Node) {
+            if selection.has(Stage::Guest) || selection.has(Stage::Node) {
                 lane.enter("guests");
             }
-            for report in boot_all(told, args.guests.max(1)) {
+            for report in boot_all(received, args.guests.max(1)) {
                 lane.tally.add(&report);
             }
         } else {
             // The maker of further guests sees that its channel is closed.
-            drop(told);
+            drop(received);
         }
         let mut tally = lane.end();
         let (more, made) =
@@ -96,16 +96,16 @@ fn everything(args: &Args, wanted: &Wanted, clock: &Clock) -> (Tally, Result<()>
 }
 
 /// Packages, modules, and then the guests' images, the longest guest's first.
-fn make(args: &Args, wanted: &Wanted, lane: &mut Lane, tell: &Sender<Made>) -> Result<()> {
-    if wanted.has(Stage::Packages) {
+fn make(args: &Args, selection: &Selection, lane: &mut Lane, sender: &Sender<Made>) -> Result<()> {
+    if selection.has(Stage::Packages) {
         lane.enter("packages");
         packages::check(args.full, &mut lane.tally)?;
     }
-    if wanted.has(Stage::Arm64) {
+    if selection.has(Stage::Arm64) {
         lane.enter("user space for arm64");
         emulated::check(args.full, &mut lane.tally)?;
     }
-    if wanted.has(Stage::Modules) {
+    if selection.has(Stage::Modules) {
         lane.enter("the module for every kernel");
         // Without a module there is nothing to boot a guest for.
         if !module_builds(args.full, &mut lane.tally)? {
@@ -114,14 +114,14 @@ fn make(args: &Args, wanted: &Wanted, lane: &mut Lane, tell: &Sender<Made>) -> R
     }
     let matrix = Matrix::read()?;
     let mut work = Vec::new();
-    if wanted.has(Stage::Node) && !args.no_guests {
+    if selection.has(Stage::Node) && !args.no_guests {
         lane.enter("what whole Debians are made of");
         let seconds = |play: Play| matrix.plays.get(play.name()).copied().unwrap_or(matrix.row_seconds);
         work.extend(plays(args.full, &mut lane.tally)?.into_iter().map(|play| (seconds(play), Work::Node(play))));
     }
-    if wanted.has(Stage::Guest) && !args.no_guests {
+    if selection.has(Stage::Guest) && !args.no_guests {
         lane.enter("NVIDIA's own drivers, and what guests are made of");
-        let guests = guests(&matrix, args.full, wanted, &mut lane.tally)?;
+        let guests = guests(&matrix, args.full, selection, &mut lane.tally)?;
         work.extend(guests.into_iter().map(|guest| (guest.seconds, Work::Guest(guest.job))));
     }
     // One that begins late and takes long would be waited for alone.
@@ -132,7 +132,7 @@ fn make(args: &Args, wanted: &Wanted, lane: &mut Lane, tell: &Sender<Made>) -> R
     for (_, work) in work {
         // Images share one build folder: they are made one at a time.
         let image = work.build();
-        if tell.send(Made { work, image }).is_err() {
+        if sender.send(Made { work, image }).is_err() {
             break;
         }
     }
@@ -140,11 +140,11 @@ fn make(args: &Args, wanted: &Wanted, lane: &mut Lane, tell: &Sender<Made>) -> R
 }
 
 /// The guests of the matrix, ready to be made.
-fn guests(matrix: &Matrix, full: bool, wanted: &Wanted, tally: &mut Tally) -> Result<Vec<Guest>> {
+fn guests(matrix: &Matrix, full: bool, selection: &Selection, tally: &mut Tally) -> Result<Vec<Guest>> {
     let mut guests = matrix::simulated(matrix, full)?;
     guests.extend(matrix::real(matrix, full, tally)?);
     for guest in &mut guests {
-        guest.job.rows.retain_mut(|row| wanted.keeps(row, matrix::last()));
+        guest.job.rows.retain_mut(|row| selection.keeps(row, matrix::last()));
     }
     guests.retain(|guest| !guest.job.rows.is_empty());
     // Downloads first, one at a time: a guest's time is for the guest.
@@ -195,8 +195,8 @@ fn plays(full: bool, tally: &mut Tally) -> Result<Vec<Play>> {
     Ok(plays)
 }
 
-fn host_checks(full: bool, wanted: &Wanted, lane: &mut Lane) -> Result<()> {
-    if wanted.has(Stage::Lint) {
+fn host_checks(full: bool, selection: &Selection, lane: &mut Lane) -> Result<()> {
+    if selection.has(Stage::Lint) {
         lane.enter("formatting and lints");
         for (name, result, reason) in lint::checks()? {
             match result {
@@ -205,7 +205,7 @@ fn host_checks(full: bool, wanted: &Wanted, lane: &mut Lane) -> Result<()> {
             }
         }
     }
-    if wanted.has(Stage::Chart) {
+    if selection.has(Stage::Chart) {
         lane.enter("the Helm chart");
         match chart::tools() {
             Ok(tools) => {
@@ -215,11 +215,11 @@ fn host_checks(full: bool, wanted: &Wanted, lane: &mut Lane) -> Result<()> {
             Err(error) => without(&mut lane.tally, "Helm chart", &error),
         }
     }
-    if wanted.has(Stage::Host) {
+    if selection.has(Stage::Host) {
         lane.enter("host tests");
         host_tests(&mut lane.tally)?;
     }
-    if wanted.has(Stage::Containers) {
+    if selection.has(Stage::Containers) {
         lane.enter("container engines");
         containers::check(None, full, &mut lane.tally)?;
     }
@@ -268,8 +268,8 @@ fn module_builds(full: bool, tally: &mut Tally) -> Result<bool> {
         let left = image::left_without_return_thunks(&kernels::ready(THUNKLESS)?)?;
         let thunks: Vec<&str> = left.iter().map(String::as_str).filter(|name| name.contains("return_thunk")).collect();
         let known = left.iter().any(|name| name == "register_kprobe");
-        let told = format!("leaves {} to the kernel", if known { thunks.join(", ") } else { left.join(", ") });
-        tally.check("mpu.ko for a kernel without return thunks", ending(known && thunks.is_empty()), &told);
+        let text = format!("leaves {} to the kernel", if known { thunks.join(", ") } else { left.join(", ") });
+        tally.check("mpu.ko for a kernel without return thunks", ending(known && thunks.is_empty()), &text);
     }
     Ok(all_built)
 }
@@ -341,14 +341,14 @@ mod tests {
             _ => Ok(Report { verdicts: Vec::new(), ..Report::broken(job.to_string(), &anyhow!("of the guest")) }),
         };
         for at_a_time in [1, 3] {
-            let (tell, told) = channel();
-            (1..=4).for_each(|job| tell.send(job).unwrap());
-            drop(tell);
-            let mut reports = play_all(told, at_a_time, u32::to_string, play);
+            let (sender, received) = channel();
+            (1..=4).for_each(|job| sender.send(job).unwrap());
+            drop(sender);
+            let mut reports = play_all(received, at_a_time, u32::to_string, play);
             reports.sort_by(|one, other| one.kernel.cmp(&other.kernel));
-            let told: Vec<String> = reports.iter().map(|report| report.troubles.join("; ")).collect();
-            let wanted = ["of the guest", "cannot make its image: no room left", "it panicked", "of the guest"];
-            assert_eq!(told, wanted.map(|why| format!("the rig broke: {why}")));
+            let troubles: Vec<String> = reports.iter().map(|report| report.troubles.join("; ")).collect();
+            let expected = ["of the guest", "cannot make its image: no room left", "it panicked", "of the guest"];
+            assert_eq!(troubles, expected.map(|why| format!("the rig broke: {why}")));
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Rules about the tree that no lint knows: links lead somewhere, unsafe code stays in `sys.rs`, lines fit. Its modules hold the
-//! arrows between files of a crate; deny.toml has those between crates.
+//! Rules about the tree without a lint: links have targets, unsafe code is in `sys.rs` only, lines fit. Its modules check imports between
+//! files of a crate; deny.toml has those between crates.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,4 +1,4 @@
-//! Which row a release has. Knows no layout.
+//! Finds the row of a control for a release.
 
 use crate::release::Release;
 use crate::rows::{Control, ROWS, RowId, history};

@@ -1,4 +1,4 @@
-//! Where PIDs stand in a control's parameters: the types that a row is made of. Says nothing about what to do with them.
+//! The types of a row: where PIDs are in a control's parameters.
 
 use core::fmt;
 
@@ -25,22 +25,22 @@ pub struct Rows {
     pub capacity: u16,
     /// Byte offset of the u32 PID in an entry.
     pub pid: u16,
-    /// The count is a question, too: how many entries the caller has room for, 0 to get the number of entries alone.
-    pub asks_room: bool,
+    /// The caller's count is also its capacity: 0 requests the number of entries alone.
+    pub count_is_capacity: bool,
     /// The driver may list the same process twice.
     pub repeats: bool,
 }
 
 impl Rows {
-    /// A table whose count is an answer only, and that lists nothing twice.
+    /// A table whose count is output only, without duplicates.
     pub const fn new(count: u16, first: u16, stride: u16, capacity: u16, pid: u16) -> Rows {
-        Rows { count, first, stride, capacity, pid, asks_room: false, repeats: false }
+        Rows { count, first, stride, capacity, pid, count_is_capacity: false, repeats: false }
     }
-    /// The same, with a count that says how many entries the caller has room for.
-    pub const fn asking_room(self) -> Rows {
-        Rows { asks_room: true, ..self }
+    /// The same, with a count that is also the caller's capacity.
+    pub const fn with_capacity_in_count(self) -> Rows {
+        Rows { count_is_capacity: true, ..self }
     }
-    /// The same, in which a process may stand twice.
+    /// The same, with possible duplicates.
     pub const fn repeating(self) -> Rows {
         Rows { repeats: true, ..self }
     }
@@ -55,8 +55,8 @@ pub struct Samples {
     pub stride: u16,
     /// Most slots that the buffer holds.
     pub capacity: u16,
-    /// Engines in a slot; their records start 8 bytes into it, after the timestamp. 0: how many, and so where a slot ends, cannot be
-    /// told by number and size.
+    /// Engines in a slot; their records start 8 bytes into it, after the timestamp. 0: number and size do not determine how many,
+    /// and so where a slot ends.
     pub engines: u16,
     /// Bytes of an engine's record: util u32 @0, scale u32 @4, procId u32 @8, subProcessID u32 @12, subProcessName char[100] @16.
     pub engine_stride: u16,
@@ -64,7 +64,7 @@ pub struct Samples {
     pub kernel_pointer: Option<u16>,
 }
 
-/// What stands behind a pointer in the parameters.
+/// The contents of a buffer behind a pointer in the parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Inner {
     /// A table; its count stands in the outer parameters at `count`, and the table starts at 0 of the inner buffer.
@@ -73,14 +73,14 @@ pub enum Inner {
     Samples(Samples),
 }
 
-/// Where the PIDs are, and in which direction they travel.
+/// Where the PIDs are, and their direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layout {
     /// The driver fills a table of processes.
     List(Rows),
-    /// The caller fills PIDs in; the driver answers in the other fields of each entry and returns the PIDs.
+    /// The caller fills in PIDs; the driver fills in the other fields of each entry and returns the PIDs.
     Query(Rows),
-    /// The caller asks about one PID at this byte offset; the driver answers in the other fields.
+    /// The caller fills in one PID at this byte offset; the driver fills in the other fields.
     QueryOne {
         /// Byte offset of the u32 PID.
         pid: u16,
@@ -93,14 +93,14 @@ pub enum Layout {
     One {
         /// Byte offset of the u32 PID.
         pid: u16,
-        /// Byte offset of a u32 that counts it, if one does.
+        /// Byte offset of a u32 count of it, if there is one.
         count: Option<u16>,
     },
-    /// The driver fills a buffer of the caller's, whose address stands at byte offset `pointer` (u64).
+    /// The driver fills a buffer of the caller, whose address is at byte offset `pointer` (u64).
     Embedded {
         /// Byte offset of the u64 address.
         pointer: u16,
-        /// What the buffer holds.
+        /// Its contents.
         inner: Inner,
     },
 }

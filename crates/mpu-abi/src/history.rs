@@ -1,23 +1,22 @@
-//! What is known of a row beside its bytes: which releases have it, what else stands in an answer, and where that was read.
-//!
-//! For user space alone. The translation goes by number and size, so the kernel's object has none of this.
+//! Facts of a row beside its bytes: its releases, other fields of an answer, and the source. For user space only: the kernel needs
+//! number and size alone.
 
 use crate::release::Release;
 
-/// What is known of one row.
+/// Facts of one row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct History {
-    /// The releases that have it, oldest first. More than one where a branch was released beside another.
+    /// Its releases, oldest first. Several if a branch was released beside another.
     pub releases: &'static [Releases],
-    /// What else stands in each entry, where that is known.
+    /// Other fields of an entry, if known.
     pub entry: Option<Entry>,
-    /// A second table behind a pointer, which no release's driver fills.
+    /// A second table behind a pointer, which the driver of no release fills.
     pub unused: Option<Pointer>,
-    /// Where it was read.
+    /// The source.
     pub seen: &'static str,
 }
 
-/// Releases without a gap. Between two that were examined, a release counts as the older of them.
+/// Consecutive releases. Between two examined releases, a release counts as the older of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Releases {
     /// The first.
@@ -36,13 +35,13 @@ impl Releases {
 /// An entry of GPU_GET_PID_INFO (`NV2080_CTRL_GPU_PID_INFO` of ctrl2080gpu.h), in byte offsets from where the entry begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// The u32 that says which figures are asked for; 0 is video memory.
+    /// The u32 that selects the requested figures; 0 is video memory.
     pub index: u16,
     /// The u32 status of this entry.
     pub result: u16,
     /// The first amount of memory; amounts are u64, up to the instances or the end.
     pub amounts: u16,
-    /// The compute and the GPU instance, u32 each, all bits set where there is none.
+    /// The compute and the GPU instance, u32 each; all bits are set if there is none.
     pub instances: Option<u16>,
 }
 

@@ -1,8 +1,8 @@
-//! The driver's character-device interface: request numbers and the two argument structures that lead to an RM control.
+//! The driver's character device interface: request numbers, and the two argument structures that lead to an RM control.
 //!
-//! Holds numbers and offsets only. Sources: `src/nvidia/arch/nvalloc/unix/include/nv_escape.h` and
-//! `kernel-open/common/inc/nv-ioctl-numbers.h`, `nv-ioctl.h`, `src/common/sdk/nvidia/inc/nvos.h` (NVOS54_PARAMETERS), unchanged from
-//! 390.157 to 595.45.04. The driver looks at a request's number and size only, never at its type or direction (measured on 580.159.04).
+//! Source: `src/nvidia/arch/nvalloc/unix/include/nv_escape.h` and `kernel-open/common/inc/nv-ioctl-numbers.h`, `nv-ioctl.h`,
+//! `src/common/sdk/nvidia/inc/nvos.h` (NVOS54_PARAMETERS), unchanged from 390.157 to 595.45.04. The driver checks only number and size of
+//! a request, not its type or direction (measured on 580.159.04).
 
 use crate::release::Release;
 
@@ -10,7 +10,7 @@ use crate::release::Release;
 pub const NV_ESC_RM_CONTROL: u8 = 0x2a;
 /// Number of `NV_ESC_RM_ALLOC`.
 pub const NV_ESC_RM_ALLOC: u8 = 0x2b;
-/// Number of `NV_ESC_RM_GET_EVENT_DATA`, which copies what [`crate::event`] describes; its argument is [`RM_EVENT_SIZE`] bytes.
+/// Number of `NV_ESC_RM_GET_EVENT_DATA`, which copies [`crate::event`]; its argument is [`RM_EVENT_SIZE`] bytes.
 pub const NV_ESC_RM_GET_EVENT_DATA: u8 = 0x52;
 /// Number of `NV_ESC_IOCTL_XFER_CMD`, which wraps another request; its argument is [`XFER_SIZE`] bytes.
 pub const NV_ESC_IOCTL_XFER_CMD: u8 = 211;
@@ -42,26 +42,25 @@ pub mod nvos54 {
 
 /// Byte offsets in `NVOS41_PARAMETERS`.
 pub mod nvos41 {
-    /// `pEvent`, u64: where the caller wants the event.
+    /// `pEvent`, u64: the caller's address for the event.
     pub const EVENT: usize = 0;
     /// `status`, u32, written by the driver; 0 is `NV_OK`.
     pub const STATUS: usize = 12;
 }
 
-/// Where RM's status stands in the argument of [`NV_ESC_RM_ALLOC`]: the 32-byte block ended in a status and padding, and 535 put the
+/// The offset of RM's status in the argument of [`NV_ESC_RM_ALLOC`]: the 32-byte block ended in a status and padding, and 535 put the
 /// parameters' size before the status (`NVOS21_PARAMETERS`).
 pub fn alloc_status(release: Release) -> usize {
     if release < Release::new(535, 0, 0) { 24 } else { 28 }
 }
 
-/// The head of a question for utilisation samples (`NV2080_CTRL_GPUMON_SAMPLES`, ctrl2080perf.h), whether they stand in the
-/// parameters or behind a pointer.
+/// The head of a request for utilisation samples (`NV2080_CTRL_GPUMON_SAMPLES`, ctrl2080perf.h), in the parameters or behind a pointer.
 pub mod gpumon {
     /// Byte offset of `type`, u8.
     pub const KIND: usize = 0;
     /// The kind of the performance monitor.
     pub const PERFORMANCE: u8 = 2;
-    /// Byte offset of `bufSize`, u32: how many bytes the caller has for samples.
+    /// Byte offset of `bufSize`, u32: the size of the caller's buffer for samples.
     pub const ROOM: usize = 4;
 }
 

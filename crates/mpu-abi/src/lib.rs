@@ -1,11 +1,10 @@
-//! NVIDIA's side of MPU as data: the ioctl numbers, the argument layouts and one row for every RM control and layout that
-//! carries a process id.
+//! NVIDIA's ABI as data: the ioctl numbers, the argument layouts, and one row for every RM control and layout with a PID. Names are
+//! NVIDIA's.
 //!
-//! A row is what the kernel needs; its [`History`] (which releases have it) is for user space.
+//! The kernel needs the rows only; a row's [`History`] (its releases) is for user space.
 //!
-//! Knows nothing of translation, namespaces or kernels; it holds no behaviour beyond looking a row up. Names are NVIDIA's.
-//! Outside truth: the open kernel modules, release tags 515.43.04 to 610.43.03 (`src/common/sdk/nvidia/inc/ctrl/`), and for
-//! older releases the control tables inside the closed kernel objects of 390.157 to 555.58.02.
+//! Source: the open kernel modules, release tags 515.43.04 to 610.43.03 (`src/common/sdk/nvidia/inc/ctrl/`), and for older releases the
+//! control tables in the closed kernel objects of 390.157 to 555.58.02.
 #![no_std]
 #![deny(missing_docs)]
 #![forbid(unsafe_code)]

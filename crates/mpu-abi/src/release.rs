@@ -1,4 +1,4 @@
-//! A driver release such as `535.104.05`, ordered as NVIDIA numbers them: part by part, as numbers.
+//! A driver release such as `535.104.05`. Releases are ordered part by part, as numbers.
 
 use core::fmt;
 use core::str::FromStr;

@@ -1,17 +1,17 @@
-//! The rows: every PID-bearing control and layout that a container can reach. A new driver is a row here, not code.
+//! The rows: every control and layout with a PID that a container can reach. A new driver is a row here, not code.
 //!
-//! Not here, on purpose: numbers that only look like PIDs. Accounting set/get/clear (0xb01, 0xb02, 0xb05) and
-//! SET_SUB_PROCESS_ID (0x901) carry vGPU selectors; NVD_GET_DUMP (0x602) is a protobuf stream for root; a081/a084 and 0xc01
-//! belong to the vGPU manager. See docs/limits.md for what no ioctl carries.
+//! Not here: numbers that only look like PIDs. Accounting set/get/clear (0xb01, 0xb02, 0xb05) and SET_SUB_PROCESS_ID (0x901) have vGPU
+//! selectors; NVD_GET_DUMP (0x602) is a protobuf stream for root; a081/a084 and 0xc01 belong to the vGPU manager. docs/limits.md lists
+//! what no ioctl has.
 
 use crate::control::{ControlCmd, Inner, Layout, Rows, Samples};
 use crate::history::{Entry, History, Pointer, Releases};
 use crate::release::Release;
 
-/// Makes the controls of their names: one line for each is all that there is.
+/// Makes the controls: one line each.
 macro_rules! controls {
     ($($(#[$doc:meta])* $control:ident = $name:literal,)*) => {
-        /// The PID-bearing controls, by what they answer. One control can have several numbers and layouts, hence several rows.
+        /// The controls with a PID. A control can have several numbers and layouts, and so several rows.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u8)]
         pub enum Control {
@@ -22,8 +22,8 @@ macro_rules! controls {
             /// Every control, in the order of the discriminants.
             pub const ALL: [Control; [$($name),*].len()] = [$(Control::$control),*];
 
-            /// The control's name in NVIDIA's headers, without `NVxxxx_CTRL_CMD_`; used for counters and metric labels. An event has
-            /// its request's.
+            /// The control's name in NVIDIA's headers, without `NVxxxx_CTRL_CMD_`; used for counters and metric labels. An event has its request's
+            /// name.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Control::$control => $name,)*
@@ -36,13 +36,13 @@ macro_rules! controls {
 controls! {
     /// Processes that use the GPU.
     GpuGetPids = "GPU_GET_PIDS",
-    /// Memory of the processes asked for.
+    /// Memory of the requested processes.
     GpuGetPidInfo = "GPU_GET_PID_INFO",
     /// Utilisation samples, in the parameters.
     PerfGpumonUtilV2 = "PERF_GET_GPUMON_PERFMON_UTIL_SAMPLES_V2",
     /// Utilisation samples, behind a pointer.
     PerfGpumonUtil = "PERF_GET_GPUMON_PERFMON_UTIL_SAMPLES",
-    /// Processes that accounting has a record of.
+    /// Processes with an accounting record.
     AccountingPids = "GPUACCT_GET_ACCOUNTING_PIDS",
     /// One process's accounting record.
     AccountingInfo = "GPUACCT_GET_PROC_ACCOUNTING_INFO",
@@ -52,20 +52,20 @@ controls! {
     NvencSessionsV2 = "GPU_GET_NVENC_SW_SESSION_INFO_V2",
     /// NvFBC sessions.
     NvfbcSessions = "GPU_GET_NVFBC_SW_SESSION_INFO",
-    /// Who reserved the hardware performance monitor.
+    /// The owner of the hardware performance monitor's reservation.
     HwpmReservation = "HWPM_GET_RESERVATION_INFO",
-    /// Error report that names the caller.
+    /// An error report with the caller's PID.
     RcErrorReport = "NVD_GET_RCERR_RPT",
     /// Frame buffer allocations by client, behind a pointer.
     FbClientAllocations = "FB_GET_CLIENT_ALLOCATION_INFO",
-    /// One process's accounting record, with more in it.
+    /// One process's accounting record, with more fields.
     AccountingInfoV2 = "GPUACCT_GET_PROC_ACCOUNTING_INFO_V2",
-    /// An event of the memory soft limit: no control, and so in no row. See [`crate::event`].
+    /// An event of the memory soft limit. No control, so it has no row. See [`crate::event`].
     MemoryLimitEvent = "RM_GET_EVENT_DATA",
 }
 
-/// One fact: under this number and with exactly this many bytes of parameters, this control has this layout. RM refuses any
-/// other size, so number and size tell the layout without knowing the driver's release.
+/// One fact: with this number and exactly this many bytes of parameters, this control has this layout. RM refuses any other size, so
+/// number and size determine the layout without the driver's release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Row {
     /// Which control.
@@ -93,7 +93,7 @@ impl RowId {
     }
 }
 
-/// One fact: a row, and what is known of it beside its bytes. A const of both would take the text into the kernel.
+/// One row and its history. A const of both would put the text into the kernel.
 struct Fact {
     row: Row,
     history: History,
@@ -103,7 +103,7 @@ const fn fact(control: Control, cmd: u32, params_size: u32, layout: Layout, hist
     Fact { row: Row { control, cmd: ControlCmd(cmd), params_size, layout }, history }
 }
 
-/// In every release that was examined.
+/// In every examined release.
 const ALWAYS: Releases = from(0, 0, 0);
 
 /// The last release of a branch.
@@ -156,7 +156,13 @@ const fn gpumon_v1_fact(cmd: u32, engines: u16, history: History) -> Fact {
 }
 
 const fn nvenc_v2_fact(cmd: u32, history: History) -> Fact {
-    fact(Control::NvencSessionsV2, cmd, 16388, Layout::List(Rows::new(0, 4, 32, 512, 0).asking_room()), history)
+    fact(
+        Control::NvencSessionsV2,
+        cmd,
+        16388,
+        Layout::List(Rows::new(0, 4, 32, 512, 0).with_capacity_in_count()),
+        history,
+    )
 }
 
 const FACTS: &[Fact] = &[
@@ -236,7 +242,7 @@ const FACTS: &[Fact] = &[
         Control::NvencSessions,
         0x2080_016e,
         16,
-        Layout::Embedded { pointer: 8, inner: Inner::Rows(Rows::new(0, 0, 32, 512, 0).asking_room()) },
+        Layout::Embedded { pointer: 8, inner: Inner::Rows(Rows::new(0, 0, 32, 512, 0).with_capacity_in_count()) },
         in_releases(&[ALWAYS], "390.157 to 610.43.03, ctrl2080gpu.h"),
     ),
     nvenc_v2_fact(
@@ -294,8 +300,8 @@ pub const ROWS: &[Row] = &{
     rows
 };
 
-/// The row for this number and this many bytes of parameters. A number whose control has that layout under another number
-/// finds it, too: R430 to R445, which were not examined, may pair the old numbers with newer layouts.
+/// The row for this number and size. A number of a control also finds the layout of the control's other number: R430 to R445, which were
+/// not examined, may pair the old numbers with newer layouts.
 pub fn find(cmd: ControlCmd, params_size: u32) -> Option<RowId> {
     if !may_carry_pids(cmd) {
         return None;
@@ -308,7 +314,7 @@ pub fn find(cmd: ControlCmd, params_size: u32) -> Option<RowId> {
     exact.or_else(sibling).map(|index| RowId(index as u8))
 }
 
-/// A cheap first question: false means that no row has this number.
+/// A fast test: false means that no row has this number.
 #[inline]
 pub const fn may_carry_pids(cmd: ControlCmd) -> bool {
     CMD_TABLE[place(cmd, MULTIPLIER)] == cmd.0
@@ -324,7 +330,7 @@ pub fn row(id: RowId) -> Option<&'static Row> {
     ROWS.get(id.index())
 }
 
-/// What is known of a row beside its bytes.
+/// The history of a row.
 pub fn history(id: RowId) -> &'static History {
     const HISTORIES: [History; FACTS.len()] = {
         let mut all = [FACTS[0].history; FACTS.len()];
@@ -341,10 +347,10 @@ pub fn history(id: RowId) -> &'static History {
 /// Places of [`CMD_TABLE`]; a power of two.
 const CMD_PLACES: usize = 64;
 
-/// Each row's number, in the place that its hash says. Whether a number has a row is one comparison, and exact: a filter of bits let
-/// through numbers that are asked for all the time, memory information among them, each of which then took the long way.
+/// Each row's number, at the place of its hash. The test is one exact comparison: a filter of bits would let frequent numbers pass, such
+/// as memory information, each of which then takes the slow path.
 const CMD_TABLE: [u32; CMD_PLACES] = {
-    // A number stands for nothing in another place than its own: it fills the places without a number of their own.
+    // A number counts at its own place only, so any number can fill an empty place.
     let mut table = [ROWS[0].cmd.0; CMD_PLACES];
     let mut i = 0;
     while i < ROWS.len() {
@@ -354,16 +360,16 @@ const CMD_TABLE: [u32; CMD_PLACES] = {
     table
 };
 
-/// The first odd number from the golden ratio's on that gives each number of a row a place of its own.
+/// The first odd number from the golden ratio's on that gives each row's number its own place.
 const MULTIPLIER: u32 = {
     let mut multiplier = 0x9e37_79b1;
-    while !tells_apart(multiplier) {
+    while !is_injective(multiplier) {
         multiplier += 2;
     }
     multiplier
 };
 
-const fn tells_apart(multiplier: u32) -> bool {
+const fn is_injective(multiplier: u32) -> bool {
     let mut i = 0;
     while i < ROWS.len() {
         let mut other = 0;
@@ -408,7 +414,7 @@ mod tests {
     fn tables_asking_room_or_repeating_are_marked() {
         let table = |cmd, size| match find(ControlCmd(cmd), size).and_then(row).map(|row| row.layout) {
             Some(Layout::List(rows) | Layout::Embedded { inner: Inner::Rows(rows), .. }) => {
-                (rows.asks_room, rows.repeats)
+                (rows.count_is_capacity, rows.repeats)
             }
             layout => panic!("{layout:?}"),
         };
@@ -427,7 +433,7 @@ mod tests {
         assert_eq!(control(0x2080_0102, 14408), None, "a number without PIDs");
     }
 
-    /// Classes whose controls programs send: those of all rows, and the ones that CUDA, NVML, graphics and debuggers use beside them
+    /// Classes of controls that programs send: those of all rows, and others of CUDA, NVML, graphics and debuggers
     /// (`src/common/sdk/nvidia/inc/ctrl` of 595.45.04 has a file for each).
     const CLASSES: [u32; 20] = [
         0x0000, 0x0002, 0x0041, 0x0073, 0x0080, 0x00de, 0x00f8, 0x2080, 0x208f, 0x503c, 0x83de, 0x9067, 0x906f, 0x9096,
@@ -439,7 +445,7 @@ mod tests {
         for cmd in CLASSES.iter().flat_map(|class| (class << 16)..=(class << 16 | 0xffff)).map(ControlCmd) {
             assert_eq!(may_carry_pids(cmd), ROWS.iter().any(|row| row.cmd == cmd), "{cmd:?}");
         }
-        // Asked over and over by nvidia-smi, NVML and PyTorch: memory, clocks, utilisation, information of a GPU, semaphores.
+        // Sent very often by nvidia-smi, NVML and PyTorch: memory, clocks, utilisation, information of a GPU, semaphores.
         for cmd in
             [0x2080_1303, 0x2080_1301, 0x2080_0102, 0x2080_0110, 0x2080_014a, 0x2080_0131, 0x2080_3030, 0x0000_0101]
         {
@@ -452,7 +458,7 @@ mod tests {
 
     #[test]
     fn sizes_are_those_of_the_headers() {
-        // Sizes from DWARF of the compiled SDK headers and from what NVML sends; typed here again, so that the arithmetic is checked.
+        // Sizes from DWARF of the compiled SDK headers and from NVML's calls; typed here again to check the arithmetic.
         let expected: &[(Control, &[u32])] = &[
             (Control::GpuGetPids, &[0xee4]),
             (Control::GpuGetPidInfo, &[0x1f48, 0x2588, 0x3848]),
@@ -479,11 +485,11 @@ mod tests {
                 }
             }
             sizes[..n].sort_unstable();
-            let mut wanted = [0; 8];
+            let mut listed = [0; 8];
             let list = expected.iter().find(|(c, _)| *c == control).unwrap().1;
-            wanted[..list.len()].copy_from_slice(list);
-            wanted[..list.len()].sort_unstable();
-            assert_eq!(sizes, wanted, "{control:?}");
+            listed[..list.len()].copy_from_slice(list);
+            listed[..list.len()].sort_unstable();
+            assert_eq!(sizes, listed, "{control:?}");
         }
     }
 

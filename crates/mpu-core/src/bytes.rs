@@ -1,4 +1,4 @@
-//! Reading and writing little-endian fields at an offset, without a panic path: out of bounds is `None`.
+//! Reads and writes little-endian fields at an offset. Out of bounds is `None`, without a panic.
 
 pub(crate) fn get_u32(bytes: &[u8], at: usize) -> Option<u32> {
     let field = bytes.get(at..at.checked_add(4)?)?;

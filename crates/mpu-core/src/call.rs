@@ -1,10 +1,9 @@
-//! One RM control on its way through the driver: what the driver's own copy of the argument names, what the driver was then seen
-//! to copy, and what has to happen to each copy.
+//! One RM control on its way through the driver: which copies between driver and caller belong to it, and what each needs.
 //!
-//! The engine tells of three moments: the call begins, the driver has copied from its caller, the driver is about to copy
-//! to its caller. The order and number of the copies are the driver's. A copy is the parameters if it has their address and their
-//! size, as the [`Argument`] names them, and a buffer behind a pointer if it has the address that stood in the driver's own copy of
-//! the parameters. No other copy is looked at: a control without a row, and a buffer that no row owns, stay as they are.
+//! The engine reports three moments: the call begins, the driver has copied from its caller, the driver is about to copy to its caller.
+//! The driver decides the order and number of copies. A copy is the parameters if it has the address and size in the [`Argument`], and a
+//! buffer behind a pointer if it has the address in the driver's own copy of the parameters. All other copies stay untouched, and so do
+//! controls without a row.
 
 use crate::bytes::{get_u32, get_u64, put_u32, put_u64};
 use crate::lists::{host_number, restore_query, rewrite_list, rewrite_query};
@@ -13,52 +12,52 @@ use crate::reason::{Outcome, Reason};
 use crate::samples::rewrite_samples;
 use mpu_abi::{Control, ControlCmd, Inner, Layout, Row, RowId, Rows};
 
-/// Entries behind a pointer that are looked at; those beyond are taken out.
+/// The most entries behind a pointer that are examined; later ones are removed.
 const MOST_INNER: usize = 512;
 
-/// The address that the driver is given for a table that the caller did not ask for: on the page that no process can have
-/// (`mmap_min_addr`), so that a copy which does not pass [`Call::copying_out`] faults.
-const NOWHERE: u64 = 0x1000 - 8;
+/// The driver gets this address for a table that the caller did not request. It is on a page that no process can map (`mmap_min_addr`),
+/// so a copy that does not pass [`Call::copying_out`] faults.
+const UNMAPPED: u64 = 0x1000 - 8;
 
-/// Which directions of a control the driver translates by itself in this call. Both false is right for an engine that
-/// takes the driver's own translation out, or that asks from the init namespace.
+/// Directions of a control that the driver translates by itself in this call. Both are false for an engine that disables the driver's
+/// own translation, or that calls from the init namespace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Native {
-    /// The driver takes the caller's PIDs.
+    /// The driver translates the caller's PIDs.
     pub input: bool,
-    /// The driver returns the caller's PIDs.
+    /// The driver returns PIDs of the caller's namespace.
     pub output: bool,
 }
 
-/// What the argument of an RM control (NVOS54_PARAMETERS) says of its parameters. Only the driver's own copy of it is to be
-/// believed: the caller's can change at any time.
+/// The argument of an RM control (NVOS54_PARAMETERS), as far as it concerns the parameters. Use only the driver's own copy: the caller
+/// can change its own at any time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Argument {
     /// The control's number.
     pub cmd: ControlCmd,
-    /// Where the parameters stand in the caller.
+    /// The address of the parameters in the caller.
     pub params: u64,
     /// Bytes of parameters.
     pub size: u32,
 }
 
-/// How much of a copy to the caller may go on.
+/// How much the driver may copy to the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Copied {
     /// All of it.
     All,
-    /// So many bytes from its beginning: the caller has no room for more. 0: it asked for none.
+    /// So many bytes from its beginning: the caller has no capacity for more. 0: it requested none.
     First(u32),
-    /// None: the caller gets the answer that there is no such process.
+    /// None: the caller gets the error for a missing process.
     NoSuchProcess,
 }
 
-/// What became of a copy to the caller.
+/// The result of a copy to the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// For the counters; `None` where there is nothing to count.
+    /// For the counters; `None` if there is nothing to count.
     pub outcome: Option<(Control, Outcome)>,
-    /// How much of it the caller gets.
+    /// How much the caller gets.
     pub copied: Copied,
 }
 
@@ -69,26 +68,26 @@ impl Answer {
 /// The state of one RM control.
 #[repr(C)]
 pub struct Call {
-    /// The caller's parameters.
+    /// The address of the caller's parameters.
     params: u64,
-    /// The caller's buffer behind the pointer of an embedded layout, as the driver knows it; of a question about one process, the
-    /// number that the driver was asked about.
+    /// The address of the caller's buffer behind the pointer of an embedded layout, as the driver knows it. For a query of one process, the
+    /// PID in the driver's request.
     inner_address: u64,
-    /// Which of the inner entries stayed, one bit each.
-    inner_kept: [u64; MOST_INNER / 64],
-    /// Entries that the caller has room for, where the row has the caller say so and MPU asks for all.
+    /// The inner entries of visible processes, one bit each.
+    inner_present: [u64; MOST_INNER / 64],
+    /// The caller's capacity in entries, if the row has one and MPU requests all entries.
     room: u32,
     /// The row's index plus 1, or 0.
     row: u16,
     native_input: bool,
     native_output: bool,
-    /// The parameters were seen on their way from the caller.
-    taken: bool,
-    /// The parameters were seen on their way to the caller.
+    /// The parameters were copied from the caller.
+    params_read: bool,
+    /// The parameters were copied to the caller.
     answered: bool,
-    /// The inner buffer was seen on its way to the caller.
+    /// The inner buffer was copied to the caller.
     inner_answered: bool,
-    /// The caller asked for the number of entries alone, and MPU for all of them.
+    /// The caller requested the number of entries alone, and MPU all of them.
     counts_only: bool,
 }
 
@@ -96,8 +95,8 @@ impl Call {
     /// A call with this argument.
     ///
     /// # Errors
-    /// [`Reason::UnknownSize`] when the control carries PIDs but no row has this size: the engine then lets the driver do
-    /// what it does without MPU.
+    /// [`Reason::UnknownSize`] if the control has PIDs but no row has this size: the engine then leaves the call to the driver's own
+    /// behaviour.
     pub fn begin(argument: Argument, native: Native) -> Result<Call, Reason> {
         match mpu_abi::find(argument.cmd, argument.size) {
             Some(row) => Ok(Call {
@@ -112,17 +111,17 @@ impl Call {
         }
     }
 
-    /// A call that goes by untouched.
+    /// A call without translation.
     pub const fn untranslated() -> Call {
         Call {
             params: 0,
             inner_address: 0,
-            inner_kept: [0; MOST_INNER / 64],
+            inner_present: [0; MOST_INNER / 64],
             room: 0,
             row: 0,
             native_input: false,
             native_output: false,
-            taken: false,
+            params_read: false,
             answered: false,
             inner_answered: false,
             counts_only: false,
@@ -134,7 +133,7 @@ impl Call {
         self.row != 0
     }
 
-    /// The control, if MPU translates it.
+    /// The control, if MPU translates the call.
     pub fn control(&self) -> Option<Control> {
         self.row().map(|row| row.control)
     }
@@ -146,12 +145,12 @@ impl Call {
         })
     }
 
-    /// How many PIDs the caller asks about in `bytes`, which the driver has copied from `address` of it: the engine provides a
-    /// place to remember so many before it calls [`Call::copied_in`]. 0 for bytes that ask nothing.
+    /// The number of PIDs in a query in `bytes`, which the driver has copied from `address` of the caller. The engine provides room for
+    /// that many before it calls [`Call::copied_in`]. 0 for other bytes.
     pub fn questions(&self, address: u64, bytes: &[u8]) -> usize {
         match self.parameters(address, bytes) {
-            Some(row) if !self.native_input && !self.taken => match row.layout {
-                Layout::Query(rows) => question_count(bytes, &rows),
+            Some(row) if !self.native_input && !self.params_read => match row.layout {
+                Layout::Query(rows) => count_entries(bytes, &rows),
                 Layout::QueryOne { .. } => 1,
                 _ => 0,
             },
@@ -164,32 +163,32 @@ impl Call {
         self.answered
     }
 
-    /// The driver has copied `bytes` from `address` of its caller, and only the driver can change them any more: PIDs among
-    /// them become the driver's, and what the caller wrote is kept in `asked`, which has room for [`Call::questions`] numbers.
-    pub fn copied_in(&mut self, address: u64, bytes: &mut [u8], map: &impl PidMap, asked: &mut [u32]) {
-        let Some(row) = self.parameters(address, bytes).filter(|_| !self.taken) else { return };
-        self.taken = true;
+    /// The driver has copied `bytes` from `address` of its caller, and only the driver can change them now. PIDs in them become the
+    /// driver's; the caller's are kept in `requested`, which has room for [`Call::questions`] numbers.
+    pub fn copied_in(&mut self, address: u64, bytes: &mut [u8], map: &impl PidMap, requested: &mut [u32]) {
+        let Some(row) = self.parameters(address, bytes).filter(|_| !self.params_read) else { return };
+        self.params_read = true;
         if !self.native_input {
-            self.take_question(row, bytes, map, asked);
+            self.read_request(row, bytes, map, requested);
         }
     }
 
-    /// The driver is about to copy `bytes` to `address` of its caller: PIDs among them become the caller's, those it asked
-    /// about from `asked`.
-    pub fn copying_out(&mut self, address: u64, bytes: &mut [u8], map: &impl PidMap, asked: &[u32]) -> Answer {
+    /// The driver is about to copy `bytes` to `address` of its caller. PIDs in them become the caller's; those of a query come from
+    /// `requested`.
+    pub fn copying_out(&mut self, address: u64, bytes: &mut [u8], map: &impl PidMap, requested: &[u32]) -> Answer {
         if let Some(row) = self.parameters(address, bytes) {
             self.answered = true;
-            // The direction that replaced a request's PIDs puts them back.
-            let asks = matches!(row.layout, Layout::Query(_) | Layout::QueryOne { .. });
-            if if asks { self.native_input } else { self.native_output } {
+            // The direction that replaced a request's PIDs restores them.
+            let is_query = matches!(row.layout, Layout::Query(_) | Layout::QueryOne { .. });
+            if if is_query { self.native_input } else { self.native_output } {
                 return Answer::UNTOUCHED;
             }
-            return self.give_answer(row, bytes, map, asked);
+            return self.write_answer(row, bytes, map, requested);
         }
         match self.inner_at(address) {
             Some((control, inner)) => {
                 self.inner_answered = true;
-                self.give_inner(control, &inner, bytes, map)
+                self.write_inner(control, &inner, bytes, map)
             }
             None => Answer::UNTOUCHED,
         }
@@ -199,8 +198,8 @@ impl Call {
         RowId::at(usize::from(self.row).checked_sub(1)?).and_then(mpu_abi::row)
     }
 
-    /// The row, if this copy is of the parameters. Entries behind a pointer are never of the parameters' size, so a caller that
-    /// names the same address for both cannot confuse them.
+    /// The row, if this copy is of the parameters. Inner buffers never have the parameters' size, so a caller with the same address for
+    /// both cannot confuse them.
     fn parameters(&self, address: u64, bytes: &[u8]) -> Option<&'static Row> {
         self.row().filter(|row| {
             address == self.params && u32::try_from(bytes.len()).is_ok_and(|size| row.params_size == size)
@@ -217,48 +216,48 @@ impl Call {
         }
     }
 
-    fn take_question(&mut self, row: &Row, bytes: &mut [u8], map: &impl PidMap, asked: &mut [u32]) {
+    fn read_request(&mut self, row: &Row, bytes: &mut [u8], map: &impl PidMap, requested: &mut [u32]) {
         match row.layout {
             Layout::Query(rows) => {
-                let count = question_count(bytes, &rows);
+                let count = count_entries(bytes, &rows);
                 if let Some(table) = bytes.get_mut(usize::from(rows.first)..) {
-                    rewrite_query(table, &rows, count, map, asked);
+                    rewrite_query(table, &rows, count, map, requested);
                 }
             }
             Layout::QueryOne { pid, .. } => {
                 let pid = usize::from(pid);
                 let Some(number) = get_u32(bytes, pid) else { return };
-                let Some(place) = asked.first_mut() else { return ask_about_no_process(pid, bytes) };
+                let Some(place) = requested.first_mut() else { return request_no_process(pid, bytes) };
                 *place = number;
                 let number = host_number(number, map);
                 self.inner_address = number.into();
                 put_u32(bytes, pid, number);
             }
-            Layout::Embedded { pointer, inner } => self.take_pointer(usize::from(pointer), &inner, bytes),
-            Layout::List(rows) if rows.asks_room => self.ask_for_all(&rows, bytes),
+            Layout::Embedded { pointer, inner } => self.read_pointer(usize::from(pointer), &inner, bytes),
+            Layout::List(rows) if rows.count_is_capacity => self.request_all(&rows, bytes),
             Layout::List(_) | Layout::Samples(_) | Layout::One { .. } => {}
         }
     }
 
-    /// Remembers where the driver will copy the inner buffer to. The number of all entries is not the caller's to know, and the
-    /// first few of all need not be its own: where it says how many it has room for, the driver is asked for all.
-    fn take_pointer(&mut self, pointer: usize, inner: &Inner, bytes: &mut [u8]) {
+    /// Remembers the address of the inner buffer. The caller must not learn the number of all entries, and its own need not be among the
+    /// first ones: if the caller sends a capacity, the driver is asked for all entries.
+    fn read_pointer(&mut self, pointer: usize, inner: &Inner, bytes: &mut [u8]) {
         self.inner_address = get_u64(bytes, pointer).unwrap_or(0);
         let Inner::Rows(rows) = inner else { return };
-        let (true, Some(room)) = (rows.asks_room, get_u32(bytes, usize::from(rows.count))) else { return };
+        let (true, Some(room)) = (rows.count_is_capacity, get_u32(bytes, usize::from(rows.count))) else { return };
         // The driver refuses entries without a buffer, and a buffer without entries.
         if (self.inner_address == 0) != (room == 0) {
             return;
         }
-        self.ask_for_all(rows, bytes);
+        self.request_all(rows, bytes);
         if self.counts_only {
-            self.inner_address = NOWHERE;
-            put_u64(bytes, pointer, NOWHERE);
+            self.inner_address = UNMAPPED;
+            put_u64(bytes, pointer, UNMAPPED);
         }
     }
 
-    /// More than there can be is left to the driver, which refuses it.
-    fn ask_for_all(&mut self, rows: &Rows, bytes: &mut [u8]) {
+    /// Requests all entries. The driver refuses a larger count than possible, so that one stays.
+    fn request_all(&mut self, rows: &Rows, bytes: &mut [u8]) {
         let count_at = usize::from(rows.count);
         let Some(room) = get_u32(bytes, count_at).filter(|room| *room <= u32::from(rows.capacity)) else { return };
         self.room = room;
@@ -266,22 +265,24 @@ impl Call {
         put_u32(bytes, count_at, u32::from(rows.capacity));
     }
 
-    fn give_answer(&self, row: &Row, bytes: &mut [u8], map: &impl PidMap, asked: &[u32]) -> Answer {
+    fn write_answer(&self, row: &Row, bytes: &mut [u8], map: &impl PidMap, requested: &[u32]) -> Answer {
         let outcome = match row.layout {
             Layout::List(rows) => self.give_list(&rows, bytes, map),
             Layout::Query(rows) => {
                 let first = usize::from(rows.first);
                 get_u32(bytes, usize::from(rows.count))
                     .zip(bytes.get_mut(first..))
-                    .map_or(Outcome::Not(Reason::Malformed), |(count, table)| restore_query(table, &rows, count, asked))
+                    .map_or(Outcome::Not(Reason::Malformed), |(count, table)| {
+                        restore_query(table, &rows, count, requested)
+                    })
             }
             Layout::QueryOne { pid, began } => {
                 let pid = usize::from(pid);
-                // An answer about another than was asked about is no answer of the driver's.
+                // An answer about another PID than in the request is not the driver's.
                 if get_u32(bytes, pid).map(u64::from) != Some(self.inner_address) {
                     return no_record(row.control, bytes);
                 }
-                return give_record(row.control, pid, usize::from(began), bytes, map, asked);
+                return write_record(row.control, pid, usize::from(began), bytes, map, requested);
             }
             Layout::Samples(samples) => match bytes.get_mut(usize::from(samples.first)..) {
                 Some(slots) => rewrite_samples(slots, &samples, map),
@@ -289,8 +290,8 @@ impl Call {
             },
             Layout::One { pid, count } => rewrite_one(bytes, usize::from(pid), count.map(usize::from), map),
             Layout::Embedded { pointer, inner } => {
-                // Counted when the buffer itself passed.
-                self.give_pointer(usize::from(pointer), &inner, bytes);
+                // Counted when the buffer itself was copied.
+                self.write_pointer(usize::from(pointer), &inner, bytes);
                 return Answer::UNTOUCHED;
             }
         };
@@ -317,8 +318,8 @@ impl Call {
         outcome
     }
 
-    /// The parameters beside an inner buffer: the count becomes the caller's own, and the pointer what the caller wrote.
-    fn give_pointer(&self, pointer: usize, inner: &Inner, bytes: &mut [u8]) {
+    /// Restores the pointer in the parameters of an inner buffer, and sets the count to the caller's own entries.
+    fn write_pointer(&self, pointer: usize, inner: &Inner, bytes: &mut [u8]) {
         if self.counts_only {
             put_u64(bytes, pointer, 0);
         }
@@ -326,18 +327,18 @@ impl Call {
         let count_at = usize::from(rows.count);
         let Some(count) = get_u32(bytes, count_at) else { return };
         if self.inner_answered {
-            let kept = self.inner_kept_among(count);
+            let kept = self.count_inner_present(count);
             put_u32(bytes, count_at, if self.room == 0 { kept } else { kept.min(self.room) });
-        } else if rows.asks_room && self.inner_address != 0 {
-            // The driver had no entry to copy, or did not say which: none that the caller may count.
+        } else if rows.count_is_capacity && self.inner_address != 0 {
+            // The driver had no entry to copy, or its count is unknown: the caller gets none.
             put_u32(bytes, count_at, 0);
         }
     }
 
-    fn give_inner(&mut self, control: Control, inner: &Inner, bytes: &mut [u8], map: &impl PidMap) -> Answer {
+    fn write_inner(&mut self, control: Control, inner: &Inner, bytes: &mut [u8], map: &impl PidMap) -> Answer {
         let outcome = match inner {
             Inner::Samples(samples) => rewrite_samples(bytes, samples, map),
-            Inner::Rows(rows) => self.give_inner_rows(rows, bytes, map),
+            Inner::Rows(rows) => self.write_inner_rows(rows, bytes, map),
         };
         let copied = match inner {
             Inner::Rows(rows) if self.counts_only || self.room != 0 => {
@@ -348,15 +349,17 @@ impl Call {
         Answer { outcome: Some((control, outcome)), copied }
     }
 
-    /// Only the parameters, which the driver copies later, say how many entries count: every entry of the buffer is
-    /// taken as one, and which stayed is remembered.
-    fn give_inner_rows(&mut self, rows: &Rows, bytes: &mut [u8], map: &impl PidMap) -> Outcome {
+    /// The number of entries is in the parameters, which the driver copies later. So every entry of the buffer is translated, and the
+    /// visible ones are remembered.
+    fn write_inner_rows(&mut self, rows: &Rows, bytes: &mut [u8], map: &impl PidMap) -> Outcome {
         let stride = usize::from(rows.stride.max(1));
         let entries = (bytes.len() / stride).min(MOST_INNER);
-        self.inner_kept = [0; MOST_INNER / 64];
+        self.inner_present = [0; MOST_INNER / 64];
         for entry in 0..entries {
             let pid = get_u32(bytes, entry * stride + usize::from(rows.pid)).and_then(HostPid::new);
-            if let (Some(_), Some(word)) = (pid.and_then(|pid| map.view_of(pid)), self.inner_kept.get_mut(entry / 64)) {
+            if let (Some(_), Some(word)) =
+                (pid.and_then(|pid| map.view_of(pid)), self.inner_present.get_mut(entry / 64))
+            {
                 *word |= 1 << (entry % 64);
             }
         }
@@ -366,59 +369,59 @@ impl Call {
         rewrite_list(bytes, &Rows { capacity: MOST_INNER as u16, ..*rows }, entries as u32, map)
     }
 
-    fn inner_kept_among(&self, count: u32) -> u32 {
-        let mut left = count.min(MOST_INNER as u32);
+    fn count_inner_present(&self, count: u32) -> u32 {
+        let mut remaining = count.min(MOST_INNER as u32);
         let mut kept = 0;
-        for word in self.inner_kept {
-            let bits = left.min(64);
+        for word in self.inner_present {
+            let bits = remaining.min(64);
             let mask = if bits == 64 { u64::MAX } else { (1 << bits) - 1 };
             kept += (word & mask).count_ones();
-            left -= bits;
+            remaining -= bits;
         }
         kept
     }
 }
 
-/// One process's record, under the number that the caller asked about. A record that began before that process did is of an
-/// earlier process with the same number: the driver looks among the dead first (gpu_acct.c, 515.43.04 to 610.43.03).
-fn give_record(
+/// One process's record, under the number in the request. A record that began before that process did belongs to an earlier process
+/// with the same number: the driver searches ended processes first (gpu_acct.c, 515.43.04 to 610.43.03).
+fn write_record(
     control: Control,
     pid: usize,
     began: usize,
     bytes: &mut [u8],
     map: &impl PidMap,
-    asked: &[u32],
+    requested: &[u32],
 ) -> Answer {
     let host = get_u32(bytes, pid).and_then(HostPid::new);
     let is_older = match (get_u64(bytes, began), host.and_then(|host| map.started(host))) {
         (Some(began), Some(started)) => began < started,
         _ => false,
     };
-    let Some(number) = asked.first().filter(|_| !is_older) else { return no_record(control, bytes) };
+    let Some(number) = requested.first().filter(|_| !is_older) else { return no_record(control, bytes) };
     put_u32(bytes, pid, *number);
     Answer { outcome: Some((control, Outcome::Rewritten { kept: 1, hidden: 0 })), copied: Copied::All }
 }
 
-/// Nothing of a record that is not the caller's to see.
+/// Clears a record that the caller may not see.
 fn no_record(control: Control, bytes: &mut [u8]) -> Answer {
     bytes.fill(0);
     let outcome = Outcome::Rewritten { kept: 0, hidden: 1 };
     Answer { outcome: Some((control, outcome)), copied: Copied::NoSuchProcess }
 }
 
-fn ask_about_no_process(pid: usize, bytes: &mut [u8]) {
+fn request_no_process(pid: usize, bytes: &mut [u8]) {
     if let Some(number) = get_u32(bytes, pid) {
         put_u32(bytes, pid, host_number(number, &EmptyView));
     }
 }
 
-/// Entries that the caller filled, never more than the table holds: the driver refuses a larger count.
-fn question_count(bytes: &[u8], rows: &Rows) -> usize {
+/// The entries that the caller filled, never more than the table has: the driver refuses a larger count.
+fn count_entries(bytes: &[u8], rows: &Rows) -> usize {
     let count = get_u32(bytes, usize::from(rows.count)).unwrap_or(0);
     (count as usize).min(usize::from(rows.capacity))
 }
 
-/// The answer names one process: it becomes the caller's number for it, or no process's.
+/// Rewrites one PID to the caller's number for it, or to none.
 fn rewrite_one(bytes: &mut [u8], pid: usize, count: Option<usize>, map: &impl PidMap) -> Outcome {
     let Some(number) = get_u32(bytes, pid) else { return Outcome::Not(Reason::Malformed) };
     if number == 0 {
@@ -439,7 +442,7 @@ fn rewrite_one(bytes: &mut [u8], pid: usize, count: Option<usize>, map: &impl Pi
     }
 }
 
-/// A view from which no process can be seen.
+/// A view without processes.
 struct EmptyView;
 
 impl PidMap for EmptyView {

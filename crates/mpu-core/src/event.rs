@@ -1,12 +1,12 @@
-//! An event on its way to its subscriber.
+//! Translates an event for its subscriber.
 
 use crate::bytes::{get_u32, put_u32};
 use crate::pid::{HostPid, PidMap};
 use crate::reason::{Outcome, Reason};
 use mpu_abi::{Control, event};
 
-/// The driver is about to copy an event's data to its caller: the PID in it becomes the caller's number for that process, or 0. What it is to be
-/// counted as, if it has one; an event of a length that no release is known to have goes by, counted.
+/// The driver is about to copy an event's data to its caller: the PID in it becomes the caller's number for that process, or 0. Returns
+/// what to count, if anything. An event of unknown length passes, counted.
 pub fn event_going_out(bytes: &mut [u8], map: &impl PidMap) -> Option<(Control, Outcome)> {
     if bytes.len() != event::SIZE {
         return Some((Control::MemoryLimitEvent, Outcome::Not(Reason::UnknownSize)));
@@ -25,7 +25,7 @@ mod tests {
     use super::*;
     use crate::pid::ViewPid;
 
-    /// Sees process 5000 as 7, and no other process.
+    /// A view of process 5000 as 7, and no other process.
     struct One;
 
     impl PidMap for One {
@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn other_events_and_other_sizes_stay_as_they_are() {
+    fn other_events_and_sizes_pass_unchanged() {
         assert_eq!(gone_out([9, 199, 5000, 3]), ([9, 199, 5000, 3], None));
         let mut longer = [200; 20];
         let unknown = Some((Control::MemoryLimitEvent, Outcome::Not(Reason::UnknownSize)));

@@ -1,9 +1,7 @@
-//! The translation itself: one call's parameters, a row that says where the PIDs are, and a map between the driver's
-//! numbers and the caller's.
+//! The translation: one call's parameters, a row with the places of PIDs, and a map between the driver's numbers and the caller's.
 //!
-//! Knows nothing of ioctls, namespaces, drivers or memory other than the slice it is given: engines fetch bytes, resolve
-//! PIDs and store bytes. Never allocates, never panics, never writes outside the slice.
-//! Outside truth: docs/contract.md for the behaviour, `mpu-abi` for the layouts.
+//! Engines fetch bytes, resolve PIDs and store bytes; this crate only sees slices. It never allocates, panics, or writes outside them.
+//! Source: docs/contract.md for the behaviour, `mpu-abi` for the layouts.
 #![no_std]
 #![deny(missing_docs)]
 #![forbid(unsafe_code)]

@@ -1,10 +1,10 @@
-//! Tables of equal entries: rows of processes that the driver lists, and rows that the caller asks about.
+//! Rewrites tables of equal entries: process lists of the driver, and queries of the caller.
 
 use crate::bytes::{get_u32, put_u32, zero};
 use crate::pid::{HostPid, PidMap, ViewPid};
 use crate::reason::{Outcome, Reason};
 use mpu_abi::Rows;
-use mpu_abi::pid::PID_OF_NOBODY;
+use mpu_abi::pid::PID_WITHOUT_PROCESS;
 
 /// Entries in use, never more than the table holds.
 pub(crate) fn used(table: &[u8], rows: &Rows, count: u32) -> Option<usize> {
@@ -13,9 +13,8 @@ pub(crate) fn used(table: &[u8], rows: &Rows, count: u32) -> Option<usize> {
     (count <= usize::from(rows.capacity) && count <= fits).then_some(count)
 }
 
-/// Puts the PID of each of the first `count` entries into the caller's view, takes the entries of other processes out, and
-/// clears the space that frees: the entries behind the new end were another process's. A count that the table cannot hold says
-/// nothing of what stands in it: then no process is left.
+/// Translates the PID of each of the first `count` entries, removes entries of other processes, and clears the freed space. A count that
+/// the table cannot hold is no count of its entries: then no process is left.
 pub(crate) fn rewrite_list(table: &mut [u8], rows: &Rows, count: u32, map: &impl PidMap) -> Outcome {
     let Some(count) = used(table, rows, count) else {
         table.fill(0);
@@ -42,8 +41,8 @@ pub(crate) fn rewrite_list(table: &mut [u8], rows: &Rows, count: u32, map: &impl
     Outcome::Rewritten { kept, hidden }
 }
 
-/// Takes out every entry whose PID stands further to the front already, among the first `kept`; how many are left. Quadratic in
-/// the caller's own processes, of which the driver lists a few.
+/// Removes each entry whose PID is already further to the front, among the first `kept`; returns how many are left. Quadratic in the
+/// caller's own processes, of which the driver lists a few.
 fn keep_first_of_each(entries: &mut [u8], stride: usize, pid_at: usize, kept: usize) -> u32 {
     let mut to = 0;
     for from in 0..kept {
@@ -57,7 +56,7 @@ fn keep_first_of_each(entries: &mut [u8], stride: usize, pid_at: usize, kept: us
     to as u32
 }
 
-/// Moves the entries that have a PID to the front, in their order, and clears what is left behind them.
+/// Moves entries with a PID to the front, in their order, and clears the rest.
 fn close_gaps(entries: &mut [u8], stride: usize, pid_at: usize) {
     let mut to = 0;
     for from in (0..entries.len()).step_by(stride) {
@@ -69,12 +68,11 @@ fn close_gaps(entries: &mut [u8], stride: usize, pid_at: usize) {
     zero(entries, to, entries.len() - to);
 }
 
-/// Replaces each PID that the caller asks about by the driver's number for it, and keeps what the caller wrote in `asked`.
-/// A PID that the caller cannot see, or that `asked` has no room for, becomes [`PID_OF_NOBODY`]; 0 stays 0, which the driver
-/// refuses by itself.
-pub(crate) fn rewrite_query(table: &mut [u8], rows: &Rows, count: usize, map: &impl PidMap, asked: &mut [u32]) {
+/// Replaces each PID of a query by the driver's number for it, and keeps the caller's in `requested`. A PID that the caller cannot see, or
+/// without room in `requested`, becomes [`PID_WITHOUT_PROCESS`]; 0 stays 0, which the driver refuses.
+pub(crate) fn rewrite_query(table: &mut [u8], rows: &Rows, count: usize, map: &impl PidMap, requested: &mut [u32]) {
     let stride = usize::from(rows.stride);
-    let mut places = asked.iter_mut();
+    let mut places = requested.iter_mut();
     let mut at = usize::from(rows.pid);
     for _ in 0..count {
         let Some(number) = get_u32(table, at) else { return };
@@ -83,35 +81,34 @@ pub(crate) fn rewrite_query(table: &mut [u8], rows: &Rows, count: usize, map: &i
                 *place = number;
                 host_number(number, map)
             }
-            None => PID_OF_NOBODY,
+            None => PID_WITHOUT_PROCESS,
         };
         put_u32(table, at, driver);
         at += stride;
     }
 }
 
-/// Puts back the PIDs that the caller wrote. An answer about other entries than were asked about is cleared: numbers that MPU put
-/// in for the driver could stand in it.
-pub(crate) fn restore_query(table: &mut [u8], rows: &Rows, count: u32, asked: &[u32]) -> Outcome {
-    let asked = used(table, rows, count).and_then(|count| asked.get(..count));
-    let Some(asked) = asked else {
+/// Restores the PIDs that the caller wrote. An answer with other entries than the query is cleared: it could have the driver's numbers.
+pub(crate) fn restore_query(table: &mut [u8], rows: &Rows, count: u32, requested: &[u32]) -> Outcome {
+    let requested = used(table, rows, count).and_then(|count| requested.get(..count));
+    let Some(requested) = requested else {
         table.fill(0);
         return Outcome::Not(Reason::Malformed);
     };
     let stride = usize::from(rows.stride);
     let mut at = usize::from(rows.pid);
-    for number in asked {
+    for number in requested {
         put_u32(table, at, *number);
         at += stride;
     }
-    Outcome::Rewritten { kept: asked.len() as u32, hidden: 0 }
+    Outcome::Rewritten { kept: requested.len() as u32, hidden: 0 }
 }
 
 /// The driver's number for a number that the caller wrote.
 pub(crate) fn host_number(number: u32, map: &impl PidMap) -> u32 {
     match number {
         0 => 0,
-        _ => ViewPid::new(number).and_then(|pid| map.host_of(pid)).map_or(PID_OF_NOBODY, HostPid::get),
+        _ => ViewPid::new(number).and_then(|pid| map.host_of(pid)).map_or(PID_WITHOUT_PROCESS, HostPid::get),
     }
 }
 

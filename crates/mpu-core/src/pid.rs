@@ -1,21 +1,21 @@
-//! A process's number, with whose number it is in the type.
+//! PIDs, with their namespace in the type.
 
-use mpu_abi::pid::PID_OF_NOBODY;
+use mpu_abi::pid::PID_WITHOUT_PROCESS;
 
-/// A process (thread group) as the init PID namespace numbers it: what the driver works with.
+/// A process (thread group) by its number in the init PID namespace, which the driver uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct HostPid(u32);
 
-/// A process (thread group) as the caller's PID namespace numbers it.
+/// A process (thread group) by its number in the caller's PID namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ViewPid(u32);
 
 macro_rules! numbered {
     ($name:ident) => {
         impl $name {
-            /// The PID, unless the number cannot be one: 0, or from [`PID_OF_NOBODY`] up.
+            /// The PID, unless the number cannot be one: 0, or from [`PID_WITHOUT_PROCESS`] up.
             pub const fn new(number: u32) -> Option<$name> {
-                if number == 0 || number >= PID_OF_NOBODY { None } else { Some($name(number)) }
+                if number == 0 || number >= PID_WITHOUT_PROCESS { None } else { Some($name(number)) }
             }
             /// The number.
             pub const fn get(self) -> u32 {
@@ -27,14 +27,14 @@ macro_rules! numbered {
 numbered!(HostPid);
 numbered!(ViewPid);
 
-/// What the caller may see, and how the caller numbers it.
+/// The processes that the caller may see, and their numbers in its namespace.
 pub trait PidMap {
-    /// The caller's number for this process; `None` if the process is gone or not visible from the caller's namespace.
+    /// The caller's number for this process; `None` if the process is gone or not visible to the caller.
     fn view_of(&self, pid: HostPid) -> Option<ViewPid>;
     /// The driver's number for this process; `None` if the caller's namespace has no such process.
     fn host_of(&self, pid: ViewPid) -> Option<HostPid>;
-    /// When this process started, in microseconds since the Unix epoch; `None` where it is not known. A record that is older
-    /// is that of an earlier process with the same number.
+    /// The start of this process, in microseconds since the Unix epoch; `None` if unknown. An older record belongs to an earlier process
+    /// with the same number.
     fn started(&self, pid: HostPid) -> Option<u64> {
         let _ = pid;
         None

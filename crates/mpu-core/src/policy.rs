@@ -1,8 +1,7 @@
-//! Who sees more than its own PID namespace: the rules that root gives an engine, matched against a caller's cgroup.
+//! The policy: which callers see more than their own PID namespace. Root gives an engine rules, matched against a caller's cgroup.
 //!
-//! One rule a line: a word of [`Sees`], a blank, and a glob over cgroup paths. The first rule that fits decides; with none
-//! a caller sees its own. A rule fits a cgroup and everything beneath it. `*` and `?` stay within one name, `**` does not.
-//! Knows nothing of cgroups but that their paths are names between slashes.
+//! One rule a line: a word of [`Sees`], a blank, and a glob over cgroup paths. The first rule that fits decides; without one a caller
+//! sees its own. A rule fits a cgroup and everything below it. `*` and `?` stay within one name, `**` does not.
 
 /// A rule's glob is at most this long, so that matching is bounded.
 pub const LONGEST_GLOB: usize = 255;
@@ -11,39 +10,39 @@ pub const MOST_RULES: usize = 128;
 /// The longest text of rules, in bytes: what the kernel gives a module parameter.
 pub const LONGEST_RULES: usize = 4095;
 
-/// What a caller in a PID namespace of its own sees.
+/// The view of a caller in its own PID namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sees {
     /// The processes of its own namespace.
     Own,
-    /// Those, and every process beneath the cgroup that the rule named; a process that has no number in the caller's
-    /// namespace goes by its host's.
+    /// Those, and every process below the cgroup that the rule names. A process without a number in the caller's namespace appears with
+    /// its host PID.
     Group {
-        /// How many names of the path, from the root, lead to that cgroup.
+        /// The number of path components, from the root, down to that cgroup.
         depth: u32,
     },
-    /// What a caller on the host sees.
+    /// The view of a caller on the host.
     Host,
 }
 
-/// The words that rules begin with.
+/// The first words of rules.
 const WORDS: [(&[u8], Sees); 3] = [(b"own ", Sees::Own), (b"group ", Sees::Group { depth: 0 }), (b"host ", Sees::Host)];
 
-/// Where one rule lies in its text. Small enough that a kernel can keep [`MOST_RULES`] of them beside the text.
+/// The place of one rule in its text. Small: the kernel keeps [`MOST_RULES`] of them beside the text.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 struct Place {
-    /// Where the glob begins.
+    /// The beginning of the glob.
     at: u16,
     /// The glob's length.
     length: u8,
-    /// Which of [`WORDS`] stands before it.
+    /// The index of its word in [`WORDS`].
     word: u8,
 }
 
 const _: () = assert!(LONGEST_RULES <= u16::MAX as usize && LONGEST_GLOB <= u8::MAX as usize);
 
-/// Where the rules of a text lie: found once, when the text is given, so that no call looks for them again.
+/// The places of all rules in a text, found once, so that no call parses the text.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Table {
@@ -55,10 +54,10 @@ impl Table {
     /// No rules.
     pub const EMPTY: Table = Table { count: 0, places: [Place { at: 0, length: 0, word: 0 }; MOST_RULES] };
 
-    /// Looks at a text of rules; empty lines are none. After an error there are no rules.
+    /// Parses a text of rules; empty lines are ignored. After an error there are no rules.
     ///
     /// # Errors
-    /// [`BadRule`] for the first line that is not a word of ours and an absolute glob, or is beyond [`MOST_RULES`].
+    /// [`BadRule`] for the first line that is not a known word and an absolute glob, or is beyond [`MOST_RULES`].
     pub fn read(&mut self, text: &[u8]) -> Result<(), BadRule> {
         self.count = 0;
         let (mut at, mut count) = (0, 0);
@@ -74,7 +73,7 @@ impl Table {
             if text.len() > LONGEST_RULES {
                 return Err(BadRule { line });
             }
-            // Neither is cut: the text and its globs are as short as that.
+            // Neither is truncated: text and globs are short enough.
             *place = Place { at: (begins + bytes.len() - glob.len()) as u16, length: glob.len() as u8, word };
             count += 1;
         }
@@ -82,7 +81,7 @@ impl Table {
         Ok(())
     }
 
-    /// What a caller in the cgroup with this path sees, by the text that was read.
+    /// The view of a caller in the cgroup with this path.
     pub fn of(&self, text: &[u8], path: &[u8]) -> Sees {
         let path = beginning(path);
         for place in self.places.iter().take(self.count as usize) {
@@ -100,14 +99,14 @@ impl Table {
     }
 }
 
-/// Rules that were looked at and found sound, with their text.
+/// Parsed rules with their text.
 #[derive(Clone, Copy, Debug)]
 pub struct Rules<'a> {
     text: &'a [u8],
     table: Table,
 }
 
-/// A line, counted from 1, that is no rule, or one too many.
+/// The number of an invalid line, from 1, or of the first one too many.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BadRule {
     /// The line.
@@ -115,42 +114,43 @@ pub struct BadRule {
 }
 
 impl<'a> Rules<'a> {
-    /// Looks at a text of rules, as [`Table::read`] does.
+    /// Parses a text of rules.
     ///
     /// # Errors
-    /// As there.
+    /// As [`Table::read`].
     pub fn parse(text: &'a [u8]) -> Result<Rules<'a>, BadRule> {
         let mut table = Table::EMPTY;
         table.read(text)?;
         Ok(Rules { text, table })
     }
 
-    /// What a caller in the cgroup with this path sees.
+    /// The view of a caller in the cgroup with this path.
     pub fn of(&self, path: &[u8]) -> Sees {
         self.table.of(self.text, path)
     }
 }
 
-/// Which of [`WORDS`] a line begins with, and its glob.
+/// The index of a line's word in [`WORDS`], and its glob.
 fn rule(line: &[u8]) -> Option<(u8, &[u8])> {
     let (word, glob) = (0..).zip(&WORDS).find_map(|(at, (word, _))| Some((at, line.strip_prefix(*word)?)))?;
     let sound = glob.first() == Some(&b'/') || glob.starts_with(b"**");
     (sound && glob.len() <= LONGEST_GLOB && !glob.contains(&0)).then_some((word, glob))
 }
 
-/// What of a path is looked at: so many names, in so many bytes. A container can make cgroups beneath its own, as deep as the kernel's longest
+/// The most components of a path that are matched. A container can make cgroups below its own, as deep as the kernel's longest path,
+/// and each component costs time for each rule.
 /// path, and each name makes each rule's question longer.
 pub const MOST_NAMES: usize = 16;
 const MOST_BYTES: usize = 1024;
 
-/// The path's first names. A deeper cgroup counts as the one these lead to: a rule fits what is beneath its cgroup, too.
+/// The first components of a path. A deeper cgroup counts as the one that these lead to: a rule also fits everything below its cgroup.
 fn beginning(path: &[u8]) -> &[u8] {
     let ends = path.iter().enumerate().skip(1).filter(|&(_, &byte)| byte == b'/').map(|(at, _)| at);
     let end = ends.chain([path.len()]).take(MOST_NAMES).take_while(|&end| end <= MOST_BYTES).last();
     path.get(..end.unwrap_or(0)).unwrap_or_default()
 }
 
-/// How many names lead to the deepest cgroup on this path that fits; the root itself, which is everybody's, never does.
+/// The number of components of the deepest cgroup on this path that fits. The root never does: it is shared by all.
 fn nearest(glob: &[u8], path: &[u8]) -> Option<u32> {
     let mut end = path.len();
     loop {
@@ -162,11 +162,11 @@ fn nearest(glob: &[u8], path: &[u8]) -> Option<u32> {
     }
 }
 
-/// Whether the glob fits the whole path. Only the last star of each kind is ever tried again, so the work is bounded by the
-/// product of the lengths, times the names.
+/// Whether the glob fits the whole path. Only the last star of each kind is retried, which bounds the work by the product of the
+/// lengths, times the components.
 fn fits(glob: &[u8], path: &[u8]) -> bool {
     let (mut at, mut here) = (0, 0);
-    // Where to go on in the glob, and what of the path the star has taken so far.
+    // Where to continue in the glob, and how far the star reaches in the path.
     let mut star: Option<(usize, usize)> = None;
     let mut stars: Option<(usize, usize)> = None;
     loop {
@@ -182,7 +182,7 @@ fn fits(glob: &[u8], path: &[u8]) -> bool {
                 at += 1;
                 continue;
             }
-            (Some(&wanted), Some(&byte)) if wanted == byte || wanted == b'?' && byte != b'/' => {
+            (Some(&pattern_byte), Some(&byte)) if pattern_byte == byte || pattern_byte == b'?' && byte != b'/' => {
                 at += 1;
                 here += 1;
                 continue;
@@ -190,8 +190,8 @@ fn fits(glob: &[u8], path: &[u8]) -> bool {
             (None, None) => return true,
             _ => {}
         }
-        let more = |taken: Option<(usize, usize)>, across: bool| {
-            taken.filter(|&(_, to)| path.get(to).is_some_and(|&byte| across || byte != b'/'))
+        let more = |star: Option<(usize, usize)>, across: bool| {
+            star.filter(|&(_, to)| path.get(to).is_some_and(|&byte| across || byte != b'/'))
         };
         if let Some((after, to)) = more(star, false) {
             star = Some((after, to + 1));
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn stars_stay_within_name_and_double_stars_do_not() {
+    fn single_star_stays_within_component() {
         assert_eq!(of("host /*.scope", DOCKER), Sees::Own);
         assert_eq!(of("host /**.scope", DOCKER), Sees::Host);
         assert_eq!(of("host **/a*b/c", b"/x/ab/c"), Sees::Host);
@@ -270,19 +270,19 @@ mod tests {
         assert_eq!(beginning(b"/"), b"/");
         assert_eq!(beginning(b""), b"");
         assert_eq!(beginning(&[b'a'; 2000]), b"", "a name that no kernel has");
-        // The work that a path can make: what is looked at of it is as short as the longest that containers have.
+        // The most work that a path can cause: only as much of it is matched as the longest path of containers has.
         for path in [deep(2000), long] {
             assert!(beginning(path.as_bytes()).len() <= MOST_BYTES);
         }
     }
 
     #[test]
-    fn text_is_looked_at_once_and_bad_one_leaves_no_rules() {
+    fn invalid_text_leaves_no_rules() {
         let mut text = *b"own /a\n\nhost /system.slice\ngroup **";
         let mut table = Table::EMPTY;
         assert_eq!(table.read(&text), Ok(()));
         assert_eq!(table.of(&text, DOCKER), Sees::Host);
-        // What decides is what was found when the text was read: neither its words nor its lines are looked for again.
+        // The table decides: neither words nor lines are parsed again.
         text[8..12].copy_from_slice(b"own ");
         text[26] = b'!';
         assert_eq!(table.of(&text, DOCKER), Sees::Host);

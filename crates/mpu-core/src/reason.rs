@@ -1,15 +1,14 @@
-//! Why a call was not translated in the usual way. One list: counters, metric labels, `mpu status` and docs/reasons.md
-//! come from it.
+//! Reasons for calls that were not translated in the usual way. Counters, metric labels, `mpu status` and docs/reasons.md use this list.
 
-/// Why PIDs in a call were left as the driver made them, or were taken out instead of translated.
+/// Why PIDs in a call were left as the driver made them, or removed instead of translated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Reason {
-    /// A PID-bearing control with a size of parameters that no row has.
+    /// The size of parameters of a control with PIDs has no row.
     UnknownSize,
-    /// The kernel had no memory for the PIDs that the caller asks about.
+    /// The kernel had no memory for the PIDs of a query.
     NoMemory,
-    /// The caller's argument, or what else an engine in user space needs of it, could not be had.
+    /// The caller's argument, or another fact that an engine in user space needs, could not be read.
     Unreadable,
     /// The driver's answer counts more entries than its table holds.
     Malformed,
@@ -17,9 +16,9 @@ pub enum Reason {
     ArgumentNotSeen,
     /// The driver answered without passing its copy functions.
     CopyNotSeen,
-    /// The policy shows this caller the host's view.
+    /// By policy, the caller sees the host's view.
     Exempt,
-    /// A security module keeps the caller's memory from the engine in user space.
+    /// A security module forbids the engine in user space to read the caller's memory.
     OutOfReach,
     /// The probe that reads the driver's copy of the argument was not armed yet.
     ProbePending,
@@ -54,7 +53,7 @@ impl Reason {
         }
     }
 
-    /// One sentence for a person: what happened and what the caller got.
+    /// One sentence for the administrator: what happened and what the caller got.
     pub const fn explanation(self) -> &'static str {
         match self {
             Reason::UnknownSize => {
@@ -91,16 +90,16 @@ impl Reason {
     }
 }
 
-/// What became of one table of PIDs.
+/// The result for one table of PIDs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The PIDs are the caller's; this many entries are left, and this many were taken out.
+    /// The PIDs were translated: so many entries remain, and so many were removed.
     Rewritten {
         /// Entries that the caller sees.
         kept: u32,
         /// Entries of processes that the caller may not see.
         hidden: u32,
     },
-    /// Nothing was changed, or everything was taken out; the reason says which.
+    /// Nothing was changed, or all entries were removed, for this reason.
     Not(Reason),
 }

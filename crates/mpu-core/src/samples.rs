@@ -1,20 +1,19 @@
-//! Utilisation samples: slots of one record per engine, each naming the process that dominated the engine in that interval.
+//! Utilisation samples: slots of one record per engine, each with the process that dominated the engine in that interval.
 //!
-//! Hiding a stranger's record must leave the caller's own figures as the host sees them. What NVML makes of samples decides
-//! how (docs/adr/0004-hidden-samples.md has the measurements): from release 535 on it skips a slot whose graphics record is
-//! idle, and divides each process's sum by the number of slots that are left. So a stranger's graphics record must stay a
-//! record of a process: it becomes one of an own process with no utilisation, which adds nothing to any sum and keeps the
-//! divisor. In the other engines a stranger's record becomes idle. Releases up to 470 divide by all slots and are right
-//! either way.
+//! Hiding a foreign record must leave the caller's own figures as on the host. NVML's arithmetic decides how
+//! (docs/adr/0004-hidden-samples.md has the measurements): from release 535 on it skips a slot whose graphics record is idle, and divides
+//! each process's sum by the number of remaining slots. So a foreign graphics record becomes one of an own process with no
+//! utilisation: it adds nothing to a sum and keeps the divisor. In other engines a foreign record becomes idle. Releases up to 470
+//! divide by all slots and are right either way.
 
 use crate::bytes::{get_u32, get_u64, put_u32, zero};
 use crate::pid::{HostPid, PidMap};
 use crate::reason::Outcome;
 use mpu_abi::Samples;
-use mpu_abi::pid::{GPUMON_PID_INVALID, PID_OF_NOBODY};
+use mpu_abi::pid::{GPUMON_PID_INVALID, PID_WITHOUT_PROCESS};
 
 const TIMESTAMP_BYTES: usize = 8;
-/// The graphics engine's place among a slot's records: fb, gr, nvenc, nvdec, nvjpg, nvofa.
+/// The index of the graphics engine in a slot's records: fb, gr, nvenc, nvdec, nvjpg, nvofa.
 const GR: usize = 1;
 const UTIL: usize = 0;
 const PROC_ID: usize = 8;
@@ -22,9 +21,9 @@ const SUB_PROCESS: usize = 12;
 const SUB_PROCESS_NAME: usize = 16;
 const SUB_PROCESS_NAME_BYTES: usize = 100;
 
-/// Puts the PIDs of all slots into the caller's view, takes out whose processes the caller may not see, and clears kernel
-/// addresses in every record. Every whole slot counts, also beyond the row's capacity: how many a caller has room for behind a
-/// pointer is its own choice. What is less than a slot at the end is cleared, and everything where no slot can be found.
+/// Translates the PIDs of all slots, hides foreign processes, and clears kernel addresses in every record. Every whole slot counts, also
+/// beyond the row's capacity: behind a pointer the caller chooses the size. A partial slot at the end is cleared, and everything if no
+/// slot can be found.
 pub(crate) fn rewrite_samples(slots: &mut [u8], samples: &Samples, map: &impl PidMap) -> Outcome {
     if samples.engines == 0 {
         slots.fill(0);
@@ -47,7 +46,7 @@ pub(crate) fn rewrite_samples(slots: &mut [u8], samples: &Samples, map: &impl Pi
                         kept = kept.saturating_add(1);
                     }
                     None => {
-                        clear(record, if engine == GR { PID_OF_NOBODY } else { GPUMON_PID_INVALID });
+                        clear(record, if engine == GR { PID_WITHOUT_PROCESS } else { GPUMON_PID_INVALID });
                         hidden = hidden.saturating_add(1);
                     }
                 },
@@ -61,14 +60,14 @@ pub(crate) fn rewrite_samples(slots: &mut [u8], samples: &Samples, map: &impl Pi
     Outcome::Rewritten { kept, hidden }
 }
 
-/// Gives each hidden graphics record, marked [`PID_OF_NOBODY`], to an own process: that of the same or the nearest newer
-/// slot, because NVML's window is "newer than …" and then holds a real record of that process as well; failing that, of the
-/// nearest older one. Where the caller has no process in any slot, the record becomes idle: there is no figure to distort.
+/// Gives each hidden graphics record, marked [`PID_WITHOUT_PROCESS`], to an own process: that of the same or the nearest newer slot, because
+/// NVML's window is "newer than …" and then also has a real record of that process; or else that of the nearest older slot. If the caller
+/// has no process in any slot, the record becomes idle: there is no figure to distort.
 fn give_away(slots: &mut [u8], samples: &Samples) {
     let stride = usize::from(samples.stride.max(1));
     let count = slots.len() / stride;
     let newest = (0..count).max_by_key(|slot| get_u64(slots, slot * stride).unwrap_or(0)).unwrap_or(0);
-    // Slots fill in a ring: before the newest comes the next older one.
+    // Slots fill in a ring: before the newest is the next older one.
     let by_age = (0..count).map(|age| if age <= newest { newest - age } else { newest + count - age });
     let mut owner = None;
     let mut newest_owner = None;
@@ -84,14 +83,14 @@ fn give_away(slots: &mut [u8], samples: &Samples) {
     }
 }
 
-/// Whose slot it is: the graphics engine's process, or else any other engine's. None for a slot that NVML skips.
+/// The process of a slot: the graphics engine's, or else any other engine's. None for a slot that NVML skips.
 fn owner_of(slot: &[u8], samples: &Samples) -> Option<u32> {
     let pid_of = |engine: usize| {
         get_u32(slot, TIMESTAMP_BYTES + engine * usize::from(samples.engine_stride) + PROC_ID)
             .filter(|pid| !matches!(*pid, 0 | GPUMON_PID_INVALID))
     };
     let graphics = pid_of(GR)?;
-    if graphics != PID_OF_NOBODY {
+    if graphics != PID_WITHOUT_PROCESS {
         return Some(graphics);
     }
     (0..usize::from(samples.engines)).filter(|engine| *engine != GR).find_map(pid_of)
@@ -99,12 +98,12 @@ fn owner_of(slot: &[u8], samples: &Samples) -> Option<u32> {
 
 fn give(slot: &mut [u8], samples: &Samples, owner: Option<u32>) {
     let at = TIMESTAMP_BYTES + GR * usize::from(samples.engine_stride) + PROC_ID;
-    if let (Some(PID_OF_NOBODY), Some(owner)) = (get_u32(slot, at), owner) {
+    if let (Some(PID_WITHOUT_PROCESS), Some(owner)) = (get_u32(slot, at), owner) {
         put_u32(slot, at, owner);
     }
 }
 
-/// Leaves nothing of a record but whom it counts for.
+/// Clears a record, except its PID.
 fn clear(record: &mut [u8], pid: u32) {
     put_u32(record, UTIL, 0);
     put_u32(record, PROC_ID, pid);

@@ -1,12 +1,10 @@
-//! The contract, control by control, on bytes laid out by hand.
-//!
-//! Offsets stand here as numbers, not as the rows' names: this is the second witness to the rows.
+//! Tests the contract, control by control, on bytes laid out by hand. Offsets are numbers here, independent of the rows.
 
-use mpu_abi::pid::PID_OF_NOBODY;
+use mpu_abi::pid::PID_WITHOUT_PROCESS;
 use mpu_abi::{Control, ControlCmd};
 use mpu_core::{Argument, Call, Copied, HostPid, Native, Outcome, PidMap, Reason, ViewPid};
 
-/// A namespace that sees host 1002 as 2 and host 1033 as 33; host 415 and 2 belong to others.
+/// A namespace that sees host 1002 as 2 and host 1033 as 33; host 415 and 2 are foreign.
 struct Namespace;
 
 const PAIRS: [(u32, u32); 2] = [(1002, 2), (1033, 33)];
@@ -23,7 +21,7 @@ impl PidMap for Namespace {
     }
 }
 
-/// Where the caller's parameters stand.
+/// The address of the caller's parameters.
 const PARAMS: u64 = 0x1000;
 
 fn begin(cmd: u32, size: usize) -> Call {
@@ -47,13 +45,13 @@ fn get(bytes: &[u8], at: usize) -> u32 {
 fn call(cmd: u32, bytes: &mut [u8], driver: impl FnOnce(&mut [u8])) -> Option<(Control, Outcome)> {
     let mut call = begin(cmd, bytes.len());
     assert!(call.translates());
-    let mut asked = vec![0; call.questions(PARAMS, bytes)];
-    call.copied_in(PARAMS, bytes, &Namespace, &mut asked);
+    let mut requested = vec![0; call.questions(PARAMS, bytes)];
+    call.copied_in(PARAMS, bytes, &Namespace, &mut requested);
     driver(bytes);
-    call.copying_out(PARAMS, bytes, &Namespace, &asked).outcome
+    call.copying_out(PARAMS, bytes, &Namespace, &requested).outcome
 }
 
-/// Offsets and the words there.
+/// Offsets and the words at them.
 type Words<'a> = &'a [(usize, u32)];
 
 fn lay(bytes: &mut [u8], words: Words<'_>) {
@@ -66,19 +64,26 @@ fn laid(size: usize, words: Words<'_>) -> Vec<u8> {
     bytes
 }
 
-/// Words so far apart, from `first` on.
+/// Words at a stride, from `first` on.
 fn column(first: usize, stride: usize, values: &[u32]) -> Vec<(usize, u32)> {
     values.iter().enumerate().map(|(i, value)| (first + stride * i, *value)).collect()
 }
 
-/// A caller asks by these words and no other; the driver reads `seen` among them and answers; the caller gets `wanted` and nothing else.
-fn check(cmd: u32, size: usize, asked: Words<'_>, seen: Words<'_>, answer: Words<'_>, wanted: Words<'_>) -> Outcome {
-    let mut bytes = laid(size, asked);
+/// A caller sends these words and no other; the driver reads `seen` and answers; the caller gets exactly `expected`.
+fn check(
+    cmd: u32,
+    size: usize,
+    requested: Words<'_>,
+    seen: Words<'_>,
+    answer: Words<'_>,
+    expected: Words<'_>,
+) -> Outcome {
+    let mut bytes = laid(size, requested);
     let outcome = call(cmd, &mut bytes, |bytes| {
         seen.iter().for_each(|(at, value)| assert_eq!(get(bytes, *at), *value, "{cmd:#x} asks the driver"));
         lay(bytes, answer);
     });
-    assert!(bytes == laid(size, wanted), "{cmd:#x} answers otherwise than {wanted:?}");
+    assert!(bytes == laid(size, expected), "{cmd:#x} answers otherwise than {expected:?}");
     outcome.expect("the parameters are translated").1
 }
 
@@ -92,7 +97,7 @@ fn list_keeps_only_own_processes() {
 }
 
 #[test]
-fn list_of_strangers_is_empty_not_zeroed_rows() {
+fn list_of_foreign_processes_is_empty() {
     check(0x2080_018d, 3812, &[], &[], &[(8, 2), (12, 415), (16, 2)], &[]);
 }
 
@@ -112,13 +117,13 @@ fn answer_with_changed_count_is_malformed() {
 }
 
 #[test]
-fn memory_is_looked_up_by_host_pid_and_answered_under_callers() {
+fn memory_query_uses_host_pid_and_returns_callers() {
     for (cmd, stride) in [(0x2080_018e, 72), (0x2080_018e, 48), (0x0080_0203, 40)] {
-        let asked = [vec![(0, 4)], column(8, stride, &[2, 33, 415, 0])].concat();
+        let requested = [vec![(0, 4)], column(8, stride, &[2, 33, 415, 0])].concat();
         let seen = column(8, stride, &[1002, 1033, 0x7fff_ffff, 0]);
         let answer = column(8 + 16, stride, &[84, 43]);
-        // What the caller wrote is back.
-        let outcome = check(cmd, 8 + 200 * stride, &asked, &seen, &answer, &[&asked[..], &answer].concat());
+        // The caller's PIDs are back.
+        let outcome = check(cmd, 8 + 200 * stride, &requested, &seen, &answer, &[&requested[..], &answer].concat());
         assert_eq!(outcome, Outcome::Rewritten { kept: 4, hidden: 0 });
     }
 }
@@ -144,12 +149,12 @@ fn accounting_answers_for_own_processes_only() {
     }
 }
 
-/// The two controls that give one process's accounting record.
+/// The two controls with one process's accounting record.
 const RECORDS: [(u32, usize); 2] = [(0xb03, 48), (0xb06, 64)];
 
 /// Process 1033 started at 5,000,000.
 #[test]
-fn accounting_record_from_before_process_is_not_its_own() {
+fn accounting_record_older_than_process_is_hidden() {
     for (cmd, size) in RECORDS {
         for (began, is_own) in [(4_999_999, false), (5_000_000, true)] {
             assert_eq!(record(cmd, size, 33, &[(16, 77), (32, began)]), is_own.then_some((33, 77)), "{cmd:#x}");
@@ -157,14 +162,14 @@ fn accounting_record_from_before_process_is_not_its_own() {
     }
 }
 
-/// Asks for the record of a process; PID and one field of what is given, none if the answer is empty.
+/// Queries the record of a process. Returns the PID and one field, none if the answer is empty.
 fn record(cmd: u32, size: usize, pid: u32, driver: Words<'_>) -> Option<(u32, u32)> {
     let mut bytes = laid(size, &[(4, pid)]);
     let mut call = begin(cmd, size);
-    let mut asked = [0];
-    call.copied_in(PARAMS, &mut bytes, &Namespace, &mut asked);
+    let mut requested = [0];
+    call.copied_in(PARAMS, &mut bytes, &Namespace, &mut requested);
     lay(&mut bytes, driver);
-    match call.copying_out(PARAMS, &mut bytes, &Namespace, &asked).copied {
+    match call.copying_out(PARAMS, &mut bytes, &Namespace, &requested).copied {
         Copied::All => Some((get(&bytes, 4), get(&bytes, 16))),
         copied => {
             assert_eq!((copied, bytes), (Copied::NoSuchProcess, vec![0; size]));
@@ -173,9 +178,9 @@ fn record(cmd: u32, size: usize, pid: u32, driver: Words<'_>) -> Option<(u32, u3
     }
 }
 
-/// Where an answer is put right late, the caller can change the PID in it: any other than it asked about becomes no process.
+/// If an answer is translated late, the caller can change the PID in it: any other than the requested one becomes none.
 #[test]
-fn accounting_record_of_another_than_was_asked_about_is_none() {
+fn accounting_record_of_other_pid_is_cleared() {
     for (named, is_own) in [(1002, true), (1033, false), (415, false), (4000, false)] {
         assert_eq!(record(0xb03, 48, 2, &[(4, named), (16, 77)]), is_own.then_some((2, 77)), "of {named}");
     }
@@ -186,7 +191,7 @@ fn question_without_room_names_no_process() {
     for (cmd, size) in RECORDS {
         let mut bytes = laid(size, &[(4, 2)]);
         begin(cmd, size).copied_in(PARAMS, &mut bytes, &Namespace, &mut []);
-        assert!(bytes == laid(size, &[(4, PID_OF_NOBODY)]), "{cmd:#x}");
+        assert!(bytes == laid(size, &[(4, PID_WITHOUT_PROCESS)]), "{cmd:#x}");
     }
 }
 
@@ -226,7 +231,7 @@ fn accounting_list_holds_own_processes_once() {
     }
 }
 
-/// The driver is asked for all.
+/// The driver is asked for all entries.
 #[test]
 fn session_count_covers_only_own_processes() {
     for cmd in [0x2080_01af, 0x2080_01a9] {
@@ -236,7 +241,7 @@ fn session_count_covers_only_own_processes() {
 }
 
 #[test]
-fn own_sessions_come_first_where_table_may_hold_few() {
+fn small_session_table_shows_own_sessions() {
     let answer = [vec![(0, 4)], column(4, 32, &[415, 1033, 415, 1002])].concat();
     check(0x2080_01af, 16388, &[(0, 1)], &[(0, 512)], &answer, &[(0, 1), (4, 33)]);
 }
@@ -260,7 +265,7 @@ fn sessions_move_whole() {
 }
 
 #[test]
-fn samples_lose_strangers_and_kernel_addresses() {
+fn samples_lose_foreign_pids_and_kernel_addresses() {
     for (size, capacity, engines, engine) in
         [(47216, 100, 4, 116), (34000, 72, 4, 116), (50704, 72, 6, 116), (55888, 72, 6, 128)]
     {
@@ -283,7 +288,7 @@ fn samples_lose_strangers_and_kernel_addresses() {
                 let record = &bytes[at..at + engine];
                 match (slot + e) % 3 {
                     0 => assert_eq!((get(record, 0), get(record, 8), record[16]), (40, 33, 0x5a)),
-                    // A stranger's graphics record counts for an own process, with nothing in it; any other is idle.
+                    // A foreign graphics record counts for an own process, empty; any other is idle.
                     1 => {
                         let (pid, sub) = if e == 1 { (33, 0) } else { (0xffff_ffff, 0xffff_ffff) };
                         assert_eq!((get(record, 0), get(record, 8), get(record, 12)), (0, pid, sub));
@@ -320,7 +325,7 @@ fn graphics_after(ring: &[(u32, u32)]) -> Vec<(u32, u32)> {
 }
 
 #[test]
-fn hidden_sample_counts_for_owner_of_nearest_newer_one() {
+fn hidden_sample_goes_to_nearest_newer_owner() {
     const IDLE: u32 = 0xffff_ffff;
     let ring = [(415, 40), (1002, 10), (415, 40), (IDLE, 0), (415, 30), (1033, 50), (415, 40), (415, 1)];
     let expected = [(2, 0), (2, 10), (2, 0), (IDLE, 0), (2, 0), (33, 50), (33, 0), (33, 0)];
@@ -333,7 +338,7 @@ fn samples_without_own_process_are_idle() {
     assert_eq!(graphics_after(&ring), [(0xffff_ffff, 0); 8]);
 }
 
-/// What NVML from 535 on makes of graphics samples: a process's sum over the slots that name a process.
+/// NVML's figure from 535 on: a process's sum over the slots with a process.
 fn figure(ring: &[(u32, u32)], pid: u32) -> f64 {
     let busy = ring.iter().filter(|(pid, _)| *pid != 0xffff_ffff).count();
     ring.iter().filter(|(of, _)| *of == pid).map(|(_, util)| f64::from(*util)).sum::<f64>() / busy as f64
@@ -350,8 +355,8 @@ fn own_utilisation_equals_hosts_view() {
 
 const BUFFER: u64 = 0x7f00_0000_1000;
 
-/// A control whose answer goes to a buffer of the caller's, copied out before the parameters, as RM does; `count` is the driver's.
-/// Returns how much of the buffer the caller gets.
+/// A control whose answer goes to a buffer of the caller, copied out before the parameters, as RM does; `count` is the driver's. Returns
+/// how much of the buffer the caller gets.
 fn embedded(cmd: u32, params: &mut [u8], pointer_at: usize, inner: &mut [u8], count_at: usize, count: u32) -> Copied {
     params[pointer_at..pointer_at + 8].copy_from_slice(&BUFFER.to_le_bytes());
     let mut call = begin(cmd, params.len());
@@ -374,10 +379,10 @@ fn sessions(pids: &[u32]) -> Vec<u8> {
 }
 
 #[test]
-fn sessions_behind_pointer_are_counted_like_those_in_place() {
+fn embedded_sessions_count_like_inline_ones() {
     let mut params = vec![0; 16];
     put(&mut params, 0, 512);
-    // Beyond the count: what the driver did not fill is no session, even if it looks like one.
+    // Beyond the count the driver filled nothing, even if it looks like a session.
     let mut inner = sessions(&[415, 1033, 2, 1002, 1002]);
     assert_eq!(embedded(0x2080_016e, &mut params, 8, &mut inner, 0, 4), Copied::First(512 * 32));
     assert_eq!(get(&params, 0), 2);
@@ -402,7 +407,7 @@ fn allocations_of_others_are_left_out() {
 }
 
 #[test]
-fn own_sessions_come_first_where_there_is_room_for_few() {
+fn small_session_buffer_shows_own_sessions() {
     let mut params = vec![0; 16];
     put(&mut params, 0, 1);
     let mut inner = sessions(&[415, 9999, 1033, 1002]);
@@ -441,7 +446,7 @@ fn invalid_session_requests_reach_driver_unchanged() {
 }
 
 #[test]
-fn parameters_and_buffer_at_one_address_are_told_apart_by_their_size() {
+fn size_distinguishes_parameters_and_buffer_at_one_address() {
     let (mut params, mut inner) = (vec![0; 16], sessions(&[415, 1033]));
     put(&mut params, 0, 512);
     params[8..].copy_from_slice(&PARAMS.to_le_bytes());
@@ -475,7 +480,7 @@ fn samples_behind_pointer_are_rewritten() {
     assert_eq!(pids, [2, 0xffff_ffff, 0xffff_ffff]);
 }
 
-/// Drivers of 515 to 545 and of 550 mean different things by the same number and size.
+/// Drivers of 515 to 545 and of 550 use the same number and size with different meanings.
 #[test]
 fn samples_of_two_meanings_are_not_shown() {
     let (mut params, mut inner) = (vec![0; 24], vec![0x11; 704 * 59]);
@@ -484,7 +489,7 @@ fn samples_of_two_meanings_are_not_shown() {
 }
 
 #[test]
-fn reservation_of_stranger_is_no_reservation() {
+fn foreign_reservation_is_hidden() {
     check(0x90cc_0103, 12, &[], &[], &[(0, 1), (4, 415)], &[]);
     check(0x90cc_0103, 12, &[], &[], &[(0, 1), (4, 1033)], &[(0, 1), (4, 33)]);
 }
@@ -500,9 +505,9 @@ fn unknown_size_is_named() {
     assert_eq!(Call::begin(argument, Native::default()).err(), Some(Reason::UnknownSize));
 }
 
-/// Sizes alone decided once: then any control's buffer of such a length came back changed.
+/// Size alone must not decide: any control's buffer of such a length would be changed.
 #[test]
-fn other_copies_of_rows_size_stay_as_they_are() {
+fn unrelated_copy_of_row_size_passes_unchanged() {
     for row in mpu_abi::ROWS {
         let mut bytes: Vec<u8> = (0..row.params_size).map(|at| (at / 4 % 251) as u8).collect();
         let before = bytes.clone();
@@ -518,7 +523,7 @@ fn other_copies_of_rows_size_stay_as_they_are() {
     }
 }
 
-/// Laid out here by hand, in numbers: a row alone would be its own witness.
+/// Laid out by hand, in numbers, independent of the rows.
 #[test]
 fn every_control_has_contract() {
     let text = include_str!("contract.rs").replace('_', "");
@@ -529,7 +534,7 @@ fn every_control_has_contract() {
         .collect();
     for control in Control::ALL {
         let mut rows = mpu_abi::ROWS.iter().filter(|row| row.control == control).peekable();
-        // An event is in no row.
+        // An event has no row.
         let has_one = rows.peek().is_none() || rows.any(|row| numbers.contains(&row.cmd.0));
         assert!(has_one, "{control:?} has a row, and no bytes of it are laid out here");
     }
@@ -579,8 +584,8 @@ fn controls_without_pids_are_not_touched() {
 
 #[test]
 fn every_reason_of_core_can_fire() {
-    // NoMemory, Unreadable, CopyNotSeen, Exempt, ProbePending and OutOfReach belong to the engines; the guest stories make them fire, the last in
-    // `passed_call_is_counted_by_reason`.
+    // NoMemory, Unreadable, CopyNotSeen, Exempt, ProbePending and OutOfReach belong to the engines; the guest stories trigger them, the last
+    // one in `passed_call_is_counted_by_reason`.
     assert_eq!(Reason::ALL.len(), 9);
     for text in [Reason::name, Reason::explanation] {
         let texts: std::collections::HashSet<&str> = Reason::ALL.into_iter().map(text).collect();

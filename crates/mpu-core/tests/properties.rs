@@ -1,11 +1,11 @@
-//! What must hold for any bytes, any sizes and any namespace.
+//! Properties for any bytes, sizes and namespaces.
 
 use mpu_abi::{Layout, ROWS, Row};
 use mpu_core::{Argument, Call, HostPid, Native, PidMap, ViewPid};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
-/// A namespace made of pairs; everything else is another namespace's.
+/// A namespace made of pairs; every other process is foreign.
 #[derive(Debug, Clone)]
 struct Namespace(BTreeMap<u32, u32>);
 
@@ -21,13 +21,13 @@ impl PidMap for Namespace {
 /// Host pids from 100 to 139, of which some are visible under 1 to 20.
 fn namespace() -> impl Strategy<Value = Namespace> {
     proptest::collection::btree_map(100u32..140, 1u32..20, 0..12).prop_map(|pairs| {
-        let mut taken = Vec::new();
+        let mut used = Vec::new();
         Namespace(
             pairs
                 .into_iter()
                 .filter(|(_, view)| {
-                    !taken.contains(view) && {
-                        taken.push(*view);
+                    !used.contains(view) && {
+                        used.push(*view);
                         true
                     }
                 })
@@ -51,7 +51,7 @@ fn put(bytes: &mut [u8], at: usize, value: u32) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 96, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Any row, any bytes of any length, claimed or not: nothing panics and the length is all that is relied on.
+    /// Any row, any bytes of any length, described correctly or not: nothing panics.
     #[test]
     fn any_bytes_are_survived(
         row in 0..ROWS.len(), seed in any::<u64>(), len in 0usize..60_000, claim in any::<bool>(), map in namespace(),
@@ -68,14 +68,13 @@ proptest! {
         let mut call = if claim { begun } else { Call::untranslated() };
         let room = call.questions(seed, &bytes);
         prop_assert!(room <= 200);
-        let mut asked = vec![0; if seed % 2 == 0 { room } else { room / 2 }];
-        call.copied_in(seed, &mut bytes, &map, &mut asked);
-        call.copying_out(seed, &mut bytes, &map, &asked);
+        let mut requested = vec![0; if seed % 2 == 0 { room } else { room / 2 }];
+        call.copied_in(seed, &mut bytes, &map, &mut requested);
+        call.copying_out(seed, &mut bytes, &map, &requested);
         prop_assert_eq!(bytes.len(), len);
     }
 
-    /// After a list has been rewritten it holds the visible PIDs in the driver's order, with every other field of a kept
-    /// entry as it was, and zeroes where the others stood.
+    /// A rewritten list has the visible PIDs in the driver's order, every other field of a kept entry unchanged, and zeroes behind them.
     #[test]
     fn list_holds_only_own_rows_in_order(
         row in 0..ROWS.len(), pids in proptest::collection::vec(100u32..140, 0..250), map in namespace(),
@@ -111,7 +110,7 @@ proptest! {
         prop_assert_eq!(bytes, expected);
     }
 
-    /// In and out again is the identity, and in between the driver sees host PIDs or no process's.
+    /// In and out again is the identity; in between the driver sees host PIDs or the PID of no process.
     #[test]
     fn questions_come_back_as_they_went(
         row in 0..ROWS.len(),
@@ -129,20 +128,20 @@ proptest! {
         let before = bytes.clone();
         let mut call = begin(row, 0);
         prop_assert_eq!(call.questions(0, &bytes), pids.len());
-        let mut asked = vec![0; pids.len()];
-        call.copied_in(0, &mut bytes, &map, &mut asked);
+        let mut requested = vec![0; pids.len()];
+        call.copied_in(0, &mut bytes, &map, &mut requested);
         for (i, number) in pids.iter().enumerate() {
             let seen = get(&bytes, at(i));
             let own = map.0.iter().find(|(_, view)| *view == number).map(|(host, _)| *host);
             prop_assert_eq!(seen, if *number == 0 { 0 } else { own.unwrap_or(0x7fff_ffff) });
         }
-        call.copying_out(0, &mut bytes, &map, &asked);
+        call.copying_out(0, &mut bytes, &map, &requested);
         prop_assert_eq!(bytes, before);
     }
 
-    /// No stranger's PID and no kernel address is left in samples; records of own processes change in the PID alone.
+    /// No foreign PID and no kernel address is left in samples; records of own processes change in the PID alone.
     #[test]
-    fn samples_hold_no_stranger(
+    fn samples_have_no_foreign_pid(
         row in 0..ROWS.len(), picks in proptest::collection::vec(0usize..42, 600), map in namespace(),
     ) {
         let row = &ROWS[row];

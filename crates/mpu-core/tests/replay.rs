@@ -1,4 +1,4 @@
-//! Replays what a real driver answered (tests/recordings/) through the core.
+//! Replays answers of a real driver (tests/recordings/) through the core.
 
 use mpu_abi::ControlCmd;
 use mpu_core::{Argument, Call, HostPid, Native, PidMap, ViewPid};
@@ -10,7 +10,7 @@ const ENGINES: usize = 6;
 const GR: usize = 1;
 
 struct Recorded {
-    who: &'static str,
+    caller: &'static str,
     cmd: u32,
     before: Vec<u8>,
     after: Vec<u8>,
@@ -26,7 +26,7 @@ fn parse(line: &'static str) -> Recorded {
     let field = |name: &str| line.split(' ').find_map(|word| word.strip_prefix(name)?.strip_prefix('=')).unwrap();
     let size = field("size").parse().unwrap();
     Recorded {
-        who: line.split(' ').next().unwrap(),
+        caller: line.split(' ').next().unwrap(),
         cmd: u32::from_str_radix(field("cmd"), 16).unwrap(),
         before: bytes(field("pre"), size),
         after: bytes(field("post"), size),
@@ -56,17 +56,17 @@ impl PidMap for Namespace {
     }
 }
 
-/// What a caller in a namespace with these (host, view) pairs gets of the recorded answer.
-fn seen_by(pairs: &[(u32, u32)], call: &Recorded) -> Vec<u8> {
+/// The recorded answer for a caller in a namespace with these (host, view) pairs.
+fn view_for(pairs: &[(u32, u32)], call: &Recorded) -> Vec<u8> {
     let map = Namespace(pairs.iter().copied().collect());
     let mut bytes = call.before.clone();
     let argument = Argument { cmd: ControlCmd(call.cmd), params: 0, size: bytes.len() as u32 };
     let mut state = Call::begin(argument, Native::default())
         .unwrap_or_else(|reason| panic!("{:#x} with {} bytes: {}", call.cmd, bytes.len(), reason.name()));
-    let mut asked = vec![0; state.questions(0, &bytes)];
-    state.copied_in(0, &mut bytes, &map, &mut asked);
+    let mut requested = vec![0; state.questions(0, &bytes)];
+    state.copied_in(0, &mut bytes, &map, &mut requested);
     bytes.copy_from_slice(&call.after);
-    state.copying_out(0, &mut bytes, &map, &asked);
+    state.copying_out(0, &mut bytes, &map, &requested);
     bytes
 }
 
@@ -98,17 +98,16 @@ fn every_recorded_control_has_row() {
 
 #[test]
 fn host_list_becomes_containers() {
-    for call in recorded().iter().filter(|call| call.who.starts_with("host") && call.cmd == 0x2080_018d) {
+    for call in recorded().iter().filter(|call| call.caller.starts_with("host") && call.cmd == 0x2080_018d) {
         let raw = listed(&call.after);
-        assert_eq!(listed(&seen_by(&[(415, 7)], call)), if raw.is_empty() { vec![] } else { vec![7] });
-        let empty = seen_by(&[(416, 7)], call);
+        assert_eq!(listed(&view_for(&[(415, 7)], call)), if raw.is_empty() { vec![] } else { vec![7] });
+        let empty = view_for(&[(416, 7)], call);
         assert_eq!(get(&empty, 8), 0);
         assert!(empty[12..].iter().all(|byte| *byte == 0));
     }
 }
 
-/// NVML's reading of graphics samples from release 535 on: a process's sum, over the slots whose graphics record names
-/// a process.
+/// NVML's figure from release 535 on: a process's sum, over the slots whose graphics record has a process.
 fn figure(bytes: &[u8], pid: u32, engine: usize) -> f64 {
     let busy: Vec<usize> = (0..72).filter(|slot| get(bytes, record_at(*slot, GR) + 8) != 0xffff_ffff).collect();
     let own = busy.iter().map(|slot| record_at(*slot, engine)).filter(|at| get(bytes, at + 8) == pid);
@@ -117,10 +116,10 @@ fn figure(bytes: &[u8], pid: u32, engine: usize) -> f64 {
 
 #[test]
 fn figures_agree_with_real_nvml() {
-    // nvmlDeviceGetProcessUtilization of 580.159.04 on these very bytes: (424, sm 10, mem 1), (423, sm 7, mem 0). With 424's
-    // records given to 423 at no utilisation it said (423, sm 7, mem 0) again; with the idle PID in them, (423, sm 16, mem 2).
-    // NVML averages in whole percents as it goes, so its figures are not exact; utilisation is in hundredths of a percent.
-    let call = recorded().into_iter().find(|call| call.who == "host-two-processes").unwrap();
+    // nvmlDeviceGetProcessUtilization of 580.159.04 on these bytes: (424, sm 10, mem 1), (423, sm 7, mem 0). With 424's records given to 423 at
+    // no utilisation it returned (423, sm 7, mem 0) again; with the idle PID in them, (423, sm 16, mem 2). NVML averages in whole percents
+    // as it goes, so its figures are not exact; utilisation is in hundredths of a percent.
+    let call = recorded().into_iter().find(|call| call.caller == "host-two-processes").unwrap();
     for (pid, engine, percent) in [(424, GR, 10.0), (423, GR, 7.0), (424, 0, 1.0), (423, 0, 0.0)] {
         let figure = figure(&call.after, pid, engine) / 100.0;
         assert!((figure - percent).abs() < 1.2, "{pid} on engine {engine}: {figure}");
@@ -131,14 +130,14 @@ fn figures_agree_with_real_nvml() {
 fn own_figures_in_real_samples_are_the_hosts() {
     let mut compared = 0;
     for call in recorded().iter().filter(|call| call.cmd == GPUMON) {
-        let own = if call.who.starts_with("host-two") { [423, 424] } else { [2, 415] };
+        let own = if call.caller.starts_with("host-two") { [423, 424] } else { [2, 415] };
         for host in own {
-            let seen = seen_by(&[(host, 9)], call);
+            let seen = view_for(&[(host, 9)], call);
             for engine in 0..ENGINES {
-                // NaN where no process was busy: then there is no figure, for the host and for the container.
+                // NaN if no process was busy: then there is no figure, for the host and for the container.
                 let (host, container) = (figure(&call.after, host, engine), figure(&seen, 9, engine));
                 if figure(&call.after, own[0], engine) + figure(&call.after, own[1], engine) > 0.0 && host > 0.0 {
-                    assert_eq!(host, container, "{} engine {engine}", call.who);
+                    assert_eq!(host, container, "{} engine {engine}", call.caller);
                     compared += 1;
                 }
             }
@@ -148,15 +147,20 @@ fn own_figures_in_real_samples_are_the_hosts() {
 }
 
 #[test]
-fn no_stranger_and_no_kernel_address_is_left_in_real_samples() {
+fn recorded_samples_lose_foreign_pids_and_kernel_addresses() {
     let mut addresses = 0;
     for call in recorded().iter().filter(|call| call.cmd == GPUMON) {
         for own in [2, 415, 423, 424, 99_999] {
-            let seen = seen_by(&[(own, 9)], call);
+            let seen = view_for(&[(own, 9)], call);
             for at in (0..72).flat_map(|slot| (0..ENGINES).map(move |engine| record_at(slot, engine))) {
                 addresses += usize::from(call.after[at + 120..at + 128] != [0; 8]);
                 assert_eq!(seen[at + 120..at + 128], [0; 8]);
-                assert!(matches!(get(&seen, at + 8), 0 | 9 | 0xffff_ffff), "{} shows {}", call.who, get(&seen, at + 8));
+                assert!(
+                    matches!(get(&seen, at + 8), 0 | 9 | 0xffff_ffff),
+                    "{} shows {}",
+                    call.caller,
+                    get(&seen, at + 8)
+                );
             }
         }
     }
@@ -165,12 +169,12 @@ fn no_stranger_and_no_kernel_address_is_left_in_real_samples() {
 
 #[test]
 fn native_answers_of_namespace_come_through_identity_unchanged() {
-    // In the recording the driver translated by itself; as the driver's and the view's numbers they are the same here.
+    // In the recording the driver translated by itself; so the driver's and the view's numbers are the same here.
     let same: Vec<_> = [2, 33, 58].map(|pid| (pid, pid)).to_vec();
-    for call in recorded().iter().filter(|call| call.who.starts_with("namespace") && call.cmd != GPUMON) {
+    for call in recorded().iter().filter(|call| call.caller.starts_with("namespace") && call.cmd != GPUMON) {
         if call.cmd == 0xb02 {
             continue;
         }
-        assert_eq!(seen_by(&same, call), call.after, "{:#x}", call.cmd);
+        assert_eq!(view_for(&same, call), call.after, "{:#x}", call.cmd);
     }
 }

@@ -1,4 +1,4 @@
-//! Gives the configuration's rules and budget to the engines that are up. The next `mpu up` does so by itself.
+//! Applies the configuration's rules and budget to running engines. `mpu up` does so anyway.
 
 use super::error::EngineError;
 use super::module::{checks, state};
@@ -19,9 +19,9 @@ pub enum How {
 /// What was applied.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct Applied {
-    /// `applied`, or `not_up` when there was no engine to give the rules to.
+    /// `applied`, or `not_up` if no engine was up.
     pub result: How,
-    /// How many compiled rules.
+    /// The number of compiled rules.
     pub rules: usize,
 }
 
@@ -29,13 +29,13 @@ pub fn apply(host: &Host) -> Result<Applied, EngineError> {
     checks::root(host)?;
     let config = Config::of(host)?;
     let text = rules::compile(&config);
-    let given = [state::write_policy(host, &text)?, client::set_policy(host, &text)?].contains(&true);
+    let applied_to = [state::write_policy(host, &text)?, client::set_policy(host, &text)?].contains(&true);
     client::set_cpu_percent(host, config.notify_cpu_percent)?;
-    Ok(Applied { result: if given { How::Applied } else { How::NotUp }, rules: text.lines().count() })
+    Ok(Applied { result: if applied_to { How::Applied } else { How::NotUp }, rules: text.lines().count() })
 }
 
-/// Whether every engine that is up has these compiled rules, and the notify engine this budget; none if none is up, or this user may
-/// not know.
+/// Whether every running engine has these compiled rules, and the notify engine this budget; none if none is up, or if this user
+/// may not read it.
 pub fn holds(host: &Host, config: &Config, compiled: &[String]) -> Option<bool> {
     let of_module = state::read_policy(host).ok().flatten();
     let supervisor = client::state(host).ok().flatten();

@@ -1,4 +1,4 @@
-//! Takes MPU down, whichever engine is up.
+//! Takes the running engine down.
 
 use super::error::EngineError;
 use super::module::checks::{self, Unfit};
@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 pub enum How {
     Unloaded,
     Ended,
-    // It goes on for containers that have its filter, and lets their calls through.
+    // It stays for containers with its filter, and passes their calls on.
     Retired,
     NotUp,
 }
@@ -27,16 +27,16 @@ pub enum How {
 /// What was done.
 #[derive(Debug, Clone, Copy, Serialize, JsonSchema)]
 pub struct Down {
-    /// `unloaded` (the module), `ended` (the notify engine), `retired` (the same, which goes on for containers that have its filter)
+    /// `unloaded` (the module), `ended` (the notify engine), `retired` (the notify engine, which stays for containers with its filter)
     /// or `not_up`.
     pub result: How,
-    /// Containers that still have the notify engine's filter: their calls go through untouched until they end.
+    /// Containers with the notify engine's filter: their calls pass untouched until they end.
     pub containers: usize,
-    /// Seconds that it took.
+    /// Seconds taken.
     pub seconds: f64,
 }
 
-/// Takes MPU down, with some patience for processes that hold the module.
+/// Takes MPU down. Waits up to `patience` for processes inside the module.
 pub fn down(host: &Host, kernel: &dyn Kernel, patience: Duration) -> Result<Down, EngineError> {
     let began = Instant::now();
     checks::root(host)?;

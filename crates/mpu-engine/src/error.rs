@@ -1,4 +1,4 @@
-//! What can go wrong with an engine, whichever it is.
+//! Errors of either engine.
 
 use super::module::error::ModuleError;
 use mpu_host::config::ConfigError;

@@ -1,6 +1,6 @@
-//! Engines: the ways in which translation gets between the driver and its callers.
+//! Engines: the ways to translate between the driver and its callers.
 //!
-//! An engine is a module below this one; another one adds a variant to [`Engine`], a line to [`up::preflight`] and its own module.
+//! Each engine is a module below this one. A new one adds a variant to [`Engine`], a line to [`up::preflight`] and its own module.
 
 pub mod apply;
 pub mod down;

@@ -1,4 +1,4 @@
-//! What an engine says about itself, in one shape for all engines.
+//! Reads an engine's state, in one form for all engines.
 
 use super::error::EngineError;
 use super::{Engine, module::state};
@@ -8,43 +8,43 @@ use mpu_host::phase::Phase;
 use mpu_notify::client;
 pub use mpu_notify::client::Cost;
 
-/// One engine that is up, or was loaded and refused.
+/// An engine that is up, or was loaded and refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Observed {
     pub engine: Engine,
     pub version: String,
     pub state: Phase,
-    /// The driver's function that could not be redirected and the kernel's answer, if that is why it refused.
+    /// The driver's function that could not be redirected, and the kernel's errno, if that is why it refused.
     pub refused: Option<(String, i32)>,
     pub inside: u64,
-    /// Callers, ever, whose task died inside the driver, if the engine counts them.
+    /// Callers whose task died inside the driver, if the engine counts them.
     pub orphans: Option<u64>,
-    /// Whether it must believe a caller's copy of an argument, if there are two copies to choose from now.
+    /// Whether it uses the caller's copy of an argument, if there are two copies now.
     pub claimed: Option<bool>,
-    /// Whether function tracing is on, by which its redirects are made, if it has any.
+    /// Whether function tracing, which its redirects need, is on; none if it has no redirects.
     pub tracing: Option<bool>,
-    /// Seconds since 1970 at which `mpu up` raised it, if it did.
+    /// Seconds since 1970 at which `mpu up` raised it.
     pub since: Option<u64>,
-    /// Containers that it answers for, if it knows them one by one.
+    /// The containers that it serves, if it counts them.
     pub containers: Option<u64>,
-    /// Calls without PIDs that came to it and went on to the driver, if such calls come to it.
+    /// Calls without PIDs that it passed on to the driver, if such calls reach it.
     pub forwarded: Option<u64>,
-    /// How often a process of it took the place of one that had died, if it has one.
+    /// How often a new process replaced a dead one, if it has processes.
     pub restarts: Option<u64>,
-    /// What it spent on each container, if it knows them one by one.
+    /// Its cost per container, if it knows containers.
     pub costs: Vec<Cost>,
     pub translated: Vec<(String, u64)>,
     /// Calls not translated in the usual way, by reason.
     pub passed: Vec<(String, u64)>,
 }
 
-/// Every engine of this build that is up on the host.
+/// Every engine that is up on the host.
 pub fn all(host: &Host) -> Result<Vec<Observed>, EngineError> {
     let looks = Engine::ALL.iter().map(|engine| observe(*engine, host));
     looks.filter_map(Result::transpose).collect()
 }
 
-/// Looks at one engine; none when it is not up.
+/// Reads one engine; none if it is not up.
 pub fn observe(engine: Engine, host: &Host) -> Result<Option<Observed>, EngineError> {
     match engine {
         Engine::Module => module(host),
@@ -75,7 +75,7 @@ fn notify(host: &Host) -> Result<Option<Observed>, EngineError> {
 
 fn module(host: &Host) -> Result<Option<Observed>, EngineError> {
     let Some(state) = state::read(host)? else { return Ok(None) };
-    // It may have gone between the two files.
+    // The module may be unloaded between the two reads.
     let Some(counters) = state::read_counters(host)? else { return Ok(None) };
     let is_old = state.abi == "1";
     Ok(Some(Observed {
@@ -106,13 +106,13 @@ mod tests {
     #[test]
     fn running_supervisor_yields_one_row() {
         let fake = FakeHost::in_order();
-        let said = fake::state(&["a", "b"]);
-        let supervisor = FakeSupervisor::on(&fake, said.clone());
+        let state = fake::state(&["a", "b"]);
+        let supervisor = FakeSupervisor::on(&fake, state.clone());
         let rows = all(&fake.host()).expect("no error");
         let [row] = rows.as_slice() else { panic!("{rows:?}") };
-        assert_eq!((row.engine, &row.state, &row.version), (Engine::Notify, &Phase::Armed, &said.version));
-        assert_eq!((row.inside, row.since, row.containers, row.forwarded), (1, Some(said.since), Some(2), Some(1234)));
-        assert_eq!(row.costs, said.costs);
+        assert_eq!((row.engine, &row.state, &row.version), (Engine::Notify, &Phase::Armed, &state.version));
+        assert_eq!((row.inside, row.since, row.containers, row.forwarded), (1, Some(state.since), Some(2), Some(1234)));
+        assert_eq!(row.costs, state.costs);
         assert_eq!(row.translated, [("GPU_GET_PIDS".to_string(), 7)]);
         assert_eq!(row.passed, [("exempt".to_string(), 2), ("no_memory".to_string(), 0)]);
         fake.write("/sys/module/mpu/parameters/state", state::ARMED);

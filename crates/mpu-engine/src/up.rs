@@ -1,4 +1,4 @@
-//! Brings MPU up: picks an engine, has it raised, and sees that the other one goes.
+//! Raises MPU: chooses an engine, raises it, and retires the other one.
 
 use super::Engine;
 use super::down::lower_module;
@@ -9,13 +9,13 @@ use super::module::foreign::{self, Foreign};
 use super::module::load::{self, Kernel};
 use super::module::load_error::LoadError;
 use super::module::plan::{self, ModuleOptions};
-use super::module::proof::{self, Ask, Proof};
+use super::module::proof::{self, ProbeFn, Proof};
 pub use super::module::raise::How;
 use super::module::raise::{Before, Raised, raise};
 use super::module::record::Record;
 use super::module::state::{self, Phase};
 use super::module::swap::Replaced;
-use mpu_host::config::{Asked, Config, Drivers, rules};
+use mpu_host::config::{Config, Drivers, EngineSetting, rules};
 use mpu_host::driver::Driver;
 use mpu_host::exit::Exit;
 use mpu_host::explain::Explain;
@@ -32,7 +32,7 @@ use std::time::{Duration, Instant};
 pub struct UpOptions {
     /// The engine to use; by default the one that /etc/mpu/config.toml names
     #[arg(long, value_enum)]
-    pub engine: Option<Asked>,
+    pub engine: Option<EngineSetting>,
 
     #[command(flatten)]
     pub module: ModuleOptions,
@@ -41,41 +41,41 @@ pub struct UpOptions {
     #[arg(long, hide = true)]
     pub any_driver: bool,
 
-    /// Whether an agent asks, in a pod.
+    /// Whether the caller is an agent in a pod.
     #[arg(skip)]
     pub by_agent: bool,
 
-    /// The executable that keeps the notify engine's supervisor, if not this one.
+    /// The executable of the notify engine's keeper, if not this one.
     #[arg(skip)]
     pub keeper: Option<PathBuf>,
 
-    /// How the module that is up is asked whether it translates; none if the caller asks by itself.
+    /// Probes whether the module translates; none if the caller probes itself.
     #[arg(skip)]
-    pub ask: Option<Ask>,
+    pub probe: Option<ProbeFn>,
 }
 
-/// What else became of something: of the engine that was not chosen, if it was up, and of the plugin that brings the notify engine containers.
+/// A note on the engine that was not chosen, if it was up, or on the plugin that gives containers the notify engine's listener.
 #[derive(Debug)]
 pub enum Note {
     SupervisorLowered(Lowered),
     SupervisorStays(NotifyError),
     ModuleUnloaded,
     ModuleStays(ModuleError),
-    /// The container engine's plugin was asked of systemd, as the configuration wants it.
+    /// systemd starts the container engine's plugin, as configured.
     PluginStarted,
-    /// The configuration wants it, and systemd is not there, or has no such unit.
+    /// The plugin is configured, and systemd or the unit is missing.
     NoPlugin,
     PluginStays(NotifyError),
     ForeignModule(Foreign),
 }
 
-/// Why an engine is taken.
+/// The choice of an engine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Choice {
     pub engine: Engine,
-    /// Why this one, as half a sentence.
+    /// The reason, as half a sentence.
     pub why: String,
-    /// What would let a better one run here.
+    /// What a better engine would need.
     pub better: Option<String>,
 }
 
@@ -90,24 +90,24 @@ impl Choice {
     }
 }
 
-/// What `mpu up` does on a host.
+/// The plan of `mpu up` on a host.
 #[derive(Debug)]
 pub struct Plan {
     pub choice: Choice,
-    asked: Asked,
-    /// What is done about the module, or why nothing can be; none if the other engine is taken.
+    requested: EngineSetting,
+    /// The plan for the module, or why it fails; none if the other engine is chosen.
     module: Option<Result<plan::Plan, ModuleError>>,
     options: ModuleOptions,
     driver: Option<Driver>,
 }
 
-/// Decides. The module serves every container, those that run already, too; so it is first wherever it can be had.
+/// Decides. The module serves every container, also running ones, so it is preferred.
 ///
 /// # Errors
-/// When it cannot be known whether this host can have the module: the state of one that is up cannot be read.
+/// If the state of a running module cannot be read.
 pub fn preflight(host: &Host, config: &Config, options: &UpOptions) -> Result<Plan, EngineError> {
     let driver = Driver::loaded(host);
-    let asked = options.engine.unwrap_or(config.engine);
+    let requested = options.engine.unwrap_or(config.engine);
     let options = ModuleOptions {
         policy: rules::compile(config),
         drivers: if options.any_driver { Drivers::Any } else { config.drivers },
@@ -116,61 +116,65 @@ pub fn preflight(host: &Host, config: &Config, options: &UpOptions) -> Result<Pl
         ..options.module.clone()
     };
     let about_module = options.build_only || options.module.is_some();
-    let is_open = asked == Asked::Auto && !about_module;
-    let module = match (asked != Asked::Notify).then(|| plan::preflight(host, &options, driver.as_ref())) {
+    let is_open = requested == EngineSetting::Auto && !about_module;
+    let module = match (requested != EngineSetting::Notify).then(|| plan::preflight(host, &options, driver.as_ref())) {
         Some(Err(error @ ModuleError::State(_))) if is_open && host.has_capability(CAP_SYS_MODULE) => {
             return Err(error.into());
         }
         module => module,
     };
     let unfit = module.as_ref().filter(|_| is_open).and_then(|plan| plan::unfit(host, plan));
-    let choice = match (unfit, asked) {
-        (_, Asked::Notify) => Choice::of(Engine::Notify, "asked for"),
-        (_, Asked::Module) => Choice::of(Engine::Module, "asked for"),
+    let choice = match (unfit, requested) {
+        (_, EngineSetting::Notify) => Choice::of(Engine::Notify, "asked for"),
+        (_, EngineSetting::Module) => Choice::of(Engine::Module, "asked for"),
         _ if about_module => Choice::of(Engine::Module, "the options are for it"),
         (None, _) => Choice::of(Engine::Module, "this host can run it, and it serves every container"),
-        // With neither, the module's own failure says what is missing.
+        // If neither fits, the module's error names what is missing.
         (Some(_), _) if notify::unfit(host).is_some() => {
             Choice::of(Engine::Module, "the only one whose needs this host can meet")
         }
         (Some(error), _) => Choice::instead_of_module(error),
     };
     let module = module.filter(|_| choice.engine == Engine::Module);
-    Ok(Plan { choice, asked, module, options, driver })
+    Ok(Plan { choice, requested, module, options, driver })
 }
 
-/// What is taken when the kernel itself refused a module that this host seemed to be fit for: a signature that it does not trust, which
-/// only it can judge. None if that is not why, the module was asked for, or the other cannot be had either.
-pub(crate) fn after_refusal(host: &Host, asked: Asked, options: &ModuleOptions, error: &ModuleError) -> Option<Choice> {
+/// The choice after the kernel refused a module on a host that seemed fit, because of a signature that only the kernel can judge. None
+/// for another reason, if the module was requested, or if the other engine does not fit either.
+pub(crate) fn after_refusal(
+    host: &Host,
+    requested: EngineSetting,
+    options: &ModuleOptions,
+    error: &ModuleError,
+) -> Option<Choice> {
     let is_refused = match error.plain() {
         ModuleError::Load(LoadError::Insert { .. }) => error.exit() == Exit::Refused,
-        // The host seemed fit for one that was built elsewhere, and the kernel refused that file.
+        // The kernel refused a module that was built elsewhere.
         ModuleError::Unfit(_) => matches!(error, ModuleError::After { .. }),
         _ => false,
     };
-    let may = asked == Asked::Auto && options.module.is_none() && notify::unfit(host).is_none();
+    let may = requested == EngineSetting::Auto && options.module.is_none() && notify::unfit(host).is_none();
     (is_refused && may).then(|| Choice::instead_of_module(error))
 }
 
-/// What was done.
+/// The result.
 #[derive(Debug)]
 pub struct Up {
     pub choice: Choice,
     pub notes: Vec<Note>,
-    /// What became of the engine; of the notify engine, how and whom it replaced.
+    /// The result for the engine; for the notify engine, also what it replaced.
     pub raised: Raised,
-    /// Whether the module was seen to translate, where it was asked.
+    /// Whether the module was seen to translate, if it was probed.
     pub proof: Option<Proof>,
     pub notify_state: Option<client::State>,
     pub driver: Option<Driver>,
     pub took: Duration,
 }
 
-/// How long the driver may take for the question whether the module translates: the first client of a GPU waits for it
-/// to start.
-const ASK_PATIENCE: Duration = Duration::from_secs(120);
+/// How long the driver may take for the proof of translation: the first client of a GPU waits for it to start.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// How long callers inside a module that is not needed any more are waited for.
+/// How long to wait for callers inside a module that is not needed any more.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Brings MPU up.
@@ -181,7 +185,7 @@ pub fn up(host: &Host, kernel: &dyn Kernel, options: &UpOptions) -> Result<Up, E
     }
     let config = Config::of(host)?;
     let plan = preflight(host, &config, options)?;
-    let Plan { choice, asked, module, options: module_options, driver } = plan;
+    let Plan { choice, requested, module, options: module_options, driver } = plan;
     let notify = notify::SupervisorOptions {
         replace: module_options.replace,
         drivers: module_options.drivers,
@@ -194,12 +198,12 @@ pub fn up(host: &Host, kernel: &dyn Kernel, options: &UpOptions) -> Result<Up, E
         Some(plan) => {
             let before = Before::of(host, &plan);
             let raised = raise(host, kernel, plan, &module_options, driver.as_ref());
-            match raised.and_then(|raised| proven(host, kernel, raised, options.ask)) {
+            match raised.and_then(|raised| prove_translation(host, kernel, raised, options.probe)) {
                 Ok((raised, proof)) => by_module(host, raised, proof, options.by_agent, choice, driver),
                 Err(error) => {
                     let now = before.as_ref().and_then(|before| before.restored(host, kernel, driver.as_ref()));
-                    // One engine that works does not go for the other.
-                    let instead = after_refusal(host, asked, &module_options, &error).filter(|_| now.is_none());
+                    // A working engine is not replaced by the other one.
+                    let instead = after_refusal(host, requested, &module_options, &error).filter(|_| now.is_none());
                     let error = if before.is_some() { error.replacing(now) } else { error };
                     by_notify(host, kernel, &notify, instead.ok_or(error)?, driver)?
                 }
@@ -215,7 +219,7 @@ pub fn up(host: &Host, kernel: &dyn Kernel, options: &UpOptions) -> Result<Up, E
 
 pub const PLUGIN: &str = "mpu-nri.service";
 
-/// Has it started, or finds that it is up.
+/// Starts the plugin, or finds it running.
 fn plugin(host: &Host) -> Note {
     match systemd::has(host, PLUGIN) {
         false => Note::NoPlugin,
@@ -223,7 +227,7 @@ fn plugin(host: &Host) -> Note {
     }
 }
 
-/// Puts the module which was raised on record, and sees that the supervisor goes.
+/// Records the raised module, and retires the supervisor.
 fn by_module(
     host: &Host,
     raised: Raised,
@@ -236,23 +240,23 @@ fn by_module(
         let record = Record::now(module, raised.origin, &state.version);
         Record { passed_over: raised.passed_over.clone(), by_agent, ..record }.write(host);
     }
-    let notes = (raised.how != How::Built).then(|| without_notify(host)).flatten().into_iter().collect();
+    let notes = (raised.how != How::Built).then(|| retire_notify(host)).flatten().into_iter().collect();
     Up { choice, notes, raised, proof, notify_state: None, driver, took: Duration::ZERO }
 }
 
-/// Has the module asked whether it translates. One that was loaded now and gets no calls does not stay.
-fn proven(
+/// Probes the module. One that was loaded now and gets no calls is unloaded.
+fn prove_translation(
     host: &Host,
     kernel: &dyn Kernel,
     mut raised: Raised,
-    ask: Option<Ask>,
+    probe: Option<ProbeFn>,
 ) -> Result<(Raised, Option<Proof>), ModuleError> {
-    let Some(ask) = ask else { return Ok((raised, None)) };
+    let Some(probe) = probe else { return Ok((raised, None)) };
     let Some(state) = raised.state.take() else { return Ok((raised, None)) };
-    let (state, proof) = proof::prove(host, state, ask, ASK_PATIENCE)?;
+    let (state, proof) = proof::prove(host, state, probe, PROBE_TIMEOUT)?;
     if proof == Some(Proof::NotEntered) {
         if raised.how != How::AlreadyUp {
-            // The reason is what the caller must hear, whatever becomes of this.
+            // Report this reason, whatever the unloading gives.
             let _ = load::remove(host, kernel, state.instance, PATIENCE, "mpu up");
         }
         return Err(LoadError::NotEntered { hooks: state.hooks.join(", ") }.into());
@@ -260,7 +264,7 @@ fn proven(
     Ok((Raised { state: Some(state), ..raised }, proof))
 }
 
-/// Raises the notify engine, and sees that the module goes.
+/// Raises the notify engine, and unloads the module.
 fn by_notify(
     host: &Host,
     kernel: &dyn Kernel,
@@ -273,14 +277,14 @@ fn by_notify(
     let (how, state, replaced) = match notify::raise(host, options, driver.as_ref())? {
         Started(state) => (How::Started, state, None),
         Resumed(state) => (How::Resumed, state, None),
-        // Calls waited for the new one.
+        // Calls waited for the new supervisor.
         Replaced(state, version) => (How::Replaced, state, Some(self::Replaced { version, gapless: true })),
         Already(state) => (How::AlreadyUp, state, None),
     };
     let raised = Raised { how, replaced, ..Raised::default() };
     let notes = without_module(host, kernel).into_iter().collect();
     let mut up = Up { choice, notes, raised, proof: None, notify_state: Some(state), driver, took: Duration::ZERO };
-    // Where the module was wanted, the choice says it.
+    // If the module was preferred, the choice already has the reason.
     let foreign = foreign::find(host);
     if !foreign.loaded.is_empty() && up.choice.better.is_none() {
         up.notes.push(Note::ForeignModule(foreign));
@@ -288,8 +292,8 @@ fn by_notify(
     Ok(up)
 }
 
-/// The module is up: a supervisor is not needed any more. Both at once do no harm, so its failure is none of ours.
-fn without_notify(host: &Host) -> Option<Note> {
+/// Retires the supervisor after the module came up. Both at once are harmless, so a failure is only a note.
+fn retire_notify(host: &Host) -> Option<Note> {
     let Ok(Some(state)) = client::state(host) else { return None };
     if state.state != Phase::Armed {
         return None;

@@ -95,8 +95,8 @@ mod tests {
             ("0::/jobs/job_7/step_0", None),
         ] {
             let job = job(path);
-            let told = job.as_ref().map(|job| (job.id.as_str(), job.step.as_deref()));
-            assert_eq!(told, expected, "{path}");
+            let found = job.as_ref().map(|job| (job.id.as_str(), job.step.as_deref()));
+            assert_eq!(found, expected, "{path}");
         }
         let both = "0::/system.slice/slurmd.service\n5:devices:/slurm/uid_1/job_8/step_1/task_0\n";
         assert_eq!(job(both).map(|job| job.id).as_deref(), Some("8"), "hybrid hierarchies");

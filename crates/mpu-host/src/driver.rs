@@ -1,7 +1,6 @@
-//! The NVIDIA driver of this host: its release, its flavour, and how that release numbers processes by itself.
+//! The NVIDIA driver of this host: its release, its flavour, and the expected native numbering of that release.
 //!
-//! Owns the table of native behaviour by release. It is a prediction, read from the sources of 193 public releases and
-//! nine closed drivers; `probe` measures what is really so. Knows nothing of layouts (that is `rm`) nor of MPU.
+//! The table predicts, from the sources of 193 public releases and nine closed drivers; `probe` measures.
 
 use crate::host::Host;
 pub use mpu_abi::Release;
@@ -9,25 +8,25 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use std::fmt;
 
-/// The first branch looked into.
+/// The first examined branch.
 pub const OLDEST_KNOWN: Release = Release::new(390, 0, 0);
-/// The newest branch looked into, to its end.
+/// The newest examined branch, to its end.
 pub const NEWEST_KNOWN: Release = Release::new(610, 999, 999);
 
-/// Whether a release lies where the table was checked, branch by branch.
+/// Whether a release is within the examined branches.
 pub fn is_known(release: Release) -> bool {
     OLDEST_KNOWN <= release && release <= NEWEST_KNOWN
 }
 
-/// Whose numbers a control speaks outside the init PID namespace.
+/// The namespace of a control's numbers outside the init PID namespace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Numbering {
-    /// The init namespace's, of everybody.
+    /// The init namespace.
     Host,
-    /// The caller's namespace's, but of the thread that made the client.
+    /// The caller's namespace, but the number of the thread that made the client.
     Thread,
-    /// The caller's namespace's.
+    /// The caller's namespace.
     Own,
 }
 
@@ -41,17 +40,17 @@ impl fmt::Display for Numbering {
     }
 }
 
-/// What the releases from one on do by themselves, up to the next row.
+/// The native behaviour of the releases from one on, up to the next row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Native {
-    /// First release that does so.
+    /// The first such release.
     pub from: Release,
-    /// The era that DESIGN.md gives it.
+    /// The number of the era.
     pub era: u8,
     pub pids: Numbering,
-    /// The numbers that GET_PID_INFO wants.
+    /// The numbers that GET_PID_INFO takes.
     pub pid_info: Numbering,
-    /// The numbers in utilisation samples, where the driver can convert them; foreign ones stay host pids.
+    /// The numbers in utilisation samples, if the driver can convert them; foreign ones stay host PIDs.
     pub utilisation: Numbering,
 }
 
@@ -67,8 +66,8 @@ const fn since(major: u16, minor: u16, patch: u16, era: u8) -> Native {
     Native { from: Release::new(major, minor, patch), era, pids, pid_info, utilisation }
 }
 
-/// Native behaviour by release: each row holds until the next. Two branches break the order of time: 535.43.24 to .28
-/// is a beta that already had the code of 535.113, and 570.148 is younger than 575.51.
+/// Native behaviour by release: each row holds until the next. Two branches break the order of time: 535.43.24 to .28 is a beta that
+/// already had the code of 535.113, and 570.148 is younger than 575.51.
 pub const NATIVE: [Native; 9] = [
     since(0, 0, 0, 0),
     since(535, 43, 24, 1),
@@ -104,7 +103,7 @@ pub fn in_words(era: u8) -> &'static str {
     }
 }
 
-/// The functions through which a driver converts; their presence is a second witness beside the release.
+/// The driver's functions for conversion; their presence confirms the release.
 pub const CONVERTERS: [&str; 2] = ["os_find_ns_pid", "os_is_init_ns"];
 
 /// Which of [`CONVERTERS`] a release has.
@@ -124,18 +123,18 @@ pub enum Flavour {
     Unknown,
 }
 
-/// The driver that is loaded.
+/// The loaded driver.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Driver {
-    /// Its version as it writes it.
+    /// Its version as text.
     pub version: String,
-    /// The same as a number, when it is one.
+    /// Its version as a number, if it is one.
     pub release: Option<Release>,
     pub flavour: Flavour,
 }
 
 impl Driver {
-    /// The driver loaded on this host, or none.
+    /// The loaded driver of this host, or none.
     pub fn loaded(host: &Host) -> Option<Driver> {
         host.at("/sys/module/nvidia").is_dir().then(|| {
             let banner = host.text("/proc/driver/nvidia/version").unwrap_or_default();
@@ -154,7 +153,7 @@ impl Driver {
         })
     }
 
-    /// How the release lies outside the table; none if it is in it.
+    /// Why the release is outside the table; none if it is inside.
     pub fn unknown_because(&self) -> Option<String> {
         let (first, last) = (OLDEST_KNOWN.branch(), NEWEST_KNOWN.branch());
         match self.release {
@@ -167,14 +166,13 @@ impl Driver {
         }
     }
 
-    /// The release, when it is one that the table was checked for.
+    /// The release, if the table covers it.
     pub fn known(&self) -> Option<Release> {
         self.release.filter(|r| is_known(*r))
     }
 }
 
-/// Which of [`CONVERTERS`] the loaded driver has, or none when the symbol table does not show them (hidden from us, or
-/// stripped).
+/// Which of [`CONVERTERS`] the loaded driver has; none if the symbol table does not show its functions (hidden from us, or stripped).
 pub fn converters_present(host: &Host) -> Option<[bool; 2]> {
     let symbols = host.text("/proc/kallsyms")?;
     let of_driver: Vec<&str> = symbols
@@ -183,7 +181,7 @@ pub fn converters_present(host: &Host) -> Option<[bool; 2]> {
         .filter_map(|l| l.split_whitespace().nth(2))
         .filter(|name| CONVERTERS.contains(name) || *name == "os_get_current_process")
         .collect();
-    // A function that every release has shows that the table can be read at all.
+    // A function that every release has shows that the table is readable.
     of_driver.contains(&"os_get_current_process").then(|| CONVERTERS.map(|c| of_driver.contains(&c)))
 }
 

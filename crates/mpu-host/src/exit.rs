@@ -1,35 +1,31 @@
-//! The exit codes, once: `--help`, `docs/exit-codes.md` and every error read this list.
-//!
-//! Owns the numbers and their meaning. Which failure maps to which number is each error's own business
-//! ([`crate::explain::Explain`]). The list is small so that a script can act on it, and stable: a number never changes
-//! its meaning.
+//! The exit codes. `--help`, `docs/exit-codes.md` and every error use this list. A number never changes its meaning.
 
-/// How a run of `mpu` ended.
+/// The outcome of a run of `mpu`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Exit {
-    /// What was asked for is so.
+    /// The requested state is reached.
     Ok = 0,
-    /// Something that this host should have been able to do went wrong.
+    /// An operation failed that this host should support.
     Failed = 1,
-    /// The command line makes no sense.
+    /// The command line is invalid.
     Usage = 2,
-    /// Something that must be there first is missing.
+    /// A prerequisite is missing.
     NotReady = 3,
-    /// The kernel, or its owner's settings, forbid it.
+    /// The kernel or its settings forbid it.
     Refused = 4,
-    /// What was waited for did not come in time.
+    /// The wait ended before its condition was met.
     Busy = 5,
-    /// Only of `mpu doctor`, where 1 is "needs attention": something is broken. Shares its number with a wrong command
-    /// line, which prints nothing on standard output.
+    /// For `mpu doctor` alone, where 1 is "needs attention": something is broken. Shares its number with an invalid command line, which
+    /// prints nothing on standard output.
     Broken = 255,
 }
 
 impl Exit {
-    /// Every code that any command can end with, in order.
+    /// Every exit code, in order.
     pub const ALL: [Exit; 6] = [Exit::Ok, Exit::Failed, Exit::Usage, Exit::NotReady, Exit::Refused, Exit::Busy];
 
-    /// The number that the shell sees.
+    /// The number for the shell.
     pub fn code(self) -> u8 {
         match self {
             Exit::Broken => Exit::Usage as u8,
@@ -50,14 +46,14 @@ impl Exit {
         }
     }
 
-    /// What it means, for `--help` and the documentation.
+    /// Its meaning, for `--help` and the documentation.
     pub fn meaning(self) -> &'static str {
         match self {
-            Exit::Ok => "the command did what was asked for, or it was done already",
-            Exit::Failed => "something failed that this host should be able to do, or a check found a wrong answer",
+            Exit::Ok => "the command did what was asked for, or it was already done",
+            Exit::Failed => "an operation that should work on this host failed, or a check found a wrong answer",
             Exit::Usage => "the command line is wrong",
             Exit::NotReady => {
-                "something that the command needs is missing: a driver, kernel headers, a compiler, a known driver version, MPU itself"
+                "the command needs something that is missing: a driver, kernel headers, a compiler, a known driver version, MPU itself"
             }
             Exit::Refused => "not allowed: not root, lockdown, module signatures, another owner of a hook",
             Exit::Busy => "the time to wait is over, and the driver or the GPU is still in use",
@@ -65,7 +61,7 @@ impl Exit {
         }
     }
 
-    /// The table that `--help` prints.
+    /// The table in `--help`.
     pub fn table() -> String {
         let rows = Exit::ALL.iter().map(|e| format!("  {}  {}", e.code(), e.meaning()));
         format!("Exit codes:\n{}", rows.collect::<Vec<_>>().join("\n"))

@@ -1,25 +1,23 @@
-//! What every error of MPU's can say beyond its message: a stable word, an exit code, and what to do.
-//!
-//! Knows no error by name.
+//! The facts of every error beside its message: a stable word, an exit code, and a fix.
 
 use crate::exit::Exit;
 use mpu_os::lock::Held;
 use std::error::Error;
 
-/// What an error owes the person who meets it.
+/// An error with its fix.
 pub trait Explain: Error {
     /// A stable word for JSON and scripts, such as `no_headers`.
     fn code(&self) -> &'static str;
-    /// The exit code that it leads to.
+    /// The exit code.
     fn exit(&self) -> Exit;
-    /// What to do about it, as one sentence.
+    /// The fix, as one sentence.
     fn fix(&self) -> String;
 }
 
-/// What [`Explain`] says of an error: code, exit code, fix.
+/// Code, exit code and fix of an error.
 pub type Facts = (&'static str, Exit, String);
 
-/// Explains errors by their method `facts`, which has all three for each variant in one place.
+/// Implements [`Explain`] by a method `facts`, which has all three for each variant in one place.
 #[macro_export]
 macro_rules! explain_by_facts {
     ($error:ty) => {
@@ -37,9 +35,9 @@ macro_rules! explain_by_facts {
     };
 }
 
-/// An error that is one of several, and explains itself as that one does.
+/// An error that wraps one of several errors, and explains itself as that one does.
 pub trait Sum: Error {
-    /// The one that it is.
+    /// The wrapped error.
     fn inner(&self) -> &dyn Explain;
 }
 
@@ -67,12 +65,12 @@ impl Explain for Held {
     }
 }
 
-/// What lies behind an error, nearest first.
+/// The causes of an error, nearest first.
 pub fn causes<'a>(error: &'a (dyn Error + 'a)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
     std::iter::successors(error.source(), |error| (*error).source())
 }
 
-/// An error with its causes, in one line.
+/// An error with its causes, on one line.
 pub fn chain(error: &dyn Error) -> String {
     causes(error).fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }

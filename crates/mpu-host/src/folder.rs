@@ -1,7 +1,5 @@
-//! The folder of a process or thread in `/proc`.
-//!
-//! Owns that what is read through one folder is of one process: an open folder does not follow its number to the next one who
-//! gets it. Understands nothing of what it reads.
+//! The folder of a process or thread in `/proc`. An open folder stays with its process: it does not move to the next one with the same
+//! number.
 
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, StatxFlags, openat, readlinkat, statat, statx};
@@ -9,10 +7,10 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
-/// More than any file that is read here is long.
+/// Longer than any file that is read here.
 const LONGEST: u64 = 64 << 10;
 
-/// As long as most of them are: read at once, not in growing pieces.
+/// The length of most of them, to read them at once.
 const USUAL: usize = 4 << 10;
 
 #[derive(Debug)]
@@ -36,8 +34,8 @@ impl Folder {
         Ok(String::from_utf8_lossy(&text).into_owned())
     }
 
-    /// The same for a file that the kernel makes in one piece (`single_open` of fs/seq_file.c): all that fits comes at once, so that
-    /// less than was asked for is all there is.
+    /// The same for a file that the kernel makes in one piece (`single_open` of fs/seq_file.c): one read returns all that fits, so a short
+    /// read is complete.
     pub fn read_record(&self, name: &str) -> io::Result<String> {
         let mut text = [0; USUAL];
         match self.open(name, OFlags::RDONLY)?.read(&mut text)? {
@@ -46,37 +44,37 @@ impl Folder {
         }
     }
 
-    /// Which file a name in it stands for: device and inode.
+    /// Device and inode of a file in it.
     pub fn identity(&self, name: &str) -> io::Result<(u64, u64)> {
         let stat = statat(&self.0, name, AtFlags::empty())?;
         Ok((stat.st_dev, stat.st_ino))
     }
 
-    /// Which character device a name in it stands for, if it is one.
+    /// The device number of a character device in it, if it is one.
     pub fn device(&self, name: &str) -> io::Result<Option<(u32, u32)>> {
         device(self.0.as_fd(), name, AtFlags::empty())
     }
 
-    /// The first names in a folder in it, `most` of them: how many there are is for others to say.
+    /// The first `most` names in a folder in it.
     pub fn names(&self, name: &str, most: usize) -> io::Result<Vec<String>> {
         let folder = openat(&self.0, name, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
         let names = Dir::new(folder)?.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
         Ok(names.filter(|name| !name.starts_with('.')).take(most).collect())
     }
 
-    /// Whether a descriptor in it can be read from or written to: the link's own mode says so (proc_pid_fd(5)), without a look behind it.
+    /// Whether a descriptor in it can be read or written: the link's own mode has that (proc_pid_fd(5)), so the file is not touched.
     pub fn is_open_for_anything(&self, name: &str) -> io::Result<bool> {
         let stat = statat(&self.0, name, AtFlags::SYMLINK_NOFOLLOW)?;
         Ok(Mode::from_raw_mode(stat.st_mode).intersects(Mode::RUSR | Mode::WUSR))
     }
 
-    /// Where a link in it leads.
+    /// The target of a link in it.
     pub fn link(&self, name: &str) -> io::Result<Vec<u8>> {
         Ok(readlinkat(&self.0, name, Vec::new())?.into_bytes())
     }
 
-    /// Whether a link in it leads to something that has a path: not to a socket, a pipe or the like. A path that is too long to be read
-    /// (ENAMETOOLONG) is one.
+    /// Whether a link in it leads to a path, not to a socket, a pipe or the like. A path that is too long to be read (ENAMETOOLONG)
+    /// counts as a path.
     pub fn is_path(&self, name: &str) -> bool {
         self.link(name).map_or(true, |path| path.starts_with(b"/"))
     }
@@ -92,7 +90,7 @@ impl Folder {
     }
 }
 
-/// `NV_MAJOR_DEVICE_NUMBER`: every node of the driver that takes controls (nv.h of every release).
+/// `NV_MAJOR_DEVICE_NUMBER`: the major number of all driver nodes with controls (nv.h of every release).
 pub const NVIDIA_MAJOR: u32 = 195;
 
 /// Whether a character device is the driver's.
@@ -100,8 +98,8 @@ pub fn is_drivers(device: Option<(u32, u32)>) -> bool {
     device.is_some_and(|(major, _)| major == NVIDIA_MAJOR)
 }
 
-/// Device number of a character device. Goes by what the kernel knows by itself (`AT_STATX_DONT_SYNC`): asking the file system, which
-/// may be a program of a caller's, can take for ever.
+/// Device number of a character device, from the kernel's cache (`AT_STATX_DONT_SYNC`): the file system may be a caller's program, which
+/// never answers.
 pub fn device(at: BorrowedFd<'_>, name: &str, flags: AtFlags) -> io::Result<Option<(u32, u32)>> {
     let stat = statx(at, name, flags | AtFlags::STATX_DONT_SYNC, StatxFlags::TYPE)?;
     let is_device = FileType::from_raw_mode(stat.stx_mode.into()) == FileType::CharacterDevice;

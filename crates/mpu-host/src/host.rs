@@ -1,8 +1,5 @@
-//! Facts about this host, read from files below one root.
-//!
-//! Owns the paths. Every fact comes from a file, even those that have a system call (`uname`, `getuid`), so that a
-//! test can hand in a whole made-up host as a directory. Knows nothing of engines and judges nothing: that is
-//! `engine::module::checks`.
+//! Facts about this host, read from files below one root. Even facts with a system call (`uname`, `getuid`) come from files, so a test
+//! can use a directory as a fake host.
 
 use mpu_os::file::{Links, open_regular, read_bounded};
 use std::ffi::OsStr;
@@ -10,17 +7,17 @@ use std::fs;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-/// A host, seen through a root directory: `/` for the one we run on.
+/// A host, seen through a root directory: `/` for the running one.
 #[derive(Debug, Clone)]
 pub struct Host {
     root: PathBuf,
     search: Vec<PathBuf>,
 }
 
-/// How tightly the kernel is locked down.
+/// The kernel's lockdown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lockdown {
-    /// Not at all, or the kernel does not know lockdown.
+    /// None, or a kernel without lockdown.
     None,
     /// Unsigned modules and other ways into the kernel are refused.
     Integrity,
@@ -64,41 +61,41 @@ impl Host {
         Host { root: root.to_path_buf(), search }
     }
 
-    /// Whether this is the host that we run on, hence the one whose kernel our system calls reach.
+    /// Whether this is the running host, whose kernel our system calls reach.
     pub fn is_this(&self) -> bool {
         self.root == Path::new("/")
     }
 
-    /// Where an absolute path of the host lies for us.
+    /// The path of a host's file for us.
     pub fn at(&self, path: impl AsRef<Path>) -> PathBuf {
         let path = path.as_ref();
         self.root.join(path.strip_prefix("/").unwrap_or(path))
     }
 
-    /// The contents of a file without white space at either end, or none when it is not there or not readable.
+    /// The contents of a file without white space at either end; none if it does not exist or is not readable.
     pub fn text(&self, path: impl AsRef<Path>) -> Option<String> {
         fs::read(self.at(path)).ok().map(|bytes| String::from_utf8_lossy(&bytes).trim().to_string())
     }
 
-    /// The contents of a regular file of at most `limit` bytes; none when it is not there, not readable, larger, or no regular file
-    /// (opening it never waits for anybody).
+    /// The contents of a regular file of at most `limit` bytes; none if it does not exist, is not readable, larger, or not regular. Opening
+    /// never blocks.
     pub fn bounded(&self, path: impl AsRef<Path>, limit: usize) -> Option<Vec<u8>> {
         read_bounded(&self.at(path), limit as u64, Links::Followed).ok()
     }
 
-    /// The first `limit` bytes of a regular file, likewise.
+    /// The first `limit` bytes of a regular file, in the same way.
     pub fn beginning(&self, path: impl AsRef<Path>, limit: usize) -> Option<Vec<u8>> {
         let mut bytes = Vec::new();
         open_regular(&self.at(path), Links::Followed).ok()?.take(limit as u64).read_to_end(&mut bytes).ok()?;
         Some(bytes)
     }
 
-    /// The name of a user, as this host's `/etc/passwd` has it.
+    /// The name of a user in this host's `/etc/passwd`.
     pub fn user_name(&self, uid: u32) -> Option<String> {
         self.passwd_field(uid, 0)
     }
 
-    /// The home directory of a user, likewise.
+    /// The home directory of a user in this host's `/etc/passwd`.
     pub fn home_of(&self, uid: u32) -> Option<String> {
         self.passwd_field(uid, 5).filter(|home| home.starts_with('/'))
     }
@@ -115,7 +112,7 @@ impl Host {
         Ok(fs::read_to_string(self.at("/proc/sys/kernel/osrelease"))?.trim().to_string())
     }
 
-    /// Whether this process holds a capability (by its bit), as `/proc/self/status` tells.
+    /// Whether this process has a capability (by its bit), from `/proc/self/status`.
     pub fn has_capability(&self, bit: u32) -> bool {
         let status = self.text("/proc/self/status").unwrap_or_default();
         let mask =
@@ -123,7 +120,7 @@ impl Host {
         mask.is_some_and(|m| m >> bit & 1 == 1)
     }
 
-    /// Whether this process lives in the initial PID namespace; only there are its numbers the host's.
+    /// Whether this process is in the initial PID namespace, so that its PIDs are the host's.
     pub fn in_init_pid_namespace(&self) -> bool {
         fs::read_link(self.at("/proc/self/ns/pid")).is_ok_and(|l| l.as_os_str() == OsStr::new(INIT_PID_NAMESPACE))
     }
@@ -143,7 +140,7 @@ impl Host {
         self.text("/sys/module/module/parameters/sig_enforce").is_some_and(|t| t == "Y" || t == "1")
     }
 
-    /// Whether the owner has shut module loading off until the next boot.
+    /// Whether module loading is off until the next boot.
     pub fn modules_disabled(&self) -> bool {
         self.text("/proc/sys/kernel/modules_disabled").is_some_and(|t| t == "1")
     }
@@ -153,7 +150,7 @@ impl Host {
         self.text("/proc/sys/kernel/ftrace_enabled").is_some_and(|t| t == "0")
     }
 
-    /// The kernel's configuration and where it was found, if any file has it.
+    /// The kernel's configuration and its file, if there is one.
     pub fn kernel_config(&self, release: &str) -> Option<(PathBuf, String)> {
         let plain = [
             format!("/boot/config-{release}"),
@@ -169,7 +166,7 @@ impl Host {
         self.gunzip(packed).map(|text| (packed.to_path_buf(), text))
     }
 
-    /// Unpacks a file with the host's `gzip`; this program carries no decompressor for one file that few kernels have.
+    /// Unpacks a file with the host's `gzip`: few kernels have that file, so a decompressor here is not worth it.
     fn gunzip(&self, path: &Path) -> Option<String> {
         let file = fs::File::open(self.at(path)).ok()?;
         let gzip = self.tool("gzip")?;
@@ -186,7 +183,7 @@ impl Host {
         (read.is_ok() && ended.success()).then_some(text)
     }
 
-    /// The first executable file of that name among the host's tools.
+    /// The first executable file with that name among the host's tools.
     pub fn tool(&self, name: &str) -> Option<PathBuf> {
         use std::os::unix::fs::PermissionsExt;
         let runs = |p: &Path| fs::metadata(p).is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0);
@@ -202,11 +199,11 @@ impl Host {
         std::env::join_paths(self.search.iter().map(|d| self.at(d))).unwrap_or_default()
     }
 
-    /// How this distribution installs the headers of a kernel, as a command or, failing that, as words.
+    /// How this distribution installs the headers of a kernel: a command, or words.
     pub fn headers_hint(&self, release: &str) -> String {
         match self.family() {
             Family::Debian => format!("apt-get install linux-headers-{release}"),
-            // A variant of the kernel has headers of its own: 5.14.0-503.el9.aarch64+64k.
+            // A kernel variant has its own headers: 5.14.0-503.el9.aarch64+64k.
             Family::RedHat => match release.split_once('+') {
                 Some((of, variant)) => format!("dnf install kernel-{variant}-devel-{of}"),
                 None => format!("dnf install kernel-devel-{release}"),
@@ -230,7 +227,7 @@ impl Host {
         }
     }
 
-    /// How this distribution installs pahole, which writes type information of modules.
+    /// How this distribution installs pahole, which writes type information into modules.
     pub fn pahole_hint(&self) -> &'static str {
         match self.family() {
             Family::Debian => "apt-get install pahole",
@@ -242,8 +239,8 @@ impl Host {
         }
     }
 
-    /// How a package is installed here from its file, in the present folder and perhaps in another one's place, and how
-    /// it is removed. None where MPU has no packages.
+    /// The commands that install and remove a package file in the present folder, also in another package's place. None for distributions
+    /// without packages of MPU.
     pub fn package_hints(&self, package: &str) -> Option<(String, String)> {
         let (install, remove) = match self.family() {
             Family::Debian => (format!("apt-get install ./{package}_*.deb"), "apt-get purge"),

@@ -1,9 +1,7 @@
-//! Releases of the kernel, as `uname -r` has them, in the order in which they came.
-//!
-//! Owns the order. Knows nothing of what a release has.
+//! Orders kernel releases, as `uname -r` prints them.
 
-/// The numbers of a release, by which releases can be put in order: not those in words such as `amd64`, `deb12` or `x86_64`. A release
-/// candidate comes before its release: `7.3-rc7` is 7, 3, 0, 7 - 1000, and after the last number is a 0.
+/// The numbers of a release, for comparison; numbers in words such as `amd64`, `deb12` or `x86_64` do not count. A release candidate comes
+/// before its release: `7.3-rc7` is 7, 3, 0, 7 - 1000, and after the last number is a 0.
 pub fn numbers(release: &str) -> Vec<i64> {
     let words: Vec<&str> = release.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').collect();
     let is_number = |word: &&&str| word.parse::<u32>().is_ok();

@@ -1,7 +1,4 @@
-//! A host as MPU knows it: facts from its files, its driver, its containers, what its administrator wants; and how errors explain
-//! themselves to their reader.
-//!
-//! Owns what stands below every engine. Knows none of them, asks the driver nothing, and changes nothing of the host
+//! Facts of a host: its files, its driver, its containers, its configuration; and explanations of errors. It changes nothing of the host
 //! ([`own`] changes the calling process).
 
 pub mod cgroup;

@@ -1,7 +1,5 @@
-//! Who can have made a client of the driver's.
-//!
-//! Owns how far descriptors are looked at for that. The driver does not tell: it lists a process that has ended by its number for as long
-//! as anybody keeps its descriptors. What a node is called is its container's to say, so that what counts is which device it is.
+//! Decides whether a process can have made a client of the driver, by its descriptors. The driver lists an ended process by its number
+//! while any process keeps its descriptors. A container chooses the names of its nodes, so the device number counts.
 
 use crate::folder::{Folder, is_drivers};
 use mpu_core::HostPid;
@@ -9,52 +7,52 @@ use std::cell::Cell;
 use std::io;
 use std::path::Path;
 
-/// Descriptors of one process that are looked at for one of the driver's, in the tables of all its threads; a thread counts as one itself.
+/// The most descriptors of one process to examine, in the tables of all its threads; a thread counts as one.
 const MOST_DESCRIPTORS: usize = 1 << 14;
 
-/// The same for all processes that are looked at together: a quarter of a second.
+/// The limit for all processes together: a quarter of a second.
 const MOST_TOGETHER: usize = 1 << 16;
 
 /// A character device's two numbers, if it is one.
 type Device = Option<(u32, u32)>;
 
-/// How much may still be looked at.
+/// The remaining limit.
 #[derive(Debug)]
 pub struct Look {
-    left: Cell<usize>,
-    is_wanted: fn(Device) -> bool,
+    remaining: Cell<usize>,
+    is_drivers_device: fn(Device) -> bool,
 }
 
-/// What was found out about a process.
+/// The result for a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Has {
-    /// It has a descriptor of the driver's.
+    /// It has a descriptor of the driver.
     Yes,
     No,
-    /// None among as many as are looked at of one process.
+    /// None among the first [`MOST_DESCRIPTORS`].
     TooMany,
-    /// It was not looked at, or in part only: the look was at its end.
+    /// Examined in part or not at all: the common limit is reached.
     NoRoom,
 }
 
 impl Look {
     pub fn new() -> Look {
-        Look { left: Cell::new(MOST_TOGETHER), is_wanted: is_drivers }
+        Look { remaining: Cell::new(MOST_TOGETHER), is_drivers_device: is_drivers }
     }
 
-    /// As if descriptors of another device were the driver's, and no more than so many may be looked at.
+    /// For tests: another device stands for the driver's, with another limit.
     #[cfg(any(test, feature = "fake"))]
-    pub fn at_most(descriptors: usize, is_wanted: fn(Device) -> bool) -> Look {
-        Look { left: Cell::new(descriptors), is_wanted }
+    pub fn at_most(descriptors: usize, is_drivers_device: fn(Device) -> bool) -> Look {
+        Look { remaining: Cell::new(descriptors), is_drivers_device }
     }
 
-    /// How many descriptors it has left.
+    /// The descriptors that may still be examined.
     pub fn left(&self) -> usize {
-        self.left.get()
+        self.remaining.get()
     }
 
     fn take(&self, looked: usize) {
-        self.left.set(self.left.get().saturating_sub(looked));
+        self.remaining.set(self.remaining.get().saturating_sub(looked));
     }
 }
 
@@ -64,15 +62,15 @@ impl Default for Look {
     }
 }
 
-/// Whether a process has a descriptor of the driver's, in the table of any of its threads. One whose first thread has ended has none there
-/// any more, whatever it had: it counts as a user of the driver, as does one that may not be looked at. `proc` is where `/proc` is.
+/// Whether a process has a descriptor of the driver, in the table of any of its threads. A process whose first thread has ended, or that
+/// may not be examined, counts as a user of the driver. `proc` is the path of `/proc`.
 pub fn has_the_driver(proc: &Path, pid: HostPid, look: &Look) -> Has {
     let most = MOST_DESCRIPTORS.min(look.left());
-    let mut left = most;
-    let has = most != 0 && is_among(proc, pid, look.is_wanted, &mut left);
-    // A process is a look, too.
-    look.take(1 + most - left);
-    match (has, left) {
+    let mut remaining = most;
+    let has = most != 0 && has_descriptor(proc, pid, look.is_drivers_device, &mut remaining);
+    // A process counts as one.
+    look.take(1 + most - remaining);
+    match (has, remaining) {
         (true, _) => Has::Yes,
         (false, 0) if most < MOST_DESCRIPTORS => Has::NoRoom,
         (false, 0) => Has::TooMany,
@@ -80,7 +78,7 @@ pub fn has_the_driver(proc: &Path, pid: HostPid, look: &Look) -> Has {
     }
 }
 
-/// A thread of a process whose first one has ended, as a folder's name below the process's own; none if no other lives.
+/// A living thread of a process whose first one has ended, as a folder's name below the process's own; none if there is none.
 pub fn living_thread(proc: &Path, pid: HostPid, look: &Look) -> Option<String> {
     let folder = Folder::at(proc.join(pid.get().to_string())).ok()?;
     let threads = folder.names("task", MOST_DESCRIPTORS.min(look.left())).ok()?;
@@ -91,42 +89,48 @@ pub fn living_thread(proc: &Path, pid: HostPid, look: &Look) -> Option<String> {
     living.next()
 }
 
-/// Whether a `stat` file is of a thread that has ended and is not reaped yet.
+/// Whether a `stat` file is of an ended thread that is not reaped yet.
 pub fn has_ended(stat: &str) -> bool {
     stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(['Z', 'X']))
 }
 
-/// When a process started, in ticks since the host's boot: field 22 of its `stat`. The program's name before it can hold anything.
+/// The start of a process, in ticks since the host's boot: field 22 of its `stat`. The program's name before it can contain any
+/// character.
 pub fn started_ticks(stat: &str) -> Option<u64> {
     stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
 }
 
-fn is_among(proc: &Path, pid: HostPid, is_wanted: fn(Device) -> bool, left: &mut usize) -> bool {
+fn has_descriptor(proc: &Path, pid: HostPid, is_drivers_device: fn(Device) -> bool, remaining: &mut usize) -> bool {
     let own = pid.get().to_string();
     let Ok(folder) = Folder::at(proc.join(&own)) else { return false };
     if folder.read("stat").is_ok_and(|stat| has_ended(&stat)) {
         return true;
     }
-    match is_in_table(&folder, "fd", is_wanted, left) {
+    match is_in_table(&folder, "fd", is_drivers_device, remaining) {
         Ok(false) => {}
         other => return other.unwrap_or_else(|error| error.kind() == io::ErrorKind::PermissionDenied),
     }
-    let threads = folder.names("task", *left).unwrap_or_default();
+    let threads = folder.names("task", *remaining).unwrap_or_default();
     let mut others = threads.iter().filter(|thread| **thread != own);
     others.any(|thread| {
-        *left = left.saturating_sub(1);
-        is_in_table(&folder, &format!("task/{thread}/fd"), is_wanted, left).unwrap_or(false)
+        *remaining = remaining.saturating_sub(1);
+        is_in_table(&folder, &format!("task/{thread}/fd"), is_drivers_device, remaining).unwrap_or(false)
     })
 }
 
-fn is_in_table(folder: &Folder, table: &str, is_wanted: fn(Device) -> bool, left: &mut usize) -> io::Result<bool> {
-    if *left == 0 {
+fn is_in_table(
+    folder: &Folder,
+    table: &str,
+    is_drivers_device: fn(Device) -> bool,
+    remaining: &mut usize,
+) -> io::Result<bool> {
+    if *remaining == 0 {
         return Ok(false);
     }
-    for name in folder.names(table, *left)? {
-        *left -= 1;
+    for name in folder.names(table, *remaining)? {
+        *remaining -= 1;
         let name = format!("{table}/{name}");
-        if folder.is_path(&name) && is_wanted(folder.device(&name).ok().flatten()) {
+        if folder.is_path(&name) && is_drivers_device(folder.device(&name).ok().flatten()) {
             return Ok(true);
         }
     }

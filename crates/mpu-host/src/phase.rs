@@ -1,36 +1,36 @@
-//! What an engine is doing, in one word: as the module's file, a supervisor's answer and JSON have it.
+//! The phase of an engine, as in the module's file, a supervisor's answer and JSON.
 
 use serde::{Deserialize, Serialize};
 use std::convert::Infallible;
 use std::fmt;
 use std::str::FromStr;
 
-/// What an engine is doing.
+/// The phase of an engine.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "String", into = "String")]
 pub enum Phase {
-    /// Translates: of the module, one was seen since its redirects were placed.
+    /// Translates. The module: one translation was seen since its redirects were placed.
     #[default]
     Armed,
-    /// The module's redirects are in place, and no translation has been seen yet.
+    /// The module's redirects are placed, and no translation was seen yet.
     Placed,
-    /// No driver is loaded; the redirects will be placed when one comes.
+    /// No driver is loaded; the redirects will be placed with it.
     Waiting,
     /// A redirect could not be placed, so none is.
     Refused,
-    /// The module's redirects are taken out; a supervisor takes no new container, and lets every call pass.
+    /// The module's redirects are removed; a supervisor accepts no new container, and passes every call on.
     Retired,
-    /// The kernel did not take a redirect out, and never will: the module stays until the next boot.
+    /// The kernel did not remove a redirect: the module stays until the next boot.
     Stuck,
     /// A supervisor has died and has no successor yet.
     Restarting,
-    /// A word that this version of `mpu` does not know.
+    /// A phase of a newer version.
     Other(String),
 }
 
 impl Phase {
     /// The phases that engines report; none reports `restarting`.
-    pub const SAID: [Phase; 6] =
+    pub const REPORTED: [Phase; 6] =
         [Phase::Armed, Phase::Placed, Phase::Waiting, Phase::Refused, Phase::Retired, Phase::Stuck];
 
     pub fn word(&self) -> &str {
@@ -46,7 +46,7 @@ impl Phase {
         }
     }
 
-    /// Whether the module's redirects stand, so that callers in containers pass them.
+    /// Whether the module's redirects stand, so that calls of containers pass them.
     pub fn is_placed(&self) -> bool {
         matches!(self, Phase::Armed | Phase::Placed)
     }
@@ -54,7 +54,7 @@ impl Phase {
 
 impl From<String> for Phase {
     fn from(word: String) -> Phase {
-        let mut known = Phase::SAID.into_iter().chain([Phase::Restarting]);
+        let mut known = Phase::REPORTED.into_iter().chain([Phase::Restarting]);
         known.find(|phase| phase.word() == word).unwrap_or(Phase::Other(word))
     }
 }
@@ -85,7 +85,7 @@ mod tests {
 
     #[test]
     fn words_round_trip() {
-        for phase in Phase::SAID.into_iter().chain([Phase::Restarting, Phase::Other("resting".to_string())]) {
+        for phase in Phase::REPORTED.into_iter().chain([Phase::Restarting, Phase::Other("resting".to_string())]) {
             assert_eq!(phase.word().parse(), Ok(phase.clone()));
             let json = serde_json::to_string(&phase).expect("JSON");
             assert_eq!(json, format!("\"{phase}\""));

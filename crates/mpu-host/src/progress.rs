@@ -1,22 +1,20 @@
-//! Says what is going on while something takes longer than a person likes to wait in silence.
-//!
-//! Owns the standard error stream while a step runs. It prints nothing in the first two seconds; after that a terminal
-//! gets one line that counts the seconds, and a log gets a line at once and one every quarter of a minute.
+//! Prints progress of a long step on standard error: nothing for two seconds; then a terminal gets one line that counts the seconds, and a
+//! log gets a line at once and one every 15 seconds.
 
 use std::io::{IsTerminal, Write};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// Prints one line on standard error. Its reader may be gone, which is no failure of ours.
+/// Prints one line on standard error. A closed pipe is no error.
 pub fn say(line: impl std::fmt::Display) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }
 
-/// How long silence is kept.
+/// How long nothing is printed.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// A step that is being watched; it ends when this is dropped.
+/// A running step; it ends when this is dropped.
 pub struct Progress {
     done: Option<Sender<()>>,
     watcher: Option<JoinHandle<()>>,
@@ -30,14 +28,14 @@ impl Progress {
             let began = Instant::now();
             let on_terminal = std::io::stderr().is_terminal();
             let mut pause = PATIENCE;
-            let mut said = false;
+            let mut printed = false;
             while wait.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
-                said = true;
+                printed = true;
                 let line = line(&step, began.elapsed(), on_terminal);
                 let _ = write!(std::io::stderr(), "{line}");
                 pause = if on_terminal { Duration::from_secs(1) } else { Duration::from_secs(15) };
             }
-            if said && on_terminal {
+            if printed && on_terminal {
                 let _ = write!(std::io::stderr(), "\r\x1b[K");
             }
         });

@@ -1,13 +1,12 @@
-//! What this process changes of itself before it has children: the system calls that no safe wrapper covers.
+//! System calls without a safe wrapper that change this process before it has children.
 #![allow(unsafe_code)]
 
 use std::io;
 
-/// Puts the children that this thread makes from now on into a PID namespace of their own; the first becomes its PID 1.
-/// The thread itself stays where it is.
+/// Puts future children of this thread into a new PID namespace; the first becomes its PID 1. The thread itself stays in its own.
 ///
 /// # Errors
-/// As `unshare(2)`: without CAP_SYS_ADMIN, or with no namespace to be had.
+/// As `unshare(2)`: without CAP_SYS_ADMIN, or at the limit of namespaces.
 pub fn unshare_pid_namespace_of_children() -> io::Result<()> {
     // SAFETY: takes a flag word and touches no memory; CLONE_NEWPID changes only where this thread's future children
     // are born.
@@ -17,8 +16,8 @@ pub fn unshare_pid_namespace_of_children() -> io::Result<()> {
     }
 }
 
-/// Lets no descriptor but the first three outlive the next `exec`, also inherited ones: a process that lives on
-/// holds no lock and no pipe of its starter's. Linux 5.11; on an older kernel they stay as they are.
+/// Closes all descriptors but the first three at the next `exec`, also inherited ones, so that a long-lived child holds no lock and no
+/// pipe of its starter. Needs Linux 5.11; on an older kernel they stay open.
 pub fn keep_descriptors_from_children() {
     const CLOSE_RANGE_CLOEXEC: libc::c_uint = 1 << 2;
     // SAFETY: sets a flag on descriptors and closes none, so each keeps its owner; touches no memory.

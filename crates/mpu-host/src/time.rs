@@ -1,4 +1,4 @@
-//! The calendar: seconds since 1970 as people write a time, in UTC.
+//! Formats seconds since 1970 as UTC time.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -9,13 +9,13 @@ pub fn now() -> u64 {
 
 /// A time in the form of RFC 3339: `2026-11-20T20:15:00Z`.
 pub fn stamp(seconds: u64) -> String {
-    // The last second of the year 9999: later ones cannot be written so.
+    // The last second of the year 9999, the largest time of this form.
     let time = UNIX_EPOCH + Duration::from_secs(seconds.min(253_402_300_799));
     humantime::format_rfc3339_seconds(time).to_string()
 }
 
-/// The time of now and a space, for the beginning of a log's line; nothing where the log's own store adds it (systemd's journal:
-/// `JOURNAL_STREAM` of systemd.exec(5)).
+/// The present time and a space, for the beginning of a log line; empty if systemd's journal adds it (`JOURNAL_STREAM` of
+/// systemd.exec(5)).
 pub fn of_line() -> String {
     if std::env::var_os("JOURNAL_STREAM").is_some() {
         return String::new();

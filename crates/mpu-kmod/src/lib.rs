@@ -144,7 +144,7 @@ pub unsafe extern "C" fn mpu_rs_begin(call: *mut Call, argument: *const CArgumen
 }
 
 /// How many PIDs the caller asks about in the `len` bytes at `bytes`, which the driver has copied from its `address`: so many u32
-/// must be at `asked` of [`mpu_rs_copied_in`].
+/// must be at `requested` of [`mpu_rs_copied_in`].
 ///
 /// # Safety
 /// `call` was filled by [`mpu_rs_begin`]; `bytes` is `len` bytes of kernel memory that does not change during the call.
@@ -160,7 +160,7 @@ pub unsafe extern "C" fn mpu_rs_questions(call: *const Call, address: u64, bytes
 /// The driver has copied `len` bytes at `bytes` from `address` of its caller.
 ///
 /// # Safety
-/// `call` was filled by [`mpu_rs_begin`]; `bytes` is `len` bytes of kernel memory that no other code uses now; `asked` is `questions`
+/// `call` was filled by [`mpu_rs_begin`]; `bytes` is `len` bytes of kernel memory that no other code uses now; `requested` is `questions`
 /// u32 of the caller's alone, or null; `view` is a `struct mpu_view` that lives through the call; the caller holds RCU, as the
 /// callbacks need it.
 #[unsafe(no_mangle)]
@@ -169,7 +169,7 @@ pub unsafe extern "C" fn mpu_rs_copied_in(
     address: u64,
     bytes: *mut u8,
     len: u32,
-    asked: *mut u32,
+    requested: *mut u32,
     questions: u32,
     view: *const c_void,
 ) {
@@ -177,13 +177,13 @@ pub unsafe extern "C" fn mpu_rs_copied_in(
     let call = unsafe { &mut *call };
     // SAFETY: `bytes` is `len` bytes, not shared.
     let bytes = unsafe { slice::from_raw_parts_mut(bytes, len as usize) };
-    let asked = if asked.is_null() {
+    let requested = if requested.is_null() {
         &mut []
     } else {
-        // SAFETY: `asked` is `questions` u32, not shared.
-        unsafe { slice::from_raw_parts_mut(asked, questions as usize) }
+        // SAFETY: `requested` is `questions` u32, not shared.
+        unsafe { slice::from_raw_parts_mut(requested, questions as usize) }
     };
-    call.copied_in(address, bytes, &View(view), asked);
+    call.copied_in(address, bytes, &View(view), requested);
 }
 
 /// The driver is about to copy `len` bytes at `bytes` to `address` of its caller. Fills `copy`; returns the counter to raise, or
@@ -197,7 +197,7 @@ pub unsafe extern "C" fn mpu_rs_copying_out(
     address: u64,
     bytes: *mut u8,
     len: u32,
-    asked: *const u32,
+    requested: *const u32,
     questions: u32,
     view: *const c_void,
     copy: *mut CCopy,
@@ -206,13 +206,13 @@ pub unsafe extern "C" fn mpu_rs_copying_out(
     let call = unsafe { &mut *call };
     // SAFETY: `bytes` is `len` bytes, not shared.
     let bytes = unsafe { slice::from_raw_parts_mut(bytes, len as usize) };
-    let asked = if asked.is_null() {
+    let requested = if requested.is_null() {
         &[]
     } else {
-        // SAFETY: `asked` is `questions` u32 that do not change during the call.
-        unsafe { slice::from_raw_parts(asked, questions as usize) }
+        // SAFETY: `requested` is `questions` u32 that do not change during the call.
+        unsafe { slice::from_raw_parts(requested, questions as usize) }
     };
-    let answer = call.copying_out(address, bytes, &View(view), asked);
+    let answer = call.copying_out(address, bytes, &View(view), requested);
     let goes_on = match answer.copied {
         Copied::All => CCopy { bytes: len, refused: false },
         Copied::First(first) => CCopy { bytes: first.min(len), refused: false },

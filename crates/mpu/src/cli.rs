@@ -1,7 +1,4 @@
-//! The command line: what can be typed, and what `--help`, the man page, the completions and `docs/cli.md` say about
-//! it.
-//!
-//! Owns the grammar and its words, no behaviour.
+//! The command line: the grammar, and the texts of `--help`, the man page, the completions and `docs/cli.md`.
 
 use crate::agent;
 use crate::commands;
@@ -39,7 +36,7 @@ pub struct Cli {
 
 const MAX_WIDTH: usize = 110;
 
-/// The commands that `--help` lists apart, because few people type them.
+/// The commands in the second list of `--help`: few people type them.
 const FOR_CLUSTERS: [&str; 7] = ["agent", "nri", "build", "schema", "man", "completions", "metrics"];
 
 /// Lists the commands under two headings. Clap has one heading for all (<https://github.com/clap-rs/clap/issues/1553>), so
@@ -82,7 +79,7 @@ pub enum Command {
     #[command(long_about = UP_LONG, after_long_help = UP_EXAMPLES)]
     Up(up::UpOptions),
 
-    /// Unload the engine; containers then see what the driver shows them by itself
+    /// Unload the engine; containers then see the driver's own answers
     #[command(long_about = DOWN_LONG)]
     Down(Down),
 
@@ -142,7 +139,7 @@ pub enum Command {
         what: AgentVerb,
     },
 
-    /// Have a container engine give GPU containers the notify engine's listener, by the Node Resource Interface (NRI)
+    /// Give GPU containers of a container engine the notify engine's listener, by the Node Resource Interface (NRI)
     #[command(long_about = NRI_LONG, after_long_help = NRI_EXAMPLES)]
     Nri(nri::NriOptions),
 
@@ -210,13 +207,13 @@ pub enum Command {
 
 const UP_LONG: &str = "Build the engine if needed, load it, and check that it works.
 
-First checks whether this host can run it, and changes nothing if it cannot. If DKMS has installed a module, it is used \
-    unchanged. Otherwise compiles it for the running kernel with the host's own make, compiler and kernel \
-    headers, and keeps it in /var/lib/mpu/<release> until the kernel or mpu changes. Without an NVIDIA \
-    driver the module waits for one. If one needed redirect cannot be placed, none is placed, and the module is unloaded. Last, \
-    a child in a PID namespace of its own asks the driver. If the answer was translated, the module is armed: it was seen to work. \
-    If the child's calls do not reach the module, the command fails and unloads the module. Where nobody can ask, as without a GPU, \
-    the module is only placed: its redirects are there, and it was not seen to work.";
+First checks whether this host can run it, and changes nothing if it cannot. If DKMS has installed a module, it \
+    is used unchanged. Otherwise compiles it for the running kernel with the host's own make, compiler and kernel \
+    headers. Keeps it in /var/lib/mpu/<release> until the kernel or mpu changes. Without an NVIDIA driver the module \
+    waits for one. If one needed redirect cannot be placed, none is placed, and the module is unloaded. Last, a \
+    child in a PID namespace of its own asks the driver. If the answer was translated, the module is armed. If the \
+    child's calls do not reach the module, the command fails and unloads the module. If nothing can ask, for \
+    instance without a GPU, the module is only placed: its redirects are there, but no translation was seen.";
 
 const UP_EXAMPLES: &str = "Examples:
   sudo mpu up
@@ -224,34 +221,37 @@ const UP_EXAMPLES: &str = "Examples:
   sudo mpu up --module ./mpu.ko           # load a module that was built and signed before
   sudo mpu up --replace                   # after an upgrade of mpu: no call goes untranslated";
 
-const DOWN_LONG: &str = "Unload the engine; containers then see what the driver shows them by itself.
+const DOWN_LONG: &str = "Unload the engine; containers then see the driver's own answers.
 
-New callers reach the bare driver at once. The command waits for callers that are inside the driver. If one of them stays \
-    longer than --wait, nothing is changed, MPU translates for every container as before, and the error names the caller (process, \
-    program, container, control, time): stop or kill it and run mpu down again. A container that sleeps inside the driver can \
-    only delay this.";
+New callers reach the bare driver at once. The command waits for callers that are inside the driver. If a caller \
+    stays longer than --wait, nothing is changed, and MPU translates for every container as before. The error names \
+    the caller (process, program, container, control, time): stop or kill it and run mpu down again. A container \
+    that sleeps inside the driver can only delay this.";
 
 const STATUS_LONG: &str = "Show whether an engine is up, since when, and what it did.
 
-Counters start when the engine is loaded: translated answers by control, and calls that were not translated in the usual way by \
-    reason, each with a sentence on what the caller got. The module is placed when its redirects are there, and armed once a \
-    translation was seen. If it is placed only, this asks for one as root, as mpu probe does (a child in a PID namespace of its \
-    own becomes a client of the driver for a moment), and prints the result. Where nobody can ask, as without a GPU, the \
-    module stays placed. Exit code 0 if an engine \
-    is up, 3 if none is up or it is retired, 1 if it is loaded and refused, stuck, or did not translate when asked.";
+Counters start when the engine is loaded. They count translated answers by control, and calls that were not \
+    translated in the usual way by reason. Each reason has a sentence on what the caller got. The module is placed \
+    when its redirects are there, and armed once a translation was seen. If it is only placed, this tests a \
+    translation as root, as mpu probe does, and prints the result: a child in a PID namespace of its own becomes a \
+    client of the driver for a moment. If nothing can ask, for instance without a GPU, the module stays placed. Exit \
+    code 0 if an engine is up, 3 if none is up or it is retired. Exit code 1 if it is refused or stuck, or did not \
+    translate when asked.";
 
 const PROBE_LONG: &str = "Measure whether a container on this host gets right answers.
 
-Starts a child in a PID namespace of its own. It becomes a client of the driver as a container's programs do (it \
-    takes 8 MiB of video memory for a moment), asks the driver about itself, and ends. With the notify engine up it does \
-    so under the engine's listener, like a container that the wrapper starts. Exit code 0 if the answers \
-    are as expected: right with MPU up; without it, what this driver's release does by itself. Exit code 1 \
+Starts a child in a PID namespace of its own. The child becomes a client of the driver as a container's programs \
+    do, and takes 8 MiB of video memory for a moment. It asks the driver about itself, and ends. With the notify \
+    engine up it does so under the engine's listener, like a container that the wrapper starts. Exit code 0 if the \
+    answers are as expected: right with MPU up; without MPU, as this driver's release answers by itself. Exit code 1 \
     if not.";
 
-const CONFIG_LONG: &str = "Check, show and apply /etc/mpu/config.toml: the engine, and which containers see more than their own processes.
+const CONFIG_LONG: &str =
+    "Check, show and apply /etc/mpu/config.toml: the engine, and which containers see more than their own processes.
 
-Without the file, the defaults hold: the engine that suits the host best, and each container sees the processes of its own PID \
-    namespace. Rules in the file let monitors keep the host's view, and let the containers of a pod see each other.";
+Without the file, the defaults hold: the engine that suits the host best, and each container sees the processes \
+    of its own PID namespace. Rules in the file let monitors keep the host's view, and let the containers of a pod \
+    see each other.";
 
 const CONFIG_EXAMPLES: &str = "Examples:
   mpu config default > config.toml        # a file to begin with: it has no rules yet
@@ -286,24 +286,24 @@ const DOCTOR_EXAMPLES: &str = "Examples:
 
 const DOCTOR_LONG: &str = "Find out what is wrong with MPU on this host, and how to fix it.
 
-Checks the kernel and its restrictions, the driver, the engine, what a container sees right now, and other software \
-    that redirects the same functions. Changes nothing. Each problem comes with a command that fixes it. Exit code 0 if all is \
-    right, 1 if something needs attention, 2 if something is broken.
+Checks the kernel and its restrictions, the driver, the engine, what a container sees right now, and other \
+    software that redirects the same functions. Changes nothing. Each problem comes with a command that fixes it. \
+    Exit code 0 if all is right, 1 if something needs attention, 2 if something is broken.
 
-With --report it writes what an issue about MPU needs to say of this host into one file: versions, findings, settings, \
-    counters, the module's messages, errors of the last build. Names, PIDs, paths and free text are left out, unless \
-    --with-names is given. Only its owner can read it. The exit code is then 0 if it was written.";
+With --report it writes the facts for an issue about MPU into one file: versions, findings, settings, counters, \
+    the module's messages, errors of the last build. Names, PIDs, paths and free text are left out, unless \
+    --with-names is given. Only its owner can read the file. If the file was written, the exit code is 0.";
 
 const INSTALL_LONG: &str = "Install this mpu on this host: files, module, service; and start it.
 
-Copies this executable to /usr/local/bin, the module's sources to /usr/src (for DKMS, if the host has it), a \
-    systemd unit, a udev rule, completions, manual pages and the configuration to their places; builds the module, \
-    starts it and checks that it is up. All of it or none: if a step fails, or the process is killed, the host is as it \
-    was. A second run changes nothing. A configuration that you changed stays as it is.
+Copies this executable to /usr/local/bin, and the module's sources to /usr/src (for DKMS, if the host has it). \
+    Also installs a systemd unit, a udev rule, completions, manual pages and the configuration. Builds the module, \
+    starts it and checks that it is up. All of it or none: if a step fails, or the process is killed, the host is as \
+    it was. A second run changes nothing. A configuration that you changed stays as it is.
 
-Where an older version is installed, this is an upgrade, and `mpu upgrade` is another name of it. The new module takes over \
-    from the running one while callers wait for a moment: none of them gets an untranslated answer. If the new module does not come \
-    up, the old one keeps running and every file is as it was.";
+If an older version is installed, this is an upgrade; `mpu upgrade` is another name of it. The new module takes \
+    over from the running one. Callers wait for a moment, and none of them gets an untranslated answer. If the new \
+    module does not come up, the old one keeps running and every file is as it was.";
 
 const INSTALL_EXAMPLES: &str = "Examples:
   ./mpu install --dry-run     # every change, in order
@@ -311,8 +311,8 @@ const INSTALL_EXAMPLES: &str = "Examples:
 
 const UNINSTALL_LONG: &str = "Take MPU down and remove everything that was installed.
 
-Removes what `mpu install` put there, the modules that were built, and MPU's own records. A configuration that you \
-    changed is kept unless --purge is given. If a step fails, the host is as it was.";
+Removes the files that `mpu install` installed, the modules that were built, and MPU's own records. A \
+    configuration that you changed is kept unless --purge is given. If a step fails, the host is as it was.";
 
 /// Options of `mpu uninstall`.
 #[derive(Debug, Args)]
@@ -328,9 +328,9 @@ pub struct Uninstall {
 
 const AGENT_LONG: &str = "Keep MPU up on a node, as the entry point of a Kubernetes DaemonSet.
 
-An agent waits for the NVIDIA driver, brings the engine up, measures regularly whether a container gets right answers, and \
-    brings the engine up again when it is gone. If a node has several agents, the youngest manages the engine, and the \
-    last one to end takes it down. docs/kubernetes.md describes the installation.";
+An agent waits for the NVIDIA driver and brings the engine up. It measures regularly whether a container gets \
+    right answers, and brings the engine up again if it is gone. If a node has several agents, the youngest manages \
+    the engine, and the last one to end takes it down. docs/kubernetes.md describes the installation.";
 
 const AGENT_EXAMPLES: &str = "Examples:
   mpu agent run --id \"$POD_UID\"
@@ -385,9 +385,10 @@ pub enum ConfigVerb {
 
 const BUILD_LONG: &str = "Build the module for another kernel, for nodes without headers and compiler.
 
-Takes the headers from a folder, needs no root, and changes nothing on this machine but the folder of --out, which gets \
-    <RELEASE>/mpu.ko, mpu_next.ko and the log of the build. Checks that what came out is for the kernel that was asked for. \
-    Copy the folder <RELEASE> to /usr/lib/mpu/modules on a node, as root's: mpu up takes it first. docs/prebuilt.md tells the rest.";
+Takes the headers from a folder, and needs no root. Changes only the folder of --out, which gets \
+    <RELEASE>/mpu.ko, mpu_next.ko and the log of the build. Checks that the result is for the requested kernel. Copy \
+    the folder <RELEASE> to /usr/lib/mpu/modules on a node, owned by root: mpu up takes it first. docs/prebuilt.md \
+    has the details.";
 
 const BUILD_EXAMPLES: &str = "Examples:
   dpkg -x linux-headers-6.1.0-50-amd64_*.deb headers    # also its -common and linux-kbuild packages
@@ -397,10 +398,10 @@ const BUILD_EXAMPLES: &str = "Examples:
 
 const METRICS_LONG: &str = "Export to Prometheus what MPU does and which container uses which GPU.
 
-Serves http://127.0.0.1:19567/metrics until SIGTERM, or writes the same page into a file for \
-    node_exporter's textfile collector. Figures of GPU processes are sums per container; no label names a person or a \
-    command, and none names a process unless asked for. The exporter opens the driver for each scrape and closes it after, so that it \
-    can be unloaded in between. It never loads a driver. docs/metrics.md lists every \
+Serves http://127.0.0.1:19567/metrics until SIGTERM, or writes the same page into a file for node_exporter's \
+    textfile collector. Figures of GPU processes are sums per container. No label names a person or a command; a \
+    label names a process only if you ask for it. The exporter opens the driver for each scrape and closes it \
+    afterwards, so the driver can be unloaded in between. It never loads a driver. docs/metrics.md lists every \
     metric.";
 
 const METRICS_EXAMPLES: &str = "Examples:
@@ -409,16 +410,18 @@ const METRICS_EXAMPLES: &str = "Examples:
   sudo mpu metrics --textfile /var/lib/prometheus/node-exporter/mpu.prom
   sudo mpu metrics --once | promtool check metrics          # one page, to look at";
 
-const NRI_LONG: &str = "Have a container engine give GPU containers the notify engine's listener, by the Node Resource Interface (NRI).
+const NRI_LONG: &str =
+    "Give GPU containers of a container engine the notify engine's listener, by the Node Resource Interface (NRI).
 
-Needs no runtime wrapper and no RuntimeClass. Registers with the container engine as the plugin 90-mpu and serves until SIGTERM. The engine \
-    asks it about each container that is made. Containers with NVIDIA's device nodes or CDI names get their own seccomp profile with the \
-    listener added, as nvidia-container-runtime would add it. All others, and those whose profile cannot be kept, stay as they are. \
-    When the engine restarts, the command connects again; what is made in between starts without MPU.
+Needs no runtime wrapper and no RuntimeClass. Registers with the container engine as the plugin 90-mpu and \
+    serves until SIGTERM. The container engine asks it about each new container. Containers with NVIDIA's device \
+    nodes or CDI names get the listener in addition to their own seccomp profile, as with nvidia-container-runtime. \
+    All others do not change, nor do those whose profile cannot be kept. When the container engine restarts, the \
+    command connects again; containers that are made in between start without MPU.
 
-Needs containerd 2.3 or later. containerd 2.2 tells a plugin only whether a container has a seccomp profile: those \
-    without one get the listener. CRI-O does not tell that either: none of its containers gets it. docs/container/notify.md has the \
-    details. The log goes to standard error.";
+Needs containerd 2.3 or later. containerd 2.2 shows a plugin only whether a container has a seccomp profile: \
+    those without one get the listener. CRI-O does not show that either: none of its containers gets it. \
+    docs/container/notify.md has the details. The log goes to standard error.";
 
 const NRI_EXAMPLES: &str = "Examples:
   sudo mpu up --engine notify && sudo mpu nri
@@ -486,12 +489,14 @@ const WHO_EXAMPLES: &str = "Examples:
   sudo mpu who --wait 600 && sudo modprobe -r nvidia_drm nvidia_uvm nvidia
   sudo mpu who --json | jq -r '.processes[].end'";
 
-const RUN_LONG: &str = "Run a command in a PID namespace of its own, with right answers, without a module or a container engine.
+const RUN_LONG: &str =
+    "Run a command in a PID namespace of its own, with right answers, without a module or a container engine.
 
-The command gets a PID namespace with its own /proc, and nothing else of a container. For all processes in \
-    it, the notify engine answers the driver's controls: the supervisor that `mpu up --engine notify` started, else this process for as \
-    long as the command runs. The exit code is the command's, or 128 and the number of the signal that ended it; 125 if mpu \
-    fails, 126 if the command cannot be executed, 127 if it does not exist.";
+The command gets a PID namespace with its own /proc, and nothing else of a container. For all processes in it, \
+    the notify engine answers the driver's controls. This is the supervisor that `mpu up --engine notify` started; \
+    if there is none, this process answers while the command runs. The exit code is the command's. If a signal ended \
+    the command, it is 128 plus the number of the signal. 125: mpu failed. 126: the command cannot be executed. 127: \
+    it does not exist.";
 
 const RUN_EXAMPLES: &str = "Examples:
   sudo mpu run nvidia-smi
@@ -584,7 +589,7 @@ mod tests {
     }
 
     #[test]
-    fn help_teaches_with_examples_and_lists_every_exit_code() {
+    fn help_has_examples_and_every_exit_code() {
         // Lines are wrapped to the terminal's width.
         let help = Cli::command().render_long_help().to_string();
         let help = help.split_whitespace().collect::<Vec<_>>().join(" ");

@@ -37,15 +37,15 @@ fn main() -> ExitCode {
         Err(error) => return usage(&error),
     };
     let code = match &cli.command {
-        Command::Run { command } => supervised(&cli, command),
+        Command::Run { command } => run_supervised(&cli, command),
         Command::Notify { what } => part(&cli, what),
         _ => run(&cli).unwrap_or_else(|error| fail(&cli, &error)).code(),
     };
     ExitCode::from(code)
 }
 
-/// `mpu run`, whose exit code is its command's.
-fn supervised(cli: &Cli, command: &[OsString]) -> u8 {
+/// `mpu run`, which exits with its command's code.
+fn run_supervised(cli: &Cli, command: &[OsString]) -> u8 {
     let program = supervisor::keeper::this_program().context("cannot find this executable");
     let ended = program.and_then(|program| {
         let ended = notify::run::run(&Host::this(), &program, &["notify", "init", "--"], command);
@@ -57,7 +57,7 @@ fn supervised(cli: &Cli, command: &[OsString]) -> u8 {
     })
 }
 
-/// A part of the notify engine, whose exit code is for its parent.
+/// A part of the notify engine, whose parent reads the exit code.
 fn part(cli: &Cli, what: &NotifyVerb) -> u8 {
     let ended = match what {
         NotifyVerb::Serve => supervisor::daemon::serve(&Host::this()).map(|end| end.code()),
@@ -76,24 +76,26 @@ fn run(cli: &Cli) -> anyhow::Result<Exit> {
     let host = cli.host_root.as_deref().map_or_else(Host::this, Host::below);
     match &cli.command {
         Command::Up(options) => {
-            let options = engine::up::UpOptions { ask: Some(mpu::probe::ask), ..options.clone() };
+            let options = engine::up::UpOptions { probe: Some(mpu::probe::call_driver), ..options.clone() };
             let done = up::up(&host, &Running, &options).context("MPU is not up")?;
-            tell(cli, &done)
+            print_report(cli, &done)
         }
         Command::Down(options) => {
             let done = engine::down::down(&host, &Running, Duration::from_secs(options.wait)).map_err(Error::from);
-            tell(cli, &done.context("MPU is not down")?)
+            print_report(cli, &done.context("MPU is not down")?)
         }
-        Command::Status => tell(cli, &status::status(&host, mpu::probe::ask).context("the state is not known")?),
-        Command::Probe => tell(cli, &probe::probe(&host).context("nothing was measured")?),
+        Command::Status => {
+            print_report(cli, &status::status(&host, mpu::probe::call_driver).context("the state is not known")?)
+        }
+        Command::Probe => print_report(cli, &probe::probe(&host).context("nothing was measured")?),
         Command::Install(options) => {
             let documents = manual::documents().context("cannot render the manual pages")?;
             let outcome = install::install(&host, &Running, options, &documents).map_err(Error::from);
-            tell(cli, &outcome.context("MPU is not installed")?)
+            print_report(cli, &outcome.context("MPU is not installed")?)
         }
         Command::Uninstall(options) => {
             let outcome = install::uninstall(&host, &Running, options.dry_run, options.purge).map_err(Error::from);
-            tell(cli, &outcome.context("MPU is not removed")?)
+            print_report(cli, &outcome.context("MPU is not removed")?)
         }
         Command::Stage { root } => {
             install::stage(root, &manual::documents()?).map_err(Error::from).context("nothing is staged")?;
@@ -101,27 +103,27 @@ fn run(cli: &Cli) -> anyhow::Result<Exit> {
         }
         Command::Config { what } => match what {
             ConfigVerb::Check { file } => {
-                tell(cli, &config::check(&host, file.as_deref()).context("the configuration is not valid")?)
+                print_report(cli, &config::check(&host, file.as_deref()).context("the configuration is not valid")?)
             }
-            ConfigVerb::Show => tell(cli, &config::show(&host).context("the configuration is not known")?),
+            ConfigVerb::Show => print_report(cli, &config::show(&host).context("the configuration is not known")?),
             ConfigVerb::Apply => {
-                tell(cli, &engine::apply::apply(&host).map_err(Error::from).context("nothing was applied")?)
+                print_report(cli, &engine::apply::apply(&host).map_err(Error::from).context("nothing was applied")?)
             }
             ConfigVerb::Default => print(mpu_host::config::DEFAULT.as_bytes()),
         },
         Command::Build(options) => {
             let done = engine::module::elsewhere::build(&host, options).map_err(Error::from);
-            tell(cli, &done.context("there is no module for that kernel")?)
+            print_report(cli, &done.context("there is no module for that kernel")?)
         }
         Command::Metrics(options) => {
-            match measured(&host, options).map_err(Error::from).context("there are no metrics")? {
+            match run_metrics(&host, options).map_err(Error::from).context("there are no metrics")? {
                 Done::Page(page) => print(&page),
                 Done::Stopped | Done::Written(_) => Ok(Exit::Ok),
             }
         }
         Command::Nri(options) => {
             let log = |line: &str| say(format_args!("{}mpu: {line}", mpu_host::time::of_line()));
-            nri::until_told(options, &log).map_err(Error::from).context("the plugin does not serve")?;
+            nri::run_until_signal(options, &log).map_err(Error::from).context("the plugin does not serve")?;
             Ok(Exit::Ok)
         }
         Command::Ps(options) => list(cli, &host, options),
@@ -130,22 +132,22 @@ fn run(cli: &Cli) -> anyhow::Result<Exit> {
             Ok(Exit::Ok)
         }
         Command::Who(options) => {
-            let told = |line: &str| say(format_args!("mpu: {line}"));
-            let who = mpu::who::who(&host, options, &told).map_err(Error::from);
-            let who = who.context("it is not known what holds the driver")?;
+            let log = |line: &str| say(format_args!("mpu: {line}"));
+            let who = mpu::who::who(&host, options, &log).map_err(Error::from);
+            let who = who.context("the holders of the driver are not known")?;
             if !cli.json {
                 who.notes.iter().for_each(|line| say(format_args!("mpu: {line}")));
             }
-            tell(cli, &who)
+            print_report(cli, &who)
         }
-        Command::Agent { what } => look_after(cli, &host, what),
+        Command::Agent { what } => run_agent(cli, &host, what),
         Command::Doctor(options) => match &options.report {
             _ if options.list => print(doctor::list().as_bytes()),
-            None => tell(cli, &doctor::examine(&host)),
+            None => print_report(cli, &doctor::examine(&host)),
             Some(file) if file.as_os_str() == "-" => print(issue::report(&host, options.with_names).as_bytes()),
             Some(file) => {
                 let reported = doctor::report(&host, file, options.with_names, options.force);
-                tell(cli, &reported.context("there is no report")?)
+                print_report(cli, &reported.context("there is no report")?)
             }
         },
         Command::Run { .. } | Command::Notify { .. } => unreachable!("they end with codes of their own"),
@@ -170,10 +172,10 @@ fn run(cli: &Cli) -> anyhow::Result<Exit> {
     }
 }
 
-/// Serves, writes or gives back the metrics of a host. Addresses go to standard error once they are open.
-fn measured(host: &Host, options: &MetricsOptions) -> Result<Done, metrics::MetricsError> {
-    let told = |addresses: &[String]| say(format_args!("mpu: metrics: listening at {}", addresses.join(", ")));
-    metrics::run(source::sources(host), options.label.clone(), Patience::default(), &options.way(), told)
+/// Runs the exporter. Addresses go to standard error once they are open.
+fn run_metrics(host: &Host, options: &MetricsOptions) -> Result<Done, metrics::MetricsError> {
+    let on_listening = |addresses: &[String]| say(format_args!("mpu: metrics: listening at {}", addresses.join(", ")));
+    metrics::run(source::sources(host), options.label.clone(), Patience::default(), &options.way(), on_listening)
 }
 
 fn list(cli: &Cli, host: &Host, options: &listing::ListOptions) -> anyhow::Result<Exit> {
@@ -188,44 +190,44 @@ fn list(cli: &Cli, host: &Host, options: &listing::ListOptions) -> anyhow::Resul
     if !cli.json {
         listed.beside().iter().for_each(|line| say(format_args!("mpu: {line}")));
     }
-    tell(cli, &listed)
+    print_report(cli, &listed)
 }
 
-fn look_after(cli: &Cli, host: &Host, what: &AgentVerb) -> anyhow::Result<Exit> {
+fn run_agent(cli: &Cli, host: &Host, what: &AgentVerb) -> anyhow::Result<Exit> {
     let (question, id, within) = match what {
         AgentVerb::Ready { id, within } => (Question::Ready, id, *within),
         AgentVerb::Alive { id, within } => (Question::Alive, id, *within),
         AgentVerb::Run(options) => {
-            let mut wait = told_to_go()?;
-            return tell(
+            let mut wait = wait_for_signal()?;
+            return print_report(
                 cli,
                 &agent::run(host, &Running, options.clone(), &mut wait).context("the agent cannot go on")?,
             );
         }
     };
-    tell(cli, &agent::ask(host, question, id, within).context("it is not known")?)
+    print_report(cli, &agent::probe(host, question, id, within).context("it is not known")?)
 }
 
-/// A pause that tells whether it was ended by a signal to go. A container's PID 1 dies of no signal without a handler.
-fn told_to_go() -> anyhow::Result<impl FnMut(Duration) -> bool> {
+/// A pause that returns whether a stop signal came. Without a handler, a container's PID 1 ignores signals.
+fn wait_for_signal() -> anyhow::Result<impl FnMut(Duration) -> bool> {
     let mut signals = Signals::new([SIGTERM, SIGINT]).context("cannot listen for signals")?;
-    let (tell, told) = mpsc::channel();
+    let (sender, received) = mpsc::channel();
     std::thread::spawn(move || {
         for signal in signals.forever() {
-            let _ = tell.send(signal);
+            let _ = sender.send(signal);
         }
     });
     Ok(move |pause| {
-        let told = told.recv_timeout(pause).is_ok();
-        if told {
-            say("mpu: told to go");
+        let stops = received.recv_timeout(pause).is_ok();
+        if stops {
+            say("mpu: stopped by a signal");
         }
-        told
+        stops
     })
 }
 
-/// Prints a report and gives its exit code.
-fn tell<R: Report>(cli: &Cli, report: &R) -> anyhow::Result<Exit> {
+/// Prints a report and returns its exit code.
+fn print_report<R: Report>(cli: &Cli, report: &R) -> anyhow::Result<Exit> {
     let colour = io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty());
     let text = match cli.json {
         true => report::json_of(cli.command.name(), report) + "\n",
@@ -235,7 +237,7 @@ fn tell<R: Report>(cli: &Cli, report: &R) -> anyhow::Result<Exit> {
     Ok(report.exit())
 }
 
-/// Writes to standard output. A closed pipe is no failure.
+/// Writes to standard output. A closed pipe is no error.
 fn print(bytes: &[u8]) -> anyhow::Result<Exit> {
     let mut out = io::stdout().lock();
     match out.write_all(bytes).and_then(|()| out.flush()) {
@@ -244,7 +246,7 @@ fn print(bytes: &[u8]) -> anyhow::Result<Exit> {
     }
 }
 
-/// Prints a failure as a chain of causes and a way out of it.
+/// Prints a failure as a chain of causes, and its fix.
 fn fail(cli: &Cli, error: &anyhow::Error) -> Exit {
     let known = error.downcast_ref::<Error>();
     if let (true, Some(known)) = (cli.json, known) {
@@ -262,9 +264,9 @@ fn fail(cli: &Cli, error: &anyhow::Error) -> Exit {
     }
 }
 
-/// A line that makes no sense, or one that only asked for help.
+/// Prints a usage error, or the requested help.
 fn usage(error: &clap::Error) -> ExitCode {
     let _ = error.print();
-    let asked = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
-    ExitCode::from(if asked { Exit::Ok } else { Exit::Usage }.code())
+    let is_help = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
+    ExitCode::from(if is_help { Exit::Ok } else { Exit::Usage }.code())
 }

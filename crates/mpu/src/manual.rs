@@ -1,7 +1,5 @@
-//! The manual pages: of `mpu`, of each command, and of each thing that a command does.
-//!
-//! Owns their sections. Their text is the command line's definition (`cli`) and the exit codes (`exit`), rendered by
-//! `clap_mangen`. Pages carry no date, so that the same sources always give the same pages. `man 7 man` has the language.
+//! The manual pages of `mpu`, of each command and of each subcommand, rendered by `clap_mangen` from the command line's definition
+//! and the exit codes. They have no date, so equal sources give equal pages. See `man 7 man`.
 
 use crate::cli::{self, Cli, Shell};
 use crate::install::layout::Documents;
@@ -11,7 +9,7 @@ use clap_mangen::roff::{Roff, bold, roman};
 use mpu_host::exit::Exit;
 use std::io;
 
-/// The page of a command, given by its words (`config check`), or of `mpu` without any; none if there is no such command.
+/// The page of a command (`config check`), or of `mpu` without words; none if there is no such command.
 pub fn page(words: &[String]) -> Option<io::Result<Vec<u8>>> {
     let root = root();
     let found =
@@ -26,7 +24,7 @@ pub fn pages() -> io::Result<Vec<(String, Vec<u8>)>> {
     Ok(pages)
 }
 
-/// Everything that an installation has of the command line.
+/// All documents that are made from the command line's definition.
 pub fn documents() -> io::Result<Documents> {
     Ok(Documents { completions: [Shell::Bash, Shell::Zsh, Shell::Fish].map(cli::completions), pages: pages()? })
 }
@@ -37,7 +35,7 @@ fn collect(command: &Command, pages: &mut Vec<(String, Vec<u8>)>) -> io::Result<
 }
 
 fn root() -> Command {
-    // A page for `mpu help` would say nothing that `mpu --help` does not.
+    // `mpu help` needs no page beside `mpu --help`.
     let mut root = Cli::command().disable_help_subcommand(true);
     root.build();
     root
@@ -49,7 +47,7 @@ fn name(command: &Command) -> String {
 
 fn render(command: &Command) -> io::Result<Vec<u8>> {
     let man = Man::new(command.clone());
-    // Not the library's: it leaves an empty date out, and what comes after would stand in its place.
+    // The library's line leaves an empty date out, which shifts the fields after it.
     let version = env!("CARGO_PKG_VERSION");
     let mut out = format!(".TH \"{}\" 1 \"\" \"MPU {version}\" \"MPU\"\n", name(command)).into_bytes();
     man.render_name_section(&mut out)?;
@@ -72,7 +70,7 @@ fn render(command: &Command) -> io::Result<Vec<u8>> {
     Ok(plain(&String::from_utf8_lossy(&out)).into_bytes())
 }
 
-/// The examples that end a command's help, line by line as they are.
+/// The examples at the end of a command's help, line by line.
 fn examples(command: &Command, out: &mut Roff) {
     let help = command.get_after_long_help().or(command.get_after_help()).map(ToString::to_string).unwrap_or_default();
     let block = help.split("\n\n").find_map(|block| block.strip_prefix("Example").map(|b| b.trim_start_matches("s:")));
@@ -94,7 +92,7 @@ fn exit_status(out: &mut Roff) {
     }
 }
 
-/// The page in ASCII, which every `man` reads, and without the empty line that `clap_mangen` puts between two breaks.
+/// The page in ASCII, without the empty line that `clap_mangen` puts between two breaks.
 fn plain(page: &str) -> String {
     let escaped = page.chars().map(|c| if c.is_ascii() { c.to_string() } else { format!("\\[u{:04X}]", u32::from(c)) });
     escaped.collect::<String>().replace("\n.br\n\n.br\n", "\n.sp\n")
@@ -110,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn every_visible_command_and_verb_has_page_and_is_named_by_the_one_above() {
+    fn every_command_has_linked_page() {
         let pages = pages().expect("rendered");
         let names: Vec<&str> = pages.iter().map(|(name, _)| name.as_str()).collect();
         assert!(names.contains(&"mpu") && names.contains(&"mpu-up") && names.contains(&"mpu-agent-run"), "{names:?}");
@@ -120,7 +118,7 @@ mod tests {
                 "{name}"
             );
         }
-        // What a page refers to is there.
+        // Pages that another page refers to exist.
         for (name, page) in &pages {
             let page = String::from_utf8_lossy(page).replace("\\-", "-");
             let lines = page.lines().filter_map(|line| line.strip_suffix("(1)"));
@@ -130,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn installation_gets_every_page_and_completion_for_every_shell() {
+    fn installation_has_all_pages_and_completions() {
         let documents = documents().expect("rendered");
         assert_eq!(documents.pages, pages().expect("rendered"));
         for script in documents.completions {

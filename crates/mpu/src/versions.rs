@@ -1,4 +1,4 @@
-//! Which of two versions is the newer one. Knows nothing of what has a version.
+//! Compares versions.
 
 /// Whether version `a` comes after `b`, number by number.
 pub fn is_newer(a: &str, b: &str) -> bool {

@@ -1,89 +1,89 @@
-//! Whether the container engines of a host put GPUs into containers, and what a person types to see it. Reads files only.
+//! Whether the container engines of a host can put GPUs into containers, and a command to try it. Reads files only.
 
 use mpu_engine::Engine;
 use mpu_host::host::Host;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// NVIDIA's name of the wrapper, and our program that stands behind it.
+/// NVIDIA's name of the wrapper, and our program behind it.
 const WRAPPER: [&str; 2] = ["nvidia-container-runtime", "mpu-container"];
-/// What Docker's own `--gpus` looks for.
+/// The program that Docker's own `--gpus` runs.
 const HOOK: &str = "nvidia-container-runtime-hook";
-/// The program that tells engines of the wrapper.
+/// The program that configures engines for the wrapper.
 const CTK: &str = "nvidia-ctk";
 const CDI: [&str; 2] = ["/etc/cdi", "/run/cdi"];
-/// More of a configuration is not read.
+/// The most that is read of a configuration.
 const LONGEST: usize = 1 << 20;
-/// How a container's GPU is shown in a cluster.
+/// Shows a container's GPU in a cluster.
 const IN_A_POD: &str = "kubectl exec POD -- nvidia-smi   # a pod with a GPU";
 
 struct Row {
     name: &'static str,
-    /// Any of these is there: a socket, or a program by its bare name.
+    /// Signs of the engine: a socket, or a program by its bare name.
     here: &'static [&'static str],
-    /// Files, and folders of files, in which it can name the wrapper.
-    told: &'static [&'static str],
+    /// Configuration files and folders that can name the wrapper.
+    configs: &'static [&'static str],
     /// Its command for a container with a GPU, through the wrapper.
     run: &'static str,
-    tell: &'static str,
+    fix: &'static str,
 }
 
-/// In the order in which they are shown to a person.
+/// In the order of preference in messages.
 const ENGINES: [Row; 4] = [
     Row {
         name: "Docker",
         here: &["/run/docker.sock", "dockerd"],
-        told: &["/etc/docker/daemon.json"],
+        configs: &["/etc/docker/daemon.json"],
         run: "docker run --rm --runtime=nvidia -e NVIDIA_VISIBLE_DEVICES=all debian nvidia-smi",
-        tell: "sudo nvidia-ctk runtime configure --runtime=docker && sudo systemctl reload docker",
+        fix: "sudo nvidia-ctk runtime configure --runtime=docker && sudo systemctl reload docker",
     },
     Row {
         name: "Podman",
         here: &["podman"],
-        told: &["/etc/containers/containers.conf", "/etc/containers/containers.conf.d"],
+        configs: &["/etc/containers/containers.conf", "/etc/containers/containers.conf.d"],
         run: "sudo podman run --rm --runtime=nvidia -e NVIDIA_VISIBLE_DEVICES=all debian nvidia-smi",
-        tell: "sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml",
+        fix: "sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml",
     },
     Row {
         name: "CRI-O",
         here: &["/run/crio/crio.sock"],
-        told: &["/etc/crio/crio.conf", "/etc/crio/crio.conf.d"],
+        configs: &["/etc/crio/crio.conf", "/etc/crio/crio.conf.d"],
         run: IN_A_POD,
-        tell: "sudo nvidia-ctk runtime configure --runtime=crio   # then restart crio; its containers go on",
+        fix: "sudo nvidia-ctk runtime configure --runtime=crio   # then restart crio; its containers go on",
     },
     Row {
         name: "containerd",
         here: &["/run/containerd/containerd.sock", "/run/k3s/containerd/containerd.sock"],
-        told: &[
+        configs: &[
             "/etc/containerd/config.toml",
             "/etc/containerd/conf.d",
             "/var/lib/rancher/k3s/agent/etc/containerd/config.toml",
             "/var/lib/rancher/rke2/agent/etc/containerd/config.toml",
         ],
         run: IN_A_POD,
-        tell: "sudo nvidia-ctk runtime configure --runtime=containerd   # then restart containerd; its containers go on",
+        fix: "sudo nvidia-ctk runtime configure --runtime=containerd   # then restart containerd; its containers go on",
     },
 ];
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Wiring {
     NoEngine,
-    /// This engine gives its containers GPUs, as this command shows.
+    /// This engine gives its containers GPUs; the command shows it.
     Wired {
         engine: &'static str,
         run: &'static str,
     },
-    /// None does. The first one, and the command that tells it.
+    /// No engine does. The first engine, and the command that configures it.
     Missing {
         engine: &'static str,
         fix: String,
     },
 }
 
-/// How containers of this host get a GPU; with the notify engine, only by the wrapper.
+/// How containers of this host get a GPU; with the notify engine, only through the wrapper.
 pub fn look(host: &Host, engine: Engine) -> Wiring {
     let here: Vec<&Row> = ENGINES.iter().filter(|row| row.here.iter().any(|at| is_here(host, at))).collect();
-    if let Some(row) = here.iter().find(|row| find_file_naming_wrapper(host, row.told).is_some()) {
+    if let Some(row) = here.iter().find(|row| find_file_naming_wrapper(host, row.configs).is_some()) {
         return Wiring::Wired { engine: row.name, run: row.run };
     }
     let by_itself = |row: &&&Row| match row.name {
@@ -101,11 +101,11 @@ pub fn look(host: &Host, engine: Engine) -> Wiring {
             let fix = to_install(host, "or NVIDIA's toolkit; it puts GPUs into containers");
             Wiring::Missing { engine: row.name, fix }
         }
-        Some(row) => Wiring::Missing { engine: row.name, fix: row.tell.to_string() },
+        Some(row) => Wiring::Missing { engine: row.name, fix: row.fix.to_string() },
     }
 }
 
-/// The command that installs our wrapper here, with a remark.
+/// The command that installs our wrapper, with a remark.
 pub fn to_install(host: &Host, remark: &str) -> String {
     match host.package_hints("mpu-container") {
         Some((install, _)) => format!("sudo {install}   # {remark}"),
@@ -113,7 +113,7 @@ pub fn to_install(host: &Host, remark: &str) -> String {
     }
 }
 
-/// What a person types to see that an engine of ours works.
+/// The command that shows that our engine works.
 pub fn to_try(host: &Host, engine: Engine) -> String {
     let command = match look(host, engine) {
         Wiring::Wired { run, .. } => run,
@@ -124,9 +124,9 @@ pub fn to_try(host: &Host, engine: Engine) -> String {
     command.to_string()
 }
 
-/// The first configuration of any engine that names the wrapper.
+/// The first configuration of an engine that names the wrapper.
 pub fn names_wrapper(host: &Host) -> Option<PathBuf> {
-    ENGINES.iter().find_map(|row| find_file_naming_wrapper(host, row.told))
+    ENGINES.iter().find_map(|row| find_file_naming_wrapper(host, row.configs))
 }
 
 fn is_here(host: &Host, at: &str) -> bool {
@@ -144,7 +144,7 @@ fn has_cdi(host: &Host) -> bool {
     CDI.iter().flat_map(|place| below(host, place)).any(|file| contains(host, &file, &["nvidia.com/gpu"]))
 }
 
-/// A file, or the files of a folder in order.
+/// A file, or the sorted files of a folder.
 fn below(host: &Host, place: &str) -> Vec<PathBuf> {
     let entries = fs::read_dir(host.at(place)).into_iter().flatten().flatten();
     let mut files: Vec<PathBuf> = entries.map(|entry| Path::new(place).join(entry.file_name())).collect();
@@ -196,7 +196,7 @@ mod tests {
 
     #[test]
     fn each_engine_is_known_by_its_own_files() {
-        for (here, told, run) in [
+        for (here, configs, run) in [
             ("/run/crio/crio.sock", "/etc/crio/crio.conf.d/99-nvidia.conf", IN_A_POD),
             ("/run/k3s/containerd/containerd.sock", "/var/lib/rancher/k3s/agent/etc/containerd/config.toml", IN_A_POD),
             ("/usr/bin/podman", "/etc/containers/containers.conf", ENGINES[1].run),
@@ -206,7 +206,7 @@ mod tests {
             fake.tool(CTK, "");
             let Wiring::Missing { engine, fix } = look(&fake.host(), Engine::Module) else { panic!("{here}") };
             assert!(fix.starts_with("sudo nvidia-ctk "), "{engine}: {fix}");
-            fake.write(told, "BinaryName = \"/usr/bin/nvidia-container-runtime\"");
+            fake.write(configs, "BinaryName = \"/usr/bin/nvidia-container-runtime\"");
             assert_eq!(look(&fake.host(), Engine::Module), Wiring::Wired { engine, run });
         }
         let fake = FakeHost::in_order();

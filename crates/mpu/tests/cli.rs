@@ -100,7 +100,7 @@ fn refuses(code: i32, cause: &str, fix: &str, more: &[&str], breakage: impl Fn(&
 }
 
 #[test]
-fn up_on_host_with_one_wrong_file_is_refused() {
+fn up_with_one_wrong_file_is_refused() {
     const LOCKDOWN: &str = "/sys/kernel/security/lockdown";
     const OLD_KERNEL: &str = "CONFIG_MODULES=y\nCONFIG_KPROBES=y\n";
     const HEADER: &str = "/lib/modules/6.1.0-28-amd64/build/include/generated/utsrelease.h";
@@ -192,7 +192,7 @@ fn failed_build_names_its_log() {
 }
 
 #[test]
-fn build_only_builds_and_second_time_finds_it_built() {
+fn second_build_only_reuses_first() {
     let host = Host::in_order();
     let first = host.up(&["--build-only", "--json"]).json();
     assert!(first["build_seconds"].is_number() && first["result"] == "built" && first["engine"] == "module", "{first}");
@@ -240,7 +240,7 @@ fn status_when_not_up() {
 }
 
 #[test]
-fn down_when_not_up_is_fine_and_without_rights_is_not() {
+fn down_without_engine_succeeds() {
     let host = Host::in_order();
     let run = host.run(&["down"]);
     assert_eq!((run.code, run.out.as_str()), (0, "MPU is not up; nothing was changed\n"));
@@ -413,10 +413,10 @@ fn help_lists_each_command_once_under_its_heading() {
         let (people, clusters) = (list("\nCommands:"), list("\nFor clusters, packagers and monitoring:"));
         assert_eq!(people.join(" "), "up down status doctor ps top who run probe config install uninstall help");
         let mut listed: Vec<&str> = people.iter().chain(&clusters).map(String::as_str).collect();
-        let mut wanted = defined.clone();
+        let mut expected = defined.clone();
         listed.sort_unstable();
-        wanted.sort_unstable();
-        assert_eq!(listed, wanted, "{flag}: {help}");
+        expected.sort_unstable();
+        assert_eq!(listed, expected, "{flag}: {help}");
     }
 }
 

@@ -14,11 +14,11 @@ fn reference_is_the_definitions() {
     let page = std::fs::read_to_string(PAGE).expect("docs/cli.md");
     let (before, rest) = page.split_once(BEGIN).expect("the mark of the generated part's beginning");
     let (generated, after) = rest.split_once(END).expect("the mark of its end");
-    let wanted = reference();
+    let expected = reference();
     if std::env::var_os("MPU_BLESS").is_some() {
-        std::fs::write(PAGE, format!("{before}{BEGIN}{wanted}{END}{after}")).expect("docs/cli.md written");
+        std::fs::write(PAGE, format!("{before}{BEGIN}{expected}{END}{after}")).expect("docs/cli.md written");
     } else {
-        assert_eq!(generated, wanted, "docs/cli.md is behind: MPU_BLESS=1 cargo test -p mpu --test docs");
+        assert_eq!(generated, expected, "docs/cli.md is behind: MPU_BLESS=1 cargo test -p mpu --test docs");
     }
 }
 
@@ -36,10 +36,10 @@ fn manual_pages_are_sound() {
         match std::process::Command::new(tool).args(arguments).args(&files).output() {
             Err(_) => println!("skipped: no {tool}"),
             Ok(found) => {
-                let said =
+                let output =
                     String::from_utf8_lossy(&found.stdout).into_owned() + &String::from_utf8_lossy(&found.stderr);
                 // The pages have no date on purpose: the same sources give the same pages.
-                let wrong: Vec<&str> = said.lines().filter(|line| !line.contains("missing date")).collect();
+                let wrong: Vec<&str> = output.lines().filter(|line| !line.contains("missing date")).collect();
                 assert!(wrong.is_empty(), "{tool}:\n{}", wrong.join("\n"));
             }
         }

@@ -16,7 +16,7 @@ use std::path::PathBuf;
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 const STATE: &str = "sys/module/mpu/parameters/state";
-const WANTED: &str = "etc/systemd/system/multi-user.target.wants/mpu.service";
+const ENABLED_UNIT: &str = "etc/systemd/system/multi-user.target.wants/mpu.service";
 const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
 const NVML: &str = "libnvidia-ml.so.550.163.01";
 
@@ -53,7 +53,7 @@ impl Host {
             host.write(path, text);
         }
         host.link(&format!("{LIBRARIES}/libnvidia-ml.so.1"), NVML);
-        host.link(WANTED, "/usr/lib/systemd/system/mpu.service");
+        host.link(ENABLED_UNIT, "/usr/lib/systemd/system/mpu.service");
         host
     }
 
@@ -147,7 +147,7 @@ fn is_safe_to_type(fix: &str) {
 }
 
 #[test]
-fn packed_module_is_looked_at_and_not_unpacked_to_disk() {
+fn packed_module_is_inspected_in_memory() {
     let host = Host::in_order();
     host.tool("xz", "echo >>\"$0.ran\"; exec /bin/cat");
     let path = format!("lib/modules/{RELEASE}/updates/dkms/mpu.ko.xz");
@@ -168,8 +168,8 @@ fn host_in_order_is_called_so() {
     // redirects or what it believes, no tree of DKMS, and no notify engine.
     let notify =
         ["notify_kernel", "notify_wrapper", "notify_keeper", "notify_restarts", "notify_rootless", "notify_nri"];
-    let told = ["containers", "container_gpus", "redirect", "argument", "dkms"];
-    assert_eq!(skipped, [&told[..], &notify].concat(), "{json}");
+    let other = ["containers", "container_gpus", "redirect", "argument", "dkms"];
+    assert_eq!(skipped, [&other[..], &notify].concat(), "{json}");
     assert_eq!((code, &json["ok"]), (0, &Value::Bool(true)));
 }
 
@@ -303,11 +303,12 @@ fn the_driver() {
 #[test]
 fn the_engine() {
     finds("engine", "broken", "sudo mpu up", &[], Host::down);
-    let says = |text: &'static str| move |h: &Host| h.write(STATE, &format!("version={VERSION}\nabi=1\n{text}\n"));
+    let module_state =
+        |text: &'static str| move |h: &Host| h.write(STATE, &format!("version={VERSION}\nabi=1\n{text}\n"));
     let gone = &["other_redirects"];
-    finds("engine", "broken", "mpu up", gone, says("state=refused\nrefused=os_memcpy_to_user:16"));
-    finds("engine", "broken", "mpu up", gone, says("state=waiting"));
-    finds("engine", "broken", "--replace", gone, says("state=retired"));
+    finds("engine", "broken", "mpu up", gone, module_state("state=refused\nrefused=os_memcpy_to_user:16"));
+    finds("engine", "broken", "mpu up", gone, module_state("state=waiting"));
+    finds("engine", "broken", "--replace", gone, module_state("state=retired"));
     let older = |h: &Host| {
         h.down();
         h.write("sys/module/mpu/initstate", "live\n");
@@ -315,18 +316,24 @@ fn the_engine() {
     };
     finds("engine", "broken", "sudo rmmod mpu && sudo mpu up", &["foreign_module"], older);
     finds("foreign_module", "broken", "sudo rmmod mpu && sudo mpu up", &["engine"], older);
-    let left = "sudo rm /etc/modules-load.d/matpool-mpu.conf && sudo depmod";
-    finds("foreign_module", "attention", left, &[], |h| h.write("etc/modules-load.d/matpool-mpu.conf", "mpu\n"));
+    let removal = "sudo rm /etc/modules-load.d/matpool-mpu.conf && sudo depmod";
+    finds("foreign_module", "attention", removal, &[], |h| h.write("etc/modules-load.d/matpool-mpu.conf", "mpu\n"));
     let page = "/etc/modules   # docs/moving.md";
     finds("foreign_module", "attention", page, &[], |h| h.write("etc/modules", "mpu\n"));
-    finds("engine", "broken", "reboot", gone, says("abi=2\nstate=stuck"));
-    finds("engine", "broken", "ftrace_enabled=1", gone, says("state=refused\nrefused=kernel.ftrace_enabled:16"));
+    finds("engine", "broken", "reboot", gone, module_state("abi=2\nstate=stuck"));
+    finds(
+        "engine",
+        "broken",
+        "ftrace_enabled=1",
+        gone,
+        module_state("state=refused\nrefused=kernel.ftrace_enabled:16"),
+    );
     finds(
         "argument",
         "attention",
         "kprobes/enabled",
         &[],
-        says("state=armed\nhooks=a\nargument=claimed:2\nentered=1\ntranslated=1"),
+        module_state("state=armed\nhooks=a\nargument=claimed:2\nentered=1\ntranslated=1"),
     );
     let redirect = |state: &str| {
         let host = Host::in_order();
@@ -345,10 +352,10 @@ fn the_engine() {
         "attention",
         "dmesg",
         &[],
-        says("state=armed\nhooks=a\nargument=driver\nentered=1\ntranslated=1\norphans=2"),
+        module_state("state=armed\nhooks=a\nargument=driver\nentered=1\ntranslated=1\norphans=2"),
     );
     let host = Host::in_order();
-    says("state=placed\nhooks=a\nargument=driver\nentered=0\ntranslated=0\norphans=0")(&host);
+    module_state("state=placed\nhooks=a\nargument=driver\nentered=0\ntranslated=0\norphans=0")(&host);
     let (level, seen) = host.seen("engine");
     assert!(level == "ok" && seen.starts_with("placed, 1 redirects: no translation was seen yet"), "{level}: {seen}");
     assert_eq!(host.examine().0, 0);
@@ -365,7 +372,7 @@ fn the_engine() {
 fn the_installation() {
     finds("service", "attention", "sudo mpu install", &[], |h| h.remove("usr/lib/systemd/system/mpu.service"));
     finds("service", "attention", "systemctl enable mpu.service", &[], |h| {
-        h.remove(WANTED);
+        h.remove(ENABLED_UNIT);
     });
     finds("service", "broken", "journalctl -u mpu", &[], |h| h.tool("systemctl", "exit 0"));
     let host = Host::in_order();
@@ -449,13 +456,13 @@ fn supervisor(host: &Host, state: &str) -> FakeSupervisor {
     host.write("usr/lib/systemd/system/mpu-notify.service", "");
     host.write("sys/kernel/security/lockdown", "none [integrity] confidentiality\n");
     let (state, died) = state.split_once(" after ").unwrap_or((state, "0"));
-    let said = State {
+    let state = State {
         state: state.parse().unwrap(),
         restarts: 11,
         restarts_last_hour: died.parse().unwrap(),
         ..fake::state(&[&"a".repeat(24)])
     };
-    FakeSupervisor::at(host.path("run/mpu/notify/control.sock"), said)
+    FakeSupervisor::at(host.path("run/mpu/notify/control.sock"), state)
 }
 
 impl Host {
@@ -561,10 +568,10 @@ fn doctor_finds_container_started_without_wrapper() {
         (INSIDE, "0::/user.slice\n".to_string(), false, true, "no filter"),
     ] {
         let found = supervised("armed", |h| h.uses_gpu(70, namespace, &cgroup, filtered));
-        let wanted = |(check, level, fix): &(String, String, String)| {
+        let matches = |(check, level, fix): &(String, String, String)| {
             check == "notify_unserved" && level == "attention" && fix.contains("through the wrapper")
         };
-        assert!(found.len() == usize::from(is_found) && found.iter().all(wanted), "{because}: {found:?}");
+        assert!(found.len() == usize::from(is_found) && found.iter().all(matches), "{because}: {found:?}");
     }
 }
 

@@ -2,9 +2,9 @@
 //! residue and the GPU's own figure. The exporter is the real one; its pages are read as Prometheus reads them.
 
 use mpu::metrics::collect::{Exporter, Patience, Sources};
-use mpu::metrics::ledger::{KEPT, LONGEST_GAP, MOST_KEPT};
+use mpu::metrics::ledger::{LONGEST_GAP, MOST_RETAINED, RETENTION};
 use mpu::metrics::page::HostFacts;
-use mpu::metrics::usage::{Amounts, Container, Gpu, Known, Usage, Use};
+use mpu::metrics::usage::{Amounts, Container, ContainerNames, Gpu, Usage, Use};
 use mpu_core::HostPid;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -35,7 +35,11 @@ fn at(second: u64, lives: &[Life]) -> Usage {
         gpu: 0,
         uuid: "GPU-0".to_string(),
         mig: String::new(),
-        container: Container::new(Known { id: &life.container, name: &life.container, ..Known::default() }),
+        container: Container::new(ContainerNames {
+            id: &life.container,
+            name: &life.container,
+            ..ContainerNames::default()
+        }),
         pid: HostPid::new(life.pid).unwrap(),
         container_pid: None,
         start_ticks: Some(life.from),
@@ -99,7 +103,7 @@ fn one(page: &Page, metric: &str, container: &str) -> Option<f64> {
     of(page, metric).find(|(row, _)| row.contains(&format!("container=\"{container}\""))).map(|(_, number)| number)
 }
 
-const THEIRS: &str = "mpu_gpu_memory_used_byte_seconds_total";
+const PROCESSES: &str = "mpu_gpu_memory_used_byte_seconds_total";
 const WHOLE: &str = "mpu_gpu_device_memory_used_byte_seconds_total";
 const IDLE: &str = "mpu_gpu_idle_seconds_total";
 const ENDED: &str = "mpu_gpu_processes_ended_total";
@@ -127,7 +131,7 @@ fn hour() -> Vec<Life> {
 }
 
 #[test]
-fn tenants_and_residue_are_gpus_memory_at_each_scrape_and_over_hour() {
+fn tenant_sums_and_residue_equal_gpu_memory() {
     let lives = hour();
     let rig = Rig::new(true);
     // As `increase` does it: what a row rose by from its first value, whatever that was.
@@ -136,10 +140,10 @@ fn tenants_and_residue_are_gpus_memory_at_each_scrape_and_over_hour() {
     let scrapes: Vec<u64> = (0..=3600).step_by(15).collect();
     for second in &scrapes {
         let page = rig.scrape(*second, at(*second, &lives));
-        let theirs = sum(&page, "mpu_gpu_memory_used_bytes");
+        let of_processes = sum(&page, "mpu_gpu_memory_used_bytes");
         let unowned = sum(&page, "mpu_gpu_memory_residue_bytes");
         assert_eq!(unowned, RESIDUE as f64);
-        assert_eq!(theirs + unowned, sum(&page, "mpu_gpu_device_memory_used_bytes"), "in second {second}");
+        assert_eq!(of_processes + unowned, sum(&page, "mpu_gpu_device_memory_used_bytes"), "in second {second}");
         residue += if *second < 3600 { unowned * 15.0 } else { 0.0 };
         for (row, number) in page {
             first.entry(row.clone()).or_insert(number);
@@ -151,19 +155,19 @@ fn tenants_and_residue_are_gpus_memory_at_each_scrape_and_over_hour() {
         of(&last, metric).filter(|(row, _)| of_it(row)).map(|(row, number)| number - first[row]).sum()
     };
     let truth = |container: Option<&str>| -> f64 {
-        let mine = |life: &&Life| container.is_none_or(|container| life.container == container);
+        let is_of_container = |life: &&Life| container.is_none_or(|container| life.container == container);
         let each = |life: &Life| life.memory.unwrap() as f64 * (life.to.min(3600) - life.from) as f64;
-        lives.iter().filter(mine).map(each).sum()
+        lives.iter().filter(is_of_container).map(each).sum()
     };
     let whole = truth(None) + RESIDUE as f64 * 3600.0;
     let near = |a: f64, b: f64, within: f64| (a - b).abs() <= within * b;
-    let (parts, all) = (increase(THEIRS, "") + residue, increase(WHOLE, ""));
+    let (parts, all) = (increase(PROCESSES, "") + residue, increase(WHOLE, ""));
     assert!(near(parts, all, 1e-9), "{parts} of {all}");
-    assert!(near(increase(THEIRS, "") + residue, whole, 0.01), "{} of {whole}", increase(THEIRS, "") + residue);
+    assert!(near(increase(PROCESSES, "") + residue, whole, 0.01), "{} of {whole}", increase(PROCESSES, "") + residue);
     for tenant in 0..8 {
         let name = format!("tenant-{tenant}");
-        let (told, is) = (increase(THEIRS, &name), truth(Some(&name)));
-        assert!(near(told, is, 0.05), "{name}: {told} of {is}");
+        let (reported, actual) = (increase(PROCESSES, &name), truth(Some(&name)));
+        assert!(near(reported, actual, 0.05), "{name}: {reported} of {actual}");
         let ended = lives.iter().filter(|life| life.container == name && life.to <= 3600).count();
         assert_eq!(increase(ENDED, &name), ended as f64, "{name}");
     }
@@ -171,18 +175,18 @@ fn tenants_and_residue_are_gpus_memory_at_each_scrape_and_over_hour() {
 }
 
 #[test]
-fn row_begins_at_zero_and_holds_its_last_value_when_its_container_is_gone() {
+fn row_starts_at_zero_and_keeps_last_value() {
     let lives = [life("a", 1, GIB, 10, 30)];
     let rig = Rig::new(true);
-    assert_eq!(one(&rig.scrape(0, at(0, &lives)), THEIRS, "a"), None);
-    assert_eq!(one(&rig.scrape(15, at(15, &lives)), THEIRS, "a"), Some(0.0));
+    assert_eq!(one(&rig.scrape(0, at(0, &lives)), PROCESSES, "a"), None);
+    assert_eq!(one(&rig.scrape(15, at(15, &lives)), PROCESSES, "a"), Some(0.0));
     let gone = rig.scrape(30, at(30, &lives));
-    assert_eq!((one(&gone, THEIRS, "a"), one(&gone, ENDED, "a")), (Some(15.0 * GIB as f64), Some(1.0)));
+    assert_eq!((one(&gone, PROCESSES, "a"), one(&gone, ENDED, "a")), (Some(15.0 * GIB as f64), Some(1.0)));
     assert_eq!(one(&gone, "mpu_gpu_memory_used_bytes", "a"), None, "it has none now");
     let later = rig.scrape(45, at(45, &lives));
-    assert_eq!(one(&later, THEIRS, "a"), Some(15.0 * GIB as f64));
-    let last = rig.scrape(30 + KEPT.as_secs(), at(9999, &lives));
-    assert_eq!((one(&last, THEIRS, "a"), one(&last, ENDED, "a")), (None, None), "{last:?}");
+    assert_eq!(one(&later, PROCESSES, "a"), Some(15.0 * GIB as f64));
+    let last = rig.scrape(30 + RETENTION.as_secs(), at(9999, &lives));
+    assert_eq!((one(&last, PROCESSES, "a"), one(&last, ENDED, "a")), (None, None), "{last:?}");
 }
 
 #[test]
@@ -240,11 +244,11 @@ fn lingering_memory_stays_with_its_container() {
         let page = rig.scrape(second, gone(second, &lives));
         exact(&page);
         assert_eq!(one(&page, "mpu_gpu_memory_used_bytes", "a"), Some(GIB as f64), "in second {second}");
-        assert_eq!((one(&page, ENDED, "a"), one(&page, THEIRS, "")), (Some(0.0), None), "in second {second}");
+        assert_eq!((one(&page, ENDED, "a"), one(&page, PROCESSES, "")), (Some(0.0), None), "in second {second}");
     }
     let page = rig.scrape(60, at(60, &lives));
     assert_eq!((one(&page, ENDED, "a"), sum(&page, ENDED)), (Some(1.0), 1.0));
-    assert_eq!((one(&page, THEIRS, "a"), sum(&page, THEIRS)), (Some(60.0 * GIB as f64), 60.0 * GIB as f64));
+    assert_eq!((one(&page, PROCESSES, "a"), sum(&page, PROCESSES)), (Some(60.0 * GIB as f64), 60.0 * GIB as f64));
     // The owner of a process that was never seen alive is unknown: it is not the host's.
     let never = gone(75, &[life("b", 2, GIB, 70, 80)]);
     for page in [rig.scrape(75, never.clone()), Rig::new(false).scrape(75, never)] {
@@ -265,16 +269,16 @@ fn unobserved_time_is_not_counted() {
     unreadable.gpus[0].used = None;
     let blind = rig.scrape(20, unreadable);
     assert_eq!(
-        (one(&blind, THEIRS, "a"), one(&blind, ENDED, "a")),
+        (one(&blind, PROCESSES, "a"), one(&blind, ENDED, "a")),
         (Some(0.0), Some(0.0)),
         "nothing is known to be gone"
     );
     assert_eq!(of(&blind, "mpu_gpu_memory_residue_bytes").count(), 0);
     let page = rig.scrape(4000, at(4000, &lives));
     let gap = LONGEST_GAP.as_secs_f64();
-    assert_eq!(one(&page, THEIRS, "a"), Some(gap * GIB as f64));
+    assert_eq!(one(&page, PROCESSES, "a"), Some(gap * GIB as f64));
     assert_eq!(sum(&page, "mpu_gpu_observed_seconds_total"), gap);
-    assert_eq!(one(&page, THEIRS, "b"), None, "the driver never said how much");
+    assert_eq!(one(&page, PROCESSES, "b"), None, "the driver never said how much");
     assert_eq!(one(&page, ENDED, "b"), Some(0.0));
 }
 
@@ -285,11 +289,11 @@ fn containers_without_end_leave_bounded_ledger() {
         let lives: Vec<Life> =
             (0..100).map(|i| life(&format!("c{second}-{i}"), 1 + i, GIB >> 8, second, second + 1)).collect();
         let page = rig.scrape(second, at(second, &lives));
-        assert!(of(&page, THEIRS).count() <= MOST_KEPT + 100);
+        assert!(of(&page, PROCESSES).count() <= MOST_RETAINED + 100);
         if second == 39 {
-            assert_eq!(of(&page, THEIRS).count(), MOST_KEPT + 100);
+            assert_eq!(of(&page, PROCESSES).count(), MOST_RETAINED + 100);
             assert!(
-                one(&page, THEIRS, "c38-0").is_some() && one(&page, THEIRS, "c0-0").is_none(),
+                one(&page, PROCESSES, "c38-0").is_some() && one(&page, PROCESSES, "c0-0").is_none(),
                 "the oldest go first"
             );
         }
@@ -299,11 +303,12 @@ fn containers_without_end_leave_bounded_ledger() {
 #[test]
 fn container_flood_evicts_no_other_users_rows() {
     let rig = Rig::new(true);
-    let seconds = MOST_KEPT as u64 / 100 + 20;
+    let seconds = MOST_RETAINED as u64 / 100 + 20;
     let user = |usage: &mut Usage| {
         for row in &mut usage.uses {
             let Some(id) = (row.pid.get() > 1).then(|| format!("{}@1000", row.pid.get())) else { continue };
-            row.container = Container::new(Known { id: &id, runtime: "docker@1000", ..Known::default() });
+            row.container =
+                Container::new(ContainerNames { id: &id, runtime: "docker@1000", ..ContainerNames::default() });
         }
     };
     for second in 0..seconds {
@@ -313,8 +318,8 @@ fn container_flood_evicts_no_other_users_rows() {
         let mut usage = at(second, &lives);
         user(&mut usage);
         let page = rig.scrape(second, usage);
-        assert!(of(&page, THEIRS).count() <= MOST_KEPT + 101);
-        assert!(one(&page, THEIRS, "theirs").is_some(), "in second {second}");
+        assert!(of(&page, PROCESSES).count() <= MOST_RETAINED + 101);
+        assert!(one(&page, PROCESSES, "theirs").is_some(), "in second {second}");
     }
 }
 
@@ -338,9 +343,9 @@ fn full_process_list_ends_no_process() {
 }
 
 #[test]
-fn one_page_alone_has_residue_and_no_counters_of_time() {
+fn single_page_has_residue_without_time_counters() {
     let rig = Rig::new(false);
     let page = rig.scrape(0, at(0, &[life("a", 1, GIB, 0, 1)]));
     assert_eq!(sum(&page, "mpu_gpu_memory_residue_bytes"), RESIDUE as f64);
-    assert_eq!(of(&page, THEIRS).count() + of(&page, ENDED).count() + of(&page, WHOLE).count(), 0);
+    assert_eq!(of(&page, PROCESSES).count() + of(&page, ENDED).count() + of(&page, WHOLE).count(), 0);
 }

@@ -7,7 +7,7 @@ mod promtool;
 
 use mpu::metrics::collect::{Exporter, Patience, Sources, Trouble};
 use mpu::metrics::page::{HostFacts, is_missed};
-use mpu::metrics::usage::{Amounts, Container, Gpu, Known, Label, Usage, Use};
+use mpu::metrics::usage::{Amounts, Container, ContainerNames, Gpu, Label, Usage, Use};
 use mpu::metrics::{Way, families, run};
 use mpu_core::{HostPid, Reason, ViewPid};
 use mpu_engine::Engine;
@@ -78,7 +78,7 @@ fn usage(processes: u32) -> Usage {
         mig: String::new(),
         container: (index >= 8)
             .then(|| {
-                Container::new(Known {
+                Container::new(ContainerNames {
                     id: &format!("{:064x}", index / 16 * 8 + index % 8),
                     name: &format!("trainer-{}", index / 2),
                     pod: &format!("llama-finetune-{}-7c9d8b6f5-x2x4z", index / 2),
@@ -136,8 +136,8 @@ async fn text(exporter: &Exporter) -> String {
 
 /// promtool finds nothing wrong, where there is one.
 fn is_sound(page: &str) {
-    if let Some((good, said)) = promtool(&["check", "metrics"], page) {
-        assert!(good && said.is_empty(), "{said}");
+    if let Some((good, output)) = promtool(&["check", "metrics"], page) {
+        assert!(good && output.is_empty(), "{output}");
     }
 }
 
@@ -154,7 +154,7 @@ fn page(sources: Sources, labels: Vec<Label>) -> String {
 }
 
 #[test]
-fn full_page_has_every_metric_and_promtool_likes_it() {
+fn full_page_passes_promtool() {
     let page = page(sources(100), vec![]);
     for family in families::ALL {
         assert!(
@@ -169,11 +169,11 @@ fn full_page_has_every_metric_and_promtool_likes_it() {
 }
 
 #[test]
-fn each_engine_has_its_rows_and_its_own_counts() {
+fn each_engine_has_own_rows() {
     let page = page(sources(1), vec![]);
     let of_notify: Vec<&str> =
         page.lines().filter(|line| line.contains("engine=\"notify\"") && !line.ends_with(" 0")).collect();
-    let wanted = [
+    let expected = [
         "mpu_engine_state{engine=\"notify\",version=\"0.1.0\",state=\"retired\"} 1",
         "mpu_engine_start_time_seconds{engine=\"notify\"} 1795205800",
         "mpu_engine_containers{engine=\"notify\"} 4",
@@ -185,7 +185,7 @@ fn each_engine_has_its_rows_and_its_own_counts() {
         "mpu_passed_total{engine=\"notify\",reason=\"out_of_reach\"} 5",
         "mpu_missed_total{engine=\"notify\",reason=\"out_of_reach\"} 5",
     ];
-    assert_eq!(of_notify, wanted, "{page}");
+    assert_eq!(of_notify, expected, "{page}");
     assert!(
         !page.contains("mpu_engine_containers{engine=\"module\"") && page.contains("\nmpu_engine_up 0\n"),
         "{page}"
@@ -193,7 +193,7 @@ fn each_engine_has_its_rows_and_its_own_counts() {
 }
 
 #[test]
-fn default_page_names_no_process_and_asked_for_page_does() {
+fn process_labels_need_option() {
     let without = page(sources(100), vec![]);
     assert!(!without.contains("pid=\""), "{without}");
     let with = page(sources(100), vec![Label::ContainerPid, Label::Pid, Label::Pid]);
@@ -229,7 +229,7 @@ fn hostile_container_names_stay_inside_labels() {
     let hostile = move || {
         let mut usage = usage(16);
         for (i, row) in usage.uses.iter_mut().enumerate() {
-            let known = Known {
+            let known = ContainerNames {
                 id: &format!("{i}{evil}"),
                 name: evil,
                 pod: evil,
@@ -317,8 +317,8 @@ fn aborted_scrapes_do_not_blank_other_pages() {
     now(async {
         for _ in 0..5 {
             // As when hyper drops the answer to a connection that was closed.
-            let left = tokio::time::timeout(Duration::from_millis(20), exporter.page()).await;
-            assert!(left.is_err(), "it takes longer than that");
+            let cancelled = tokio::time::timeout(Duration::from_millis(20), exporter.page()).await;
+            assert!(cancelled.is_err(), "it takes longer than that");
         }
         let page = text(&exporter).await;
         assert!(page.contains("mpu_scrape_success{part=\"gpu\"} 1\n"), "{page}");
@@ -390,7 +390,7 @@ impl Server {
         stream
     }
 
-    fn ask(&self, request: &str) -> String {
+    fn request(&self, request: &str) -> String {
         let mut stream = self.connect();
         let _ = stream.write_all(request.as_bytes());
         let mut answer = Vec::new();
@@ -399,7 +399,7 @@ impl Server {
     }
 
     fn get(&self, path: &str) -> String {
-        self.ask(&format!("GET {path} HTTP/1.1\r\nHost: here\r\n\r\n"))
+        self.request(&format!("GET {path} HTTP/1.1\r\nHost: here\r\n\r\n"))
     }
 
     fn resident(&self) -> u64 {
@@ -435,8 +435,8 @@ fn scrape_is_answered_over_http() {
     for (answer, begin, end) in [
         (server.get("/healthz"), "HTTP/1.1 200", "\r\n\r\nok\n"),
         (server.get("/etc/passwd"), "HTTP/1.1 404", ""),
-        (server.ask(refused), "HTTP/1.1 405", ""),
-        (server.ask("HEAD /metrics HTTP/1.1\r\nHost: here\r\n\r\n"), "HTTP/1.1 200", "\r\n\r\n"),
+        (server.request(refused), "HTTP/1.1 405", ""),
+        (server.request("HEAD /metrics HTTP/1.1\r\nHost: here\r\n\r\n"), "HTTP/1.1 200", "\r\n\r\n"),
     ] {
         assert!(answer.starts_with(begin) && answer.ends_with(end), "{answer}");
     }
@@ -444,7 +444,7 @@ fn scrape_is_answered_over_http() {
 }
 
 #[test]
-fn it_stays_small_and_quick_over_1000_scrapes_of_500_processes() {
+fn thousand_scrapes_stay_small_and_quick() {
     let server = Server::start(500);
     let mut took: Vec<Duration> = Vec::new();
     for _ in 0..1000 {
@@ -485,7 +485,7 @@ fn silent_slow_and_large_clients_block_no_scrape() {
         (format!("GET /metrics HTTP/1.1\r\n{}\r\n", "a: b\r\n".repeat(1000)), "4"),
         ("\0\u{1}\u{2}nonsense\r\n\r\n".to_string(), "400"),
     ] {
-        let answer = server.ask(&request);
+        let answer = server.request(&request);
         assert!(answer.is_empty() || answer.starts_with(&format!("HTTP/1.1 {status}")), "{answer}");
     }
     let unread: Vec<TcpStream> = (0..64)
@@ -528,7 +528,7 @@ fn half_sent_request_is_given_up() {
 }
 
 #[test]
-fn sigterm_ends_it_at_once_although_clients_are_silent() {
+fn sigterm_ends_exporter_with_silent_clients() {
     let mut server = Server::start(1);
     let _silent: Vec<TcpStream> = (0..10).map(|_| server.connect()).collect();
     assert!(server.get("/healthz").starts_with("HTTP/1.1 200"));
@@ -578,7 +578,7 @@ fn sockets_of_systemd_are_served() {
 }
 
 #[test]
-fn textfile_is_written_while_it_runs_and_gone_after() {
+fn textfile_is_removed_at_end() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("mpu.prom");
     let mut command = Command::new(env!("CARGO_BIN_EXE_mpu"));
@@ -597,8 +597,8 @@ fn textfile_is_written_while_it_runs_and_gone_after() {
 
 #[test]
 fn refusals_have_their_codes() {
-    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = taken.local_addr().unwrap().to_string();
+    let occupied = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = occupied.local_addr().unwrap().to_string();
     for (arguments, code, words) in [
         (&["--listen", &address][..], 1, "fix: something listens there already"),
         (&["--listen", "systemd"], 3, "systemd handed over no socket"),
@@ -608,8 +608,8 @@ fn refusals_have_their_codes() {
         (&["--label", "user"], 2, "possible values"),
     ] {
         let done = assert_cmd::Command::cargo_bin("mpu").unwrap().arg("metrics").args(arguments).output().unwrap();
-        let said = String::from_utf8_lossy(&done.stderr).into_owned();
-        assert_eq!(done.status.code(), Some(code), "{arguments:?}: {said}");
-        assert!(said.contains(words), "{arguments:?}: {said}");
+        let output = String::from_utf8_lossy(&done.stderr).into_owned();
+        assert_eq!(done.status.code(), Some(code), "{arguments:?}: {output}");
+        assert!(output.contains(words), "{arguments:?}: {output}");
     }
 }

@@ -36,7 +36,7 @@ fn queries<'a>(value: &'a Value, found: &mut Vec<&'a str>) {
 }
 
 #[test]
-fn each_alert_links_its_section_and_each_section_is_alert() {
+fn alerts_and_sections_match() {
     let named = |prefix: &'static str, text: &'static str| -> Vec<&str> {
         text.lines().filter_map(|line| line.trim().strip_prefix(prefix)).collect()
     };
@@ -44,10 +44,10 @@ fn each_alert_links_its_section_and_each_section_is_alert() {
     assert!(alerts.len() >= 9, "{alerts:?}");
     assert_eq!(alerts, named("## ", RUNBOOK));
     let links = named("runbook_url: ", ALERTS);
-    let wanted = alerts.iter().map(|alert| format!("docs/alerts.md#{}\"", alert.to_lowercase()));
+    let expected = alerts.iter().map(|alert| format!("docs/alerts.md#{}\"", alert.to_lowercase()));
     assert_eq!(links.len(), alerts.len());
-    for (link, wanted) in links.iter().zip(wanted) {
-        assert!(link.ends_with(&wanted), "{link} is not {wanted}");
+    for (link, expected) in links.iter().zip(expected) {
+        assert!(link.ends_with(&expected), "{link} is not {expected}");
     }
 }
 
@@ -66,8 +66,8 @@ fn alert_rules_pass_promtool_and_name_metrics() {
 fn passes(verb: &str, text: &str) {
     let file = tempfile::NamedTempFile::new().expect("a file");
     std::fs::write(file.path(), text).expect("a file");
-    if let Some((good, said)) = promtool(&[verb, "rules", file.path().to_str().expect("a name")], "") {
-        assert!(good && said.contains("SUCCESS"), "{said}\n{text}");
+    if let Some((good, output)) = promtool(&[verb, "rules", file.path().to_str().expect("a name")], "") {
+        assert!(good && output.contains("SUCCESS"), "{output}\n{text}");
     }
 }
 
@@ -128,10 +128,10 @@ fn stale_textfile_raises_alert() {
 #[test]
 fn dashboard_queries_name_existing_metrics_and_labels() {
     let board: Value = serde_json::from_str(BOARD).expect("JSON");
-    let mut asked = Vec::new();
-    queries(&board, &mut asked);
+    let mut found_queries = Vec::new();
+    queries(&board, &mut found_queries);
     let mut named = BTreeSet::new();
-    for query in &asked {
+    for query in &found_queries {
         for name in metrics(query) {
             let family = families::ALL.iter().find(|family| family.name == name);
             assert!(family.is_some(), "no metric {name}: {query}");
@@ -144,7 +144,7 @@ fn dashboard_queries_name_existing_metrics_and_labels() {
         assert!(named.contains(family.name), "no panel has {}", family.name);
     }
     // Each query as a rule: the tool that checks rules knows the language.
-    let rules: Vec<Value> = asked
+    let rules: Vec<Value> = found_queries
         .iter()
         .filter(|query| query.contains('{') || query.contains('('))
         .filter(|query| !query.starts_with("label_values"))

@@ -106,7 +106,7 @@ fn printed(fake: &FakeHost, arguments: &[&str]) -> String {
 }
 
 #[test]
-fn no_name_of_tenant_is_in_it_unless_asked_for() {
+fn report_without_option_has_no_tenant_names() {
     let fake = hostile();
     let _supervisor = supervisor(&fake);
     let report = printed(&fake, &[]);

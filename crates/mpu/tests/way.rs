@@ -87,7 +87,7 @@ fn docker_on_node_step_by_step() {
 }
 
 #[test]
-fn where_no_module_can_be_had_next_command_is_the_same() {
+fn next_command_is_same_without_module() {
     for (state, lock) in [("no headers", false), ("locked down", true)] {
         let fake = bare();
         drive(&fake);

@@ -1,4 +1,4 @@
-//! What `mpu` answers with `--json`, held to the schema that the same `mpu` prints: here with a real kernel's facts in it.
+//! Checks the JSON of `mpu` against the schema that the same `mpu` prints, here with facts of a real kernel.
 
 use anyhow::Context;
 use serde_json::Value;
@@ -6,7 +6,7 @@ use serde_json::Value;
 use crate::command::{Output, must};
 use crate::story::Fault;
 
-/// The answer, if it is one that its command's schema allows.
+/// The answer, if it is valid by its command's schema.
 pub fn answer(done: &Output) -> Result<Value, Fault> {
     let read =
         |text: &str| serde_json::from_str::<Value>(text).with_context(|| format!("no JSON: {text} {}", done.err));

@@ -1,4 +1,4 @@
-//! Makes a freshly unpacked root into a system that containers run on: mounts, device nodes, a root that can be pivoted, shell tools.
+//! Sets up a freshly unpacked root for containers: mounts, device nodes, a root that can be pivoted, shell tools.
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -21,8 +21,7 @@ const MOUNTS: [(&str, &str, &str); 9] = [
 ];
 
 pub fn habitable() -> Result<()> {
-    // The root that a kernel unpacks cannot be pivoted away from, which is how container runtimes enter theirs. A bind mount of
-    // it, moved over it, can.
+    // Container runtimes pivot their root, and the root that a kernel unpacks cannot be pivoted. A bind mount moved over it can.
     mount_bind("/", "/new").context("cannot bind the root")?;
     rustix::process::chdir("/new")?;
     mount_move(".", "/").context("cannot move the root")?;

@@ -1,4 +1,4 @@
-//! Programs that ask over and over in a container while something happens to the engine or the driver.
+//! Programs that repeat calls in a container while the engine or the driver changes.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -15,7 +15,7 @@ pub struct Callers<'a> {
 }
 
 impl<'a> Callers<'a> {
-    /// Starts them, and returns once each is in its container: one that is still on its way there is no caller.
+    /// Starts them, and returns once each is in its container: before that it is no caller.
     pub fn start(container: &'a Container, how_many: u32, call: &str) -> Result<Self> {
         Self::begin(container, vec![call.to_owned(); how_many as usize])
     }

@@ -1,6 +1,4 @@
-//! NVIDIA's own nvidia-smi, run on the host or in a container, and its several listings read into rows.
-//!
-//! Outside truth: the programs' real output, releases 418 to 580. Reads what is shown; judges nothing.
+//! Runs NVIDIA's own nvidia-smi on the host or in a container, and reads its listings into rows. Source: real output of releases 418 to 580.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Running programs in the guest with a limit on time, and with both outputs kept.
+//! Runs programs in the guest with a time limit, and keeps both outputs.
 
 use std::fs::File;
 use std::io::{Read, Seek};
@@ -24,8 +24,7 @@ impl Output {
     }
 }
 
-/// Seconds that any one program may take: far more than one takes on a busy machine, where emulation is slower still. A hang must not eat the
-/// whole guest.
+/// Seconds for any one program: far more than one needs under emulation on a busy machine. A hang must not take the whole guest.
 const LIMIT: &str = "480";
 /// The status of a program that was ended by SIGTERM.
 const LATE: i32 = 128 + 15;

@@ -54,14 +54,14 @@ impl Container {
         Holder::start(command, |_| pid_in(&pid_file))
     }
 
-    /// The words that lead a program into this container's namespaces past its runtime: as real, and much quicker. With an engine
-    /// in user space the program comes under it first, as the runtime sees to it for the programs that it starts.
+    /// The words that put a program into this container's namespaces without its runtime: as real, and much faster. With an engine in user
+    /// space the program comes under it first, as with a runtime.
     pub fn entered(&self) -> Vec<String> {
         entered(self.init)
     }
 
-    pub fn ask(&self, arguments: &[&str]) -> Result<Answer> {
-        nvctl::ask(&self.entered(), "nvctl", arguments)
+    pub fn query(&self, arguments: &[&str]) -> Result<Answer> {
+        nvctl::query(&self.entered(), "nvctl", arguments)
     }
 
     /// Runs a shell script in this container, and returns its standard output.
@@ -83,7 +83,7 @@ impl Container {
     /// The same for a process that gets this number in the init namespace, unless another fork there comes first.
     pub fn hold_numbered(&self, outside: u32, script: &str) -> Result<Holder> {
         let mut words: Vec<String> = supervisor::words().iter().map(|word| (*word).to_owned()).collect();
-        // A supervisor in user space takes numbers for its threads when it is handed a listener: they come first.
+        // A supervisor in user space first takes numbers for its threads when it gets a listener.
         let number = format!("sleep 0.3; echo {} > /proc/sys/kernel/ns_last_pid; exec \"$@\"", outside - 1);
         words.extend(["sh", "-c", &number, "sh"].map(str::to_owned));
         words.extend(nsenter(self.init));

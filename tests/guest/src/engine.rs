@@ -1,6 +1,4 @@
-//! The engines that stories are played with, and which of them a story is about.
-//!
-//! Owns the names that a plan has for them. How one is raised and asked is `stage`'s, `supervisor`'s and the module's parameters'.
+//! The engines for stories, and the engines that each story is about.
 
 use anyhow::{Result, bail};
 
@@ -80,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn story_is_played_with_its_own_engines_and_once_without() {
+    fn story_runs_with_its_engines_and_without() {
         let row = [Engine::None, Engine::Module];
         assert_eq!(Engines::Every.lack(Engine::Notify, &row), None);
         assert_eq!(Engines::Module("loading").lack(Engine::Module, &row), None);

@@ -1,6 +1,5 @@
-//! A container that gets its GPU from our own stack: a small root with nothing of NVIDIA's in it, started by the runtime wrapper.
-//!
-//! Owns the host's side, too: the driver's files where a distribution puts them, and the stack's configuration.
+//! A container that gets its GPU from our own stack: a small root without NVIDIA's files, started by the runtime wrapper. Also sets up the
+//! host: the driver's files at a distribution's paths, and the stack's configuration.
 
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -36,8 +35,8 @@ pub struct Installed {
 impl Installed {
     /// Installs a client's files as those of the loaded driver: its container software looks for the kernel module's release.
     pub fn new(client: &str) -> Result<Self> {
-        let told = std::fs::read_to_string("/proc/driver/nvidia/version").context("no driver")?;
-        let release = told.split_whitespace().find(|word| word.as_bytes()[0].is_ascii_digit()).context("no release")?;
+        let text = std::fs::read_to_string("/proc/driver/nvidia/version").context("no driver")?;
+        let release = text.split_whitespace().find(|word| word.as_bytes()[0].is_ascii_digit()).context("no release")?;
         std::fs::create_dir_all(LIBRARIES)?;
         std::fs::create_dir_all("/etc/nvidia-container-runtime")?;
         std::fs::write("/etc/ld.so.conf", format!("{LIBRARIES}\n/{}\n", SYSTEM[1]))?;

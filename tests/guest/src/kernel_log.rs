@@ -1,4 +1,4 @@
-//! The kernel's own complaints, so that a story under which the kernel warned is a failed one, by name.
+//! Finds the kernel's complaints: a story with a kernel warning fails, by name.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read};
@@ -35,7 +35,7 @@ const COMPLAINTS: [&str; 21] = [
     "list_add corruption",
     "list_del corruption",
     "trying to register non-static key",
-    // Whatever makes the kernel stop watching its locks is no reason to go on as if it did.
+    // Without lock checking the kernel must not go on as if it checked.
     "Disabling lock debugging",
     "Poison overwritten",
     "stack is corrupted",
@@ -51,7 +51,7 @@ const PANIC_ON_OOPS: &str = "/proc/sys/kernel/panic_on_oops";
 pub fn announce_oops() -> Result<()> {
     std::fs::write(PANIC_ON_OOPS, "0").context("cannot let the guest survive an oops")?;
     println!("{OOPS_AWAITED}");
-    // The serial line drains before the kernel writes to it past everybody.
+    // Drain the serial line before the kernel writes to it directly.
     std::thread::sleep(std::time::Duration::from_millis(50));
     Ok(())
 }
@@ -234,8 +234,8 @@ mod tests {
             let oops = lines(text);
             assert!(!complaints(&oops).is_empty(), "by itself it is a complaint");
             assert_eq!(complaints_beside_an_oops(&oops, "nvidia"), Vec::<String>::new());
-            let ours = lines(&text.replace("[nvidia]", "[mpu]"));
-            assert!(complaints_beside_an_oops(&ours, "nvidia").len() > 1, "an oops in the engine is a complaint");
+            let in_engine = lines(&text.replace("[nvidia]", "[mpu]"));
+            assert!(complaints_beside_an_oops(&in_engine, "nvidia").len() > 1, "an oops in the engine is a complaint");
         }
         let oops = lines(OOPS);
         assert!(
@@ -250,7 +250,7 @@ mod tests {
 
     /// As kernels print the three ways to die, oldest first.
     #[test]
-    fn every_way_to_die_in_driver_is_told() {
+    fn every_kernel_death_is_recognized() {
         for text in [
             "kernel BUG at /root/sim/driver/rm.c:40!\ninvalid opcode: 0000 [#1] SMP NOPTI",
             "general protection fault, probably for non-canonical address 0xdffffc0000000000: 0000 [#1] PREEMPT SMP KASAN PTI",

@@ -1,8 +1,8 @@
-//! Process 1 of a test guest. Makes the guest habitable, runs the plan that the host put into /plan, prints verdicts on the console,
-//! and powers the guest off. The host (xtask/src/guest) judges by those lines alone; no verdict is a failure.
+//! Process 1 of a test guest: sets the guest up, runs the host's plan in /plan, prints verdicts on the console, and powers off. The host
+//! (xtask/src/guest) reads only those lines; a missing verdict is a failure.
 //!
-//! A story is one function in `stories/`: one body, run with no engine first, where it must show the wrong answer, then with engines.
-//! xtask reads the declarations (`stories::all`) on the host.
+//! A story is one function in `stories/`. It runs with no engine first, where it must show the wrong answer, then with engines. xtask reads
+//! the declarations (`stories::all`) on the host.
 
 #[macro_use]
 mod story;
@@ -20,10 +20,10 @@ mod holder;
 mod injected;
 mod kernel_log;
 mod nvctl;
-mod play;
 mod pod;
 mod processes;
 mod real;
+mod runner;
 mod scene;
 mod stage;
 pub mod stories;
@@ -40,13 +40,13 @@ pub use engine::Engines;
 pub use real::Real;
 pub use story::Story;
 
-const PLAY: &str = "play";
+const RUNNER: &str = "play";
 /// The status of a rig that broke.
 const BROKEN: i32 = 69;
 
-/// Process 1, and the process that plays.
+/// Process 1, and the process that runs the stories.
 pub fn main() -> ExitCode {
-    if std::env::args().nth(1).is_some_and(|argument| argument == PLAY) {
+    if std::env::args().nth(1).is_some_and(|argument| argument == RUNNER) {
         return ExitCode::from(played(everything()));
     }
     if std::process::id() != 1 {
@@ -55,7 +55,7 @@ pub fn main() -> ExitCode {
     }
     // The firmware leaves its last line open.
     println!();
-    let rc = boot::habitable().and_then(|()| reap_for("/init", PLAY)).unwrap_or_else(|error| {
+    let rc = boot::habitable().and_then(|()| reap_for("/init", RUNNER)).unwrap_or_else(|error| {
         println!("guest: the rig broke: {error:#}");
         BROKEN
     });
@@ -63,15 +63,15 @@ pub fn main() -> ExitCode {
     boot::power_off()
 }
 
-/// Starts the process that plays, and reaps it and every orphan, as process 1 has to: a dead container that no process reaps
-/// keeps its listener open (up to Linux 6.10). The process that plays waits for its own children only.
+/// Starts the process that runs the stories, and reaps it and every orphan, as process 1 must: a dead container that no process reaps
+/// keeps its listener open (up to Linux 6.10). The child waits for its own children only.
 fn reap_for(program: &str, argument: &str) -> Result<i32> {
-    let mut player = Command::new(program);
-    player.arg(argument).env("PATH", "/usr/bin:/bin:/usr/sbin:/sbin").env("HOME", "/root");
-    let player = player.spawn().context("cannot start the process that plays")?;
+    let mut child = Command::new(program);
+    child.arg(argument).env("PATH", "/usr/bin:/bin:/usr/sbin:/sbin").env("HOME", "/root");
+    let child = child.spawn().context("cannot start the process that plays")?;
     loop {
         match wait(WaitOptions::empty()) {
-            Ok(Some((pid, status))) if pid.as_raw_nonzero().get() as u32 == player.id() => {
+            Ok(Some((pid, status))) if pid.as_raw_nonzero().get() as u32 == child.id() => {
                 return Ok(status.exit_status().unwrap_or(BROKEN));
             }
             Ok(_) | Err(Errno::INTR) => {}
@@ -98,11 +98,11 @@ fn everything() -> Result<usize> {
         return Ok(0);
     }
     let mut failed = 0;
-    let rows = play::read_plan("/plan")?;
+    let rows = runner::read_plan("/plan")?;
     for (at, row) in rows.iter().enumerate() {
-        // What does not depend on the client is tried with the first client of each era only.
+        // Stories without a client run with the first client of each era only.
         let first_of_era = rows.iter().position(|other| other.era == row.era) == Some(at);
-        failed += play::perform(row, first_of_era)?;
+        failed += runner::run_row(row, first_of_era)?;
     }
     Ok(failed)
 }

@@ -1,6 +1,4 @@
-//! nvctl, the hand-made caller of the simulated driver, run anywhere, and its rows read.
-//!
-//! Outside truth: sim/README.md. Reads what came back; judges nothing.
+//! Runs nvctl, the test caller of the simulated driver, and reads its rows. Source: sim/README.md.
 
 use std::collections::BTreeMap;
 
@@ -41,7 +39,7 @@ impl Answer {
 }
 
 /// Runs nvctl, or nvctl32, behind the words that lead to where it shall run.
-pub fn ask(before: &[String], program: &str, arguments: &[&str]) -> Result<Answer> {
+pub fn query(before: &[String], program: &str, arguments: &[&str]) -> Result<Answer> {
     let before: Vec<&str> = before.iter().map(String::as_str).collect();
     let done = run(&[&before[..], &[program], arguments].concat())?;
     // 1 is the driver's no, which is an answer.

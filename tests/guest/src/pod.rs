@@ -1,8 +1,6 @@
-//! A pod of packaging/kubernetes in the guest: `mpu agent` as process 1 of a container that has what a manifest gives it and nothing
-//! more: a read-only root, the node's directories at their own paths, and either two capabilities and the GPU's devices alone, as a
-//! RuntimeClass gives them, or all privileges and no device at all, as where no RuntimeClass is.
-//!
-//! Reads the manifest that `./x` rendered into the guest from the chart.
+//! A pod of packaging/kubernetes in the guest: `mpu agent` as process 1 of a container with exactly what a manifest gives it: a read-only
+//! root, the node's directories at their own paths, and either two capabilities and the GPU's devices, as by a RuntimeClass, or all
+//! privileges and no device. Reads the manifest that `./x` rendered from the chart.
 
 use std::path::Path;
 
@@ -41,9 +39,9 @@ impl Pod {
     pub fn wait(&self, question: &str, status: i32) -> Result<String> {
         let mut last = String::new();
         let waited = until(&format!("{question} does not end with {status}"), || {
-            let told = self.probe(question)?;
-            last = format!("{} {}", told.out, told.err);
-            Ok(told.status == status)
+            let answer = self.probe(question)?;
+            last = format!("{} {}", answer.out, answer.err);
+            Ok(answer.status == status)
         });
         waited.with_context(|| last.clone())?;
         Ok(last)

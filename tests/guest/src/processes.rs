@@ -15,7 +15,7 @@ pub fn numbers(outside: u32) -> Option<Vec<u32>> {
 pub fn outside(member: u32, inside: u32) -> Option<u32> {
     let depth = numbers(member)?.len();
     let space = namespace(member)?;
-    everybody().into_iter().find(|&pid| {
+    all_pids().into_iter().find(|&pid| {
         numbers(pid).is_some_and(|own| own.len() == depth && own.last() == Some(&inside))
             && namespace(pid).is_some_and(|other| other == space)
     })
@@ -24,7 +24,7 @@ pub fn outside(member: u32, inside: u32) -> Option<u32> {
 /// The PID in the init namespace of the deepest only child below a process.
 pub fn last_below(ancestor: u32) -> u32 {
     let mut at = ancestor;
-    while let Some(child) = everybody().into_iter().find(|&pid| parent(pid) == Some(at)) {
+    while let Some(child) = all_pids().into_iter().find(|&pid| parent(pid) == Some(at)) {
         at = child;
     }
     at
@@ -35,7 +35,7 @@ pub fn all_below(ancestor: u32) -> Vec<u32> {
     let mut found = vec![ancestor];
     let mut at = 0;
     while let Some(above) = found.get(at).copied() {
-        found.extend(everybody().into_iter().filter(|&pid| parent(pid) == Some(above)));
+        found.extend(all_pids().into_iter().filter(|&pid| parent(pid) == Some(above)));
         at += 1;
     }
     found.remove(0);
@@ -66,7 +66,7 @@ fn namespace(pid: u32) -> Option<std::path::PathBuf> {
     std::fs::read_link(Path::new("/proc").join(pid.to_string()).join("ns/pid")).ok()
 }
 
-fn everybody() -> Vec<u32> {
+fn all_pids() -> Vec<u32> {
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }

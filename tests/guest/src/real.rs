@@ -1,7 +1,5 @@
-//! NVIDIA's own driver on a made-up GPU (tests/real-driver), loaded and unloaded; and why some stories cannot be played on it.
-//!
-//! Only an open one can be overridden, and so has a GPU that is started. Knows nothing of releases: what a driver of an era does is foretold by
-//! the stories.
+//! Loads and unloads NVIDIA's own driver on a made-up GPU (tests/real-driver), and decides which stories run on it. Only an open driver can
+//! be overridden and so has a GPU.
 
 use std::fs::File;
 use std::path::Path;
@@ -95,9 +93,9 @@ impl Loaded {
 
 /// Says who kept the GPU how busy, in percent, by the host's numbers: the made-up GPU cannot be kept busy.
 pub fn keep_busy(samples: &[(u32, u32)]) -> Result<()> {
-    let told: Vec<String> = samples.iter().map(|(pid, percent)| format!("{pid},{percent}")).collect();
+    let pairs: Vec<String> = samples.iter().map(|(pid, percent)| format!("{pid},{percent}")).collect();
     ensure!(samples.len() <= 16, "the overrides take 16 samples");
-    std::fs::write("/sys/module/made_up_overrides/parameters/samples", told.join(",")).context("no samples")
+    std::fs::write("/sys/module/made_up_overrides/parameters/samples", pairs.join(",")).context("no samples")
 }
 
 /// Whether a story is played on NVIDIA's own driver, on a made-up GPU; else what keeps it from there.

@@ -1,6 +1,5 @@
-//! What most stories look at: a busy GPU process on the host, and two containers with processes of their own, one by crun, one by runc.
-//!
-//! Numbers outside start high, so that a foreign PID can never be mistaken for one of a container's own.
+//! The scene of most stories: a busy GPU process on the host, and two containers with own processes, one by crun, one by runc. PIDs outside
+//! start high, so that a foreign PID is never one of a container's own.
 
 use anyhow::Result;
 
@@ -53,7 +52,7 @@ impl Scene {
     }
 
     /// The PIDs of all GPU processes, as the host numbers them.
-    pub fn everybody(&self) -> Vec<u32> {
+    pub fn host_pids(&self) -> Vec<u32> {
         sorted([self.foreign.outside, self.first.outside, self.second.outside, self.other.outside])
     }
 }

@@ -1,5 +1,4 @@
-//! The stage that stories play on: one driver, simulated or real, one client release, one engine or none. Loads and unloads them.
-//! Knows no story.
+//! The stage of a story: one driver, simulated or real, one client release, one engine or none. Loads and unloads them.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
@@ -23,7 +22,7 @@ const POLICY: &str = "/sys/module/mpu/parameters/policy";
 /// Behind the number of an era whose driver is the simulated one as of 615.
 const NEWEST: char = 'n';
 
-/// What a story can ask about where it plays, and what it can make there.
+/// A story's access to its stage.
 pub struct Stage {
     /// The driver's era: 0 to 4.
     pub era: u32,
@@ -45,9 +44,9 @@ pub struct Stage {
     scene: RefCell<Option<Rc<Scene>>>,
     /// The engine in user space, while it is up.
     supervisor: Cell<Option<Supervisor>>,
-    /// Whether the story at play awaits an oops of the driver's.
+    /// Whether the running story awaits an oops of the driver.
     awaits_oops: Cell<bool>,
-    /// Whether one came: the kernel watches its locks no more.
+    /// Whether an oops happened: the kernel checks its locks no more.
     had_oops: Cell<bool>,
 }
 
@@ -270,20 +269,20 @@ impl Stage {
         if self.has_module() {
             self.unload_engine()?;
         } else {
-            supervisor::tell("retire\n")?;
+            supervisor::send("retire\n")?;
         }
         let done = act();
         if self.has_module() {
             self.load_engine()?;
         } else {
-            supervisor::tell("resume\n")?;
+            supervisor::send("resume\n")?;
         }
         Ok(done)
     }
 
     pub fn set_policy(&self, rules: &str) -> Result<()> {
         match self.engine {
-            Engine::Notify => supervisor::tell(&format!("policy\n{rules}")),
+            Engine::Notify => supervisor::send(&format!("policy\n{rules}")),
             _ => std::fs::write(POLICY, format!("{rules}\n")).context("the module does not take the policy"),
         }
     }
@@ -307,7 +306,7 @@ impl Stage {
 
     /// Puts engine and driver back as stories find them, after one that failed half-way.
     pub fn restore(&self) -> Result<()> {
-        // Another driver than the stage's would have the stories that follow tell of that one.
+        // Another driver than the stage's would make later stories test that one.
         let own = loaded_with(self.release().unwrap_or(&self.era_name), &[]);
         if loaded("nvidia")? && *self.driver.borrow() != own {
             self.clear_scene();
@@ -352,7 +351,7 @@ impl Stage {
     }
 
     /// The same; empty when it is not up.
-    pub fn said(&self, key: &str) -> String {
+    pub fn state_value(&self, key: &str) -> String {
         self.engine_state(key).unwrap_or_default()
     }
 

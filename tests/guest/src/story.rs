@@ -1,7 +1,7 @@
-//! What a story is, and how its ending becomes a verdict.
+//! The definition of a story, and its verdict.
 //!
-//! A story states what is right. With no engine its statement has to be found wrong, in the way the story itself foretells for the
-//! driver's era: so every story proves that it can fail. Where the driver is right by itself, that run is a counted skip.
+//! A story states the right answer. Without an engine it must fail, in the way that the story expects for the driver's era: so every story
+//! proves that it can fail. If the driver is right by itself, that run is a counted skip.
 
 use std::fmt;
 
@@ -20,7 +20,7 @@ pub struct Story {
     pub shows: &'static str,
     /// The engines that it is about.
     pub engines: Engines,
-    /// Whether the driver's era and the client change nothing of it: `./x test` plays it in one row of each kernel's guest.
+    /// Whether it is independent of the driver's era and the client: `./x test` runs it in one row of each kernel's guest.
     pub is_of_the_kernel: bool,
     /// Where NVIDIA's own driver plays it.
     pub real: Real,
@@ -39,14 +39,14 @@ enum Bare {
     By(fn(&Stage) -> Without),
 }
 
-/// What the bare driver of an era does with a story.
+/// The bare driver's result for a story, by era.
 #[derive(Clone, Copy)]
 pub enum Without {
-    /// It gives a wrong answer, and the fault's text holds these words.
+    /// A wrong answer; the fault's text contains these words.
     Wrong(&'static str),
-    /// It is right by itself: the run without an engine is skipped for this reason.
+    /// A right answer: the run without an engine is skipped for this reason.
     Right(&'static str),
-    /// The story says nothing about this driver or client: all its runs are skipped for this reason.
+    /// Not applicable to this driver or client: all its runs are skipped for this reason.
     Moot(&'static str),
 }
 
@@ -61,7 +61,7 @@ macro_rules! story {
 }
 
 impl Story {
-    /// A story of every engine that nvctl alone plays, and that is wrong in what a list shows.
+    /// A story of every engine that only needs nvctl, and expects a wrong list.
     pub(crate) const fn new(
         name: &'static str,
         lines: &'static [u8],
@@ -123,7 +123,7 @@ impl Story {
         Self { bare: Bare::By(bare), ..self }
     }
 
-    /// What is to be seen without an engine.
+    /// The expected result without an engine.
     pub(crate) fn without(&self, stage: &Stage) -> Without {
         match (self.only, self.eras, &self.bare) {
             (Some((holds, why_not)), ..) if !holds(stage) => Without::Moot(why_not),
@@ -135,7 +135,7 @@ impl Story {
     }
 }
 
-/// For stories that nvctl alone tells: once for each era, and not for each client again.
+/// For stories that only need nvctl: once for each era, not for each client.
 pub(crate) fn once(stage: &Stage, without: Without) -> Without {
     if stage.first_of_era {
         without
@@ -169,9 +169,9 @@ impl fmt::Display for Fault {
 
 /// Ends a story with a wrong answer unless the condition holds.
 macro_rules! right {
-    ($holds:expr, $($told:tt)+) => {
+    ($holds:expr, $($message:tt)+) => {
         if !$holds {
-            return Err($crate::story::Fault::Wrong(format!($($told)+)));
+            return Err($crate::story::Fault::Wrong(format!($($message)+)));
         }
     };
 }
@@ -206,19 +206,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn story_without_engine_has_to_be_wrong_as_foretold() {
+    fn story_without_engine_must_fail_as_expected() {
         let wrong = |text: &str| Err(Fault::Wrong(text.to_owned()));
-        let foretold = Without::Wrong("empty");
-        assert!(matches!(judge(wrong("the table is empty"), Engine::None, &foretold), Verdict::Pass(_)));
-        assert!(matches!(judge(wrong("row twice"), Engine::None, &foretold), Verdict::Fail(_)));
-        assert!(matches!(judge(Ok(()), Engine::None, &foretold), Verdict::Fail(_)));
-        assert!(matches!(judge(Err(Fault::Rig(anyhow::anyhow!("empty"))), Engine::None, &foretold), Verdict::Fail(_)));
+        let expected = Without::Wrong("empty");
+        assert!(matches!(judge(wrong("the table is empty"), Engine::None, &expected), Verdict::Pass(_)));
+        assert!(matches!(judge(wrong("row twice"), Engine::None, &expected), Verdict::Fail(_)));
+        assert!(matches!(judge(Ok(()), Engine::None, &expected), Verdict::Fail(_)));
+        assert!(matches!(judge(Err(Fault::Rig(anyhow::anyhow!("empty"))), Engine::None, &expected), Verdict::Fail(_)));
     }
 
     #[test]
     fn with_engine_only_right_is_right() {
-        let foretold = Without::Wrong("empty");
-        assert_eq!(judge(Ok(()), Engine::Module, &foretold), Verdict::Pass(String::new()));
-        assert!(matches!(judge(Err(Fault::Wrong("empty".into())), Engine::Module, &foretold), Verdict::Fail(_)));
+        let expected = Without::Wrong("empty");
+        assert_eq!(judge(Ok(()), Engine::Module, &expected), Verdict::Pass(String::new()));
+        assert!(matches!(judge(Err(Fault::Wrong("empty".into())), Engine::Module, &expected), Verdict::Fail(_)));
     }
 }

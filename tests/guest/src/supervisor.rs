@@ -1,6 +1,5 @@
-//! The notify engine in the guest: its supervisor's life, what it says of itself, and how callers come under it.
-//!
-//! Speaks the control socket's protocol by hand, so that what is documented is what is played. Judges nothing.
+//! Runs the notify engine's supervisor in the guest, reads its state, and puts callers under it. Uses the documented protocol of the
+//! control socket by hand.
 
 use std::io::{Read, Write};
 use std::net::Shutdown;
@@ -24,7 +23,7 @@ const ARCHITECTURES: &[&str] = match cfg!(target_arch = "aarch64") {
     false => &["SCMP_ARCH_X86_64", "SCMP_ARCH_X86", "SCMP_ARCH_X32"],
 };
 
-/// What keeps the supervisor, and the supervisor.
+/// The keeper, which keeps the supervisor running.
 pub struct Supervisor {
     keeper: Child,
 }
@@ -43,7 +42,7 @@ impl Supervisor {
 
     /// Lets it go, and returns once it has. No container may be left that it answers for.
     pub fn end(mut self) -> Result<()> {
-        tell("retire\n")?;
+        send("retire\n")?;
         let mut ended = None;
         until("a supervisor whose last listener has gone does not end", || {
             ended = self.keeper.try_wait()?;
@@ -69,27 +68,27 @@ impl Drop for Supervisor {
     }
 }
 
-/// What it says of itself; none when there is none.
+/// Its state; none if it does not run.
 pub fn state() -> Result<Option<Value>> {
-    match ask("state\n") {
+    match request_answer("state\n") {
         Ok(text) => Ok(Some(serde_json::from_str(&text).with_context(|| format!("the supervisor says {text:?}"))?)),
         Err(_) => Ok(None),
     }
 }
 
-/// Its process; none while there is none.
+/// Its process; none if it does not run.
 pub fn pid() -> Result<Option<u32>> {
     Ok(state()?.and_then(|state| u32::try_from(state["pid"].as_u64()?).ok()))
 }
 
-pub fn tell(request: &str) -> Result<()> {
-    let answer = ask(request)?;
+pub fn send(request: &str) -> Result<()> {
+    let answer = request_answer(request)?;
     let answer: Value = serde_json::from_str(&answer).with_context(|| format!("the supervisor says {answer:?}"))?;
     ensure!(answer["ok"] == true, "the supervisor refuses {request:?}: {answer}");
     Ok(())
 }
 
-pub fn ask(request: &str) -> Result<String> {
+pub fn request_answer(request: &str) -> Result<String> {
     let mut stream = UnixStream::connect(CONTROL).context("no supervisor")?;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.write_all(request.as_bytes())?;
@@ -125,12 +124,12 @@ pub fn seccomp() -> Option<Value> {
     })
 }
 
-/// Waits for something to become true, and says what keeper and supervisor said if it does not.
+/// Waits for a condition; else prints the log of keeper and supervisor.
 pub fn until(otherwise: &str, holds: impl FnMut() -> Result<bool>) -> Result<()> {
     wait::until(otherwise, holds).with_context(log)
 }
 
-/// The end of what keeper and supervisor have said.
+/// The end of the log of keeper and supervisor.
 fn log() -> String {
     let text = std::fs::read_to_string(LOG).unwrap_or_default();
     let lines: Vec<&str> = text.lines().rev().take(8).collect();

@@ -1,5 +1,4 @@
-//! Waiting for something that has to come to pass, however slow an emulated machine on a busy host is: patience decides nothing, it only ends
-//! a guest in which it never does.
+//! Waits for a condition on a slow, emulated machine. The limit decides nothing; it only ends a hanging guest.
 
 use std::time::{Duration, Instant};
 

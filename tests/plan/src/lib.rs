@@ -1,7 +1,5 @@
-//! The lines between the host and a test guest, each written and read in one place: a plan's row, which the host writes and the
-//! guest reads; a story's verdict and the guest's last line, which the guest prints and the host reads.
-//!
-//! Knows nothing of what is played. tests/node/stories.sh prints verdicts, too; xtask holds its format to this one by a test.
+//! The lines between the host and a test guest: a plan's row, which the host writes; a story's verdict and the guest's last line, which the
+//! guest prints. tests/node/stories.sh prints verdicts too; a test of xtask compares its format.
 
 use std::fmt;
 use std::str::FromStr;
@@ -96,8 +94,8 @@ impl Verdict {
         let story = words.next()?.to_owned();
         let mut value = |key: &str| words.next()?.strip_prefix(key)?.strip_prefix('=').map(str::to_owned);
         let (engine, era, client) = (value("engine")?, value("era")?, value("client")?);
-        let said = value("verdict")?;
-        let result = ENDINGS.iter().find(|(word, _)| *word == said).map_or(Ending::Fail, |(_, ending)| *ending);
+        let reported = value("verdict")?;
+        let result = ENDINGS.iter().find(|(word, _)| *word == reported).map_or(Ending::Fail, |(_, ending)| *ending);
         Some(Self { story, engine, era, client, result, reason: words.collect::<Vec<_>>().join(" ") })
     }
 }
@@ -175,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn torn_verdict_is_none_and_half_word_is_no_pass() {
+    fn truncated_verdict_is_no_pass() {
         assert_eq!(Verdict::read("STORY torn engine=none er"), None);
         assert_eq!(Verdict::read("guest: STORY one engine=none era=1 client=5 verdict=pass"), None);
         let half = Verdict::read("STORY one engine=none era=1 client=5 verdict=pa").map(|read| read.result);

@@ -1,8 +1,8 @@
-//! A built driver in place of its sources: an object (`nvidia.ko`, `nv-kernel.o`, `nv-interface.o`), or the types that a
-//! running kernel has of it. Fills the same tree as the sources do, and says what such a source cannot tell.
+//! Reads a built driver: an object (`nvidia.ko`, `nv-kernel.o`, `nv-interface.o`), or the BTF of a running kernel. Fills the same tree
+//! as sources do, and lists the facts that are missing.
 //!
-//! What an object has, and what of it can be trusted: method tables are data and always there, unless symbols were stripped;
-//! structures and prototypes are in its debug information; the names of controls and the meaning of flags are macros, and gone.
+//! Method tables are data, so an object always has them, unless symbols were stripped. Structures and prototypes are in its debug
+//! information. Names of controls and meanings of flags are macros, and gone.
 
 mod btf;
 mod dwarf;

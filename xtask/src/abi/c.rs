@@ -1,10 +1,8 @@
-//! The C that the driver's headers are written in: object-like macros, enumerations, structures, unions, arrays, and their
-//! layout on x86-64. Knows nothing of drivers.
+//! Parses the C of the driver's headers: object-like macros, enumerations, structures, unions, arrays, and their layout on x86-64.
 //!
-//! No crate does this. A parser of full C (lang-c, clang) needs preprocessed text, and so every include of a tree that is
-//! often there in part only. tree-sitter needs none, but leaves macros, constants and layouts to us. The headers are
-//! generated and use a small part of C. What is outside that part makes the one structure that uses it unknown, by name,
-//! and nothing else. The test `layouts_are_those_of_a_compiler` lays the same text out with `cc`.
+//! No crate does this. A parser of full C (lang-c, clang) needs preprocessed text, and so every include of a tree that is often
+//! incomplete. tree-sitter leaves macros, constants and layouts to us. The headers are generated and use a small part of C. Other C makes
+//! only the structure that uses it unknown, by name. The test `layouts_are_those_of_a_compiler` compares layouts with `cc`.
 
 mod expression;
 mod reading;

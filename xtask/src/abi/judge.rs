@@ -1,5 +1,5 @@
-//! Holds what a tree has against MPU's rows, and says of each thing that carries a PID or a kernel pointer: it fits, it is
-//! known, it is new, it changed. Knows the rows and the list of what is known; reads no file of the driver's.
+//! Compares a tree with MPU's rows and the list of known names. Each field with a PID or a kernel pointer fits, is known, is new, or has
+//! changed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -61,7 +61,7 @@ impl Finding {
     /// Known, if each of these fields is on the list; without fields, if it is itself.
     fn or_known<'a>(self, list: &List, fields: impl IntoIterator<Item = &'a str>) -> Finding {
         let subject = self.cmd.as_ref().unwrap_or(&self.name);
-        let entries: Option<Vec<&Known>> =
+        let entries: Option<Vec<&KnownEntry>> =
             fields.into_iter().map(|field| list.known(self.way, subject, field)).collect();
         let first = entries.and_then(|entries| entries.first().copied().or(list.known(self.way, subject, "")));
         match first {
@@ -87,13 +87,13 @@ pub enum Sort {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct List {
-    known: Vec<Known>,
+    known: Vec<KnownEntry>,
     function: Vec<Function>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Known {
+struct KnownEntry {
     way: String,
     /// A control's number, or the name of another thing; with `*` at its end, whatever begins so.
     #[serde(rename = "for")]
@@ -121,7 +121,7 @@ struct Function {
 
 impl List {
     /// The list beside the sources.
-    pub fn ours() -> Result<List> {
+    pub fn committed() -> Result<List> {
         List::parse(include_str!("../../abi.toml"))
     }
 
@@ -148,7 +148,7 @@ impl List {
         listed.chain(rows).collect()
     }
 
-    fn known(&self, way: &str, subject: &str, field: &str) -> Option<&Known> {
+    fn known(&self, way: &str, subject: &str, field: &str) -> Option<&KnownEntry> {
         self.known.iter().find(|known| {
             let same = match known.subject.strip_suffix('*') {
                 Some(start) => subject.starts_with(start),
@@ -310,25 +310,25 @@ fn fit(
     let mut doubts = Vec::new();
     let (mut pids, mut kernel_pointers) = (BTreeSet::new(), BTreeSet::new());
     // What must be there, with its bytes and its place.
-    let mut wanted = Vec::new();
+    let mut expected = Vec::new();
     match row.layout {
         Layout::List(rows) | Layout::Query(rows) => {
-            wanted.push(("count", 4, rows.count));
+            expected.push(("count", 4, rows.count));
             pids.extend(in_rows(&rows));
         }
         Layout::QueryOne { pid, began } => {
-            wanted.push(("time of beginning", 8, began));
+            expected.push(("time of beginning", 8, began));
             pids.insert(usize::from(pid));
         }
         Layout::Samples(samples) => (pids, kernel_pointers) = in_samples(&samples),
         Layout::One { pid, count } => {
-            wanted.extend(count.map(|count| ("count", 4, count)));
+            expected.extend(count.map(|count| ("count", 4, count)));
             pids.insert(usize::from(pid));
         }
         Layout::Embedded { pointer, inner } => {
-            wanted.push(("pointer", 8, pointer));
+            expected.push(("pointer", 8, pointer));
             if let Inner::Rows(rows) = inner {
-                wanted.push(("count", 4, rows.count));
+                expected.push(("count", 4, rows.count));
             }
             // An object has the types that its code uses; what it hands on to the firmware is seldom among them.
             if tree.declares_all || !behind.is_empty() {
@@ -336,7 +336,7 @@ fn fit(
             }
         }
     }
-    for (what, size, offset) in wanted {
+    for (what, size, offset) in expected {
         // Eight bytes do for four: the lower half comes first.
         let is_it = |field: &Field| (size..=8).contains(&field.size) && field.offsets().contains(&offset.into());
         if !fields.iter().any(is_it) {
@@ -357,7 +357,7 @@ fn fit(
 }
 
 fn fit_behind(tree: &Tree, inner: &Inner, behind: &[(&str, Field)]) -> Vec<String> {
-    let (wanted, stride): (BTreeSet<usize>, u16) = match inner {
+    let (expected, stride): (BTreeSet<usize>, u16) = match inner {
         Inner::Rows(rows) => ([usize::from(rows.pid)].into(), rows.stride),
         // Nothing of such a table is shown.
         Inner::Samples(samples) if samples.engines == 0 => return Vec::new(),
@@ -366,8 +366,8 @@ fn fit_behind(tree: &Tree, inner: &Inner, behind: &[(&str, Field)]) -> Vec<Strin
     let pids = behind.iter().filter(|(_, field)| !is_companion(field));
     let found: BTreeSet<usize> = pids.flat_map(|(_, field)| field.offsets()).collect();
     let mut doubts = Vec::new();
-    if found != wanted {
-        doubts.push(format!("behind the pointer PIDs stand at {found:?}, in the row at {wanted:?}"));
+    if found != expected {
+        doubts.push(format!("behind the pointer PIDs stand at {found:?}, in the row at {expected:?}"));
     }
     let layout = behind.first().and_then(|(structure, _)| tree.headers.layout(structure).ok());
     if let Some(layout) = layout.filter(|layout| layout.size != usize::from(stride)) {

@@ -1,4 +1,4 @@
-//! What the name of a field says of it: a PID, an address of the kernel's. The driver's headers have no types for either.
+//! Recognizes PIDs and kernel addresses by a field's name: the driver's headers have no types for either.
 
 use super::c::Field;
 

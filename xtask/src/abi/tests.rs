@@ -1,5 +1,4 @@
-//! The checker on small trees of our own making, in the form that the driver's have; on real ones where MPU_DRIVER_SOURCE
-//! names some.
+//! Tests on small trees in the form of the driver's; and on real ones in MPU_DRIVER_SOURCE.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -93,9 +92,9 @@ fn layouts_are_those_of_a_compiler() {
     let fields = headers.fields("OUTER").unwrap();
     assert!(fields.len() > 15, "{fields:?}");
     // A bit-field has no offset in C.
-    let asked: Vec<_> = fields.iter().filter(|field| !["low", "high"].contains(&field.path.as_str())).collect();
+    let pids: Vec<_> = fields.iter().filter(|field| !["low", "high"].contains(&field.path.as_str())).collect();
     let mut program = format!("{TYPES}{LAYOUTS}int main(void) {{ printf(\"%zu\\n\", sizeof(OUTER));\n");
-    for field in &asked {
+    for field in &pids {
         // The first of each array on the way.
         let path = field.path.replace("inner", "inner[0][0]").replace("last", "last[0]").replace("tail", "tail[0]");
         program += &format!("printf(\"%zu\\n\", offsetof(OUTER, {path}));\n");
@@ -103,7 +102,7 @@ fn layouts_are_those_of_a_compiler() {
     let printed = compiled(&(program + "return 0; }\n"), &[]);
     let mut numbers = printed.lines().map(|line| line.parse::<usize>().unwrap());
     assert_eq!(headers.layout("OUTER").unwrap().size, numbers.next().unwrap());
-    for (field, offset) in asked.iter().zip(numbers) {
+    for (field, offset) in pids.iter().zip(numbers) {
         assert_eq!(field.offset, offset, "{}", field.path);
     }
     // INNER: flag@0, when@8, name@16, procId@24, 32 bytes; the array begins at 8.
@@ -122,7 +121,7 @@ fn unreadable_type_is_named() {
 }
 
 #[test]
-fn pid_names_are_told_from_others() {
+fn pid_names_are_recognized() {
     assert_eq!(words("subProcessID"), ["sub", "process", "id"]);
     let pids = "pid procId processID ProcessID PROCESS_ID pidTbl vmPid subProcessId hostTgid threadId process procNum \
 ownerProcess lwp hProcess creator pidLo pidHi pidTarget";
@@ -275,9 +274,9 @@ pub fn judged(tree: &Tree, list: &List, rows: &[Row]) -> Vec<Finding> {
 
 /// The functions as they are in our list, and nothing known.
 pub fn known() -> List {
-    let ours = include_str!("../../abi.toml");
-    let functions = ours.find("[[function]]").unwrap();
-    List::parse(&format!("known = []\n{}", &ours[functions..])).unwrap()
+    let committed = include_str!("../../abi.toml");
+    let functions = committed.find("[[function]]").unwrap();
+    List::parse(&format!("known = []\n{}", &committed[functions..])).unwrap()
 }
 
 /// What each finding is, and why.
@@ -428,7 +427,7 @@ fn row_of_another_release_is_changed() {
     static BEFORE: History =
         history(&[Releases { since: Release::new(1, 0, 0), until: Some(Release::new(998, 0, 0)) }]);
     static AFTER: History = history(&[Releases { since: Release::new(1000, 0, 0), until: None }]);
-    let told = |made: &Made, history: &'static History| {
+    let verdict_of = |made: &Made, history: &'static History| {
         let mut tree = made.tree().unwrap();
         tree.release = Some("999.1".to_owned());
         let findings = judge_by(&tree, &known(), &ROWS[..1], &|_| Some(history));
@@ -436,16 +435,16 @@ fn row_of_another_release_is_changed() {
         (list.verdict, list.why)
     };
     let made = Made::new();
-    assert_eq!(told(&made, &OF_IT), (Verdict::Fits, "a row of a header".to_owned()));
+    assert_eq!(verdict_of(&made, &OF_IT), (Verdict::Fits, "a row of a header".to_owned()));
     for wrong in [&BEFORE, &AFTER] {
-        let (verdict, why) = told(&made, wrong);
+        let (verdict, why) = verdict_of(&made, wrong);
         assert!(verdict == Verdict::Changed && why.contains("does not name 999.01"), "{why}");
     }
     let mut gone = Made::new();
     gone.replace(CTRL, "0x7e570101", "0x7e5701f1");
     gone.methods[0].2 = 0x7e57_01f1;
-    assert_eq!(told(&gone, &BEFORE).0, Verdict::Gone);
-    let (verdict, why) = told(&gone, &OF_IT);
+    assert_eq!(verdict_of(&gone, &BEFORE).0, Verdict::Gone);
+    let (verdict, why) = verdict_of(&gone, &OF_IT);
     assert!(verdict == Verdict::Changed && why.contains("the row names 999.01"), "{why}");
 }
 
@@ -458,7 +457,7 @@ fn second_accounting_record_is_found() {
                   NV0000_CTRL_ACCT2_PARAMS_MESSAGE_ID\" */";
     made.replace(CTRL, "#define NV7E57_CTRL_CMD_ACCT2 (0xb06)", define);
     let rows: Vec<Row> = mpu_abi::ROWS.iter().filter(|row| row.cmd.0 != 0xb06).copied().collect();
-    let findings = judged(&made.tree().unwrap(), &List::ours().unwrap(), &rows);
+    let findings = judged(&made.tree().unwrap(), &List::committed().unwrap(), &rows);
     let found = findings.iter().find(|finding| finding.cmd.as_deref() == Some("0x00000b06")).unwrap();
     assert_eq!(shown([found])[0].0, "new 0x00000b06 24 anybody pid@4 subPid@8");
     assert_eq!(found.name, "NV0000_CTRL_CMD_GPUACCT_GET_PROC_ACCOUNTING_INFO_V2");
@@ -520,7 +519,7 @@ typedef struct NV7E57_CTRL_ODD_PARAMS { NvU32 pid; } NV7E57_CTRL_ODD_PARAMS;
 
 #[test]
 fn list_without_reason_is_rejected() {
-    List::ours().unwrap();
+    List::committed().unwrap();
     let without = "function = []\n[[known]]\nway = \"control\"\nfor = \"0x1\"\nsort = \"limit\"\nreason = \"because\"";
     assert!(List::parse(without).err().unwrap().to_string().contains("no reason"));
 }
@@ -542,7 +541,7 @@ const ALWAYS: &str = "0x2080018d 0x2080018e 0x20802096 0x00000b01 0x00000b02 0x0
 #[test]
 fn real_driver_is_recalled_with_few_false_alarms() {
     for root in real_trees() {
-        let findings = judge(&Tree::read(&root).unwrap(), &List::ours().unwrap());
+        let findings = judge(&Tree::read(&root).unwrap(), &List::committed().unwrap());
         for cmd in ALWAYS.split(' ') {
             let found = findings.iter().find(|finding| finding.cmd.as_deref() == Some(cmd));
             assert!(found.is_some_and(|finding| !finding.fields.is_empty()), "{}: {cmd}", root.display());

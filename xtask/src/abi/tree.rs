@@ -1,8 +1,6 @@
-//! A tree of the driver's open modules, read: exported controls, allocation parameters, escapes, shared memory, events,
-//! functions.
+//! Reads a tree of the driver's open modules: exported controls, allocation parameters, escapes, shared memory, events, functions.
 //!
-//! Knows nothing of MPU's rows, and judges nothing. Where facts stand in the tree: methods in
-//! `src/nvidia/generated/g_*_nvoc.c`, parameters in `src/common/sdk/nvidia/inc`, the meaning of a method's flags in
+//! Methods are in `src/nvidia/generated/g_*_nvoc.c`, parameters in `src/common/sdk/nvidia/inc`, the meaning of a method's flags in
 //! `rmapi/control.h`, the classes' allocation parameters in `resource_list.h`, escapes in `escape.c`, `osapi.c` and
 //! `kernel-open/nvidia/nv.c`.
 

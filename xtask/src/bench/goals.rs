@@ -1,5 +1,4 @@
-//! What figures should be: the goals of docs/performance.md, and whether a run meets them. A goal whose figure is absent, or whose
-//! answer was wrong, is missed.
+//! The goals of docs/performance.md, and whether a run meets them. A missing figure, or a wrong answer, misses its goal.
 
 use super::guest::{ROWS, Run};
 
@@ -90,8 +89,8 @@ pub fn slopes(run: &Run, control: &str, caller: &str) -> Option<Vec<f64>> {
 /// What each of the driver's own questions costs more. Releases of eras 2 to 4 look the caller's PIDs up by asking, for each of
 /// them, every client's number by a helper that MPU redirects: rows times clients.
 pub fn per_question(run: &Run, caller: &str) -> Option<f64> {
-    let asks = run.era.chars().next()? >= '2';
-    let adds = run.adds("get_pid_info_950", caller, "mpu").filter(|_| asks)?;
+    let queries = run.era.chars().next()? >= '2';
+    let adds = run.adds("get_pid_info_950", caller, "mpu").filter(|_| queries)?;
     Some(adds as f64 / f64::from(950 * 951))
 }
 
@@ -149,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn figure_one_over_goal_misses_it_and_so_does_wrong_or_absent_one() {
+    fn figure_over_goal_or_absent_misses_it() {
         let met = |mpu: &str| {
             let run = run(&["cost none host get_pids_10 10000 10/10", mpu]).unwrap();
             verdicts(&run).into_iter().find(|verdict| verdict.what == "get_pids_10").unwrap().met

@@ -1,6 +1,4 @@
-//! The guest that counts: its image (benches/ in place of the stories), and the figures on its console. Judges nothing.
-//!
-//! The console's lines are described in benches/guest.sh.
+//! The measuring guest: its image (benches/ in place of the stories), and the figures on its console (format: benches/guest.sh).
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -16,7 +14,7 @@ use crate::run::{find, run};
 use crate::{kernels, paths, sysroot};
 
 /// What is measured without any peer: nothing, the kernel module, the engine in user space.
-const OURS: [&str; 3] = ["none", "mpu", "notify"];
+const MODULES: [&str; 3] = ["none", "mpu", "notify"];
 
 /// How many rows are asked for, in this order. One population of processes each.
 pub const ROWS: [u32; 4] = [1, 10, 200, 950];
@@ -83,7 +81,7 @@ pub fn measure(
     peers: &[PathBuf],
     loud: bool,
 ) -> Result<Run> {
-    let mut modules = OURS.map(str::to_owned).to_vec();
+    let mut modules = MODULES.map(str::to_owned).to_vec();
     for peer in peers {
         let name = peer.file_stem().context("a peer is a file")?.to_string_lossy().replace('-', "_");
         ensure!(!modules.contains(&name), "there is a module {name} already: a peer has another name");
@@ -137,7 +135,7 @@ fn build(job: &Job, era: &str, client: &str, modules: &[String], peers: &[PathBu
     }
     archive.file("nvidia.ko", 0o644, &image::sim_module(&kernel, era)?)?;
     archive.file("modules/mpu.ko", 0o644, &image::mpu_module(&kernel, job.redirect.as_deref())?)?;
-    for (name, peer) in modules[OURS.len()..].iter().zip(peers) {
+    for (name, peer) in modules[MODULES.len()..].iter().zip(peers) {
         archive.file(&format!("modules/{name}.ko"), 0o644, peer)?;
     }
     image::client(&mut archive, kernel.arch, client)?;
@@ -170,9 +168,9 @@ fn read(console: &Console, run: &mut Run) -> Result<()> {
             ["cost", module, caller, what, cost, ref right @ ..] => {
                 let figure = figure(cost, right.first().copied()).with_context(|| format!("torn figure: {line}"))?;
                 let key = Key { what: what.to_owned(), caller: caller.to_owned(), module: module.to_owned() };
-                let kept = run.figures.entry(key).or_insert(figure);
+                let longest = run.figures.entry(key).or_insert(figure);
                 // What is measured several times is something with waits in it: the longest counts.
-                kept.instructions = kept.instructions.max(figure.instructions);
+                longest.instructions = longest.instructions.max(figure.instructions);
             }
             ["failed", module, caller, ..] => {
                 let why = words[3..].join(" ");
@@ -228,7 +226,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_are_read_and_longest_of_several_is_kept() {
+    fn longest_of_several_figures_is_used() {
         let run = fake::run(&[
             "cost none host get_pids_10 15000 10/10",
             "cost mpu host get_pids_10 17000 10/10",

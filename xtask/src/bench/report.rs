@@ -1,4 +1,4 @@
-//! A run on paper: one table for a person, or one JSON document.
+//! Prints a run: a table for a person, or a JSON document.
 
 use serde_json::{Value, json};
 
@@ -29,7 +29,9 @@ pub fn print(run: &Run) {
         }
     }
     for (caller, more) in CALLERS.iter().filter_map(|caller| Some((caller, per_question(run, caller)?))) {
-        println!("each question of the driver's own in GET_PID_INFO (950 rows x 951 clients), {caller}: {more:+.0}");
+        println!(
+            "each `os_find_ns_pid` question of the driver in GET_PID_INFO (950 rows x 951 clients), {caller}: {more:+.0}"
+        );
     }
     if let Some(crowd) = run.crowd {
         println!("crowd: {crowd} processes, {} of them in {} other PID namespaces", CROWD.1, CROWD.0);
@@ -94,7 +96,7 @@ pub fn markdown(runs: &[Run]) {
     }
     for caller in CALLERS {
         let question = |run: &Run| per_question(run, caller).map_or("-".to_owned(), |more| format!("{more:+.0}"));
-        line(&format!("each question of the driver's own, {caller}"), &question);
+        line(&format!("each `os_find_ns_pid` question of the driver, {caller}"), &question);
     }
     line("whole nvidia-smi, container with MPU : host without", &|run| {
         verdicts(run)

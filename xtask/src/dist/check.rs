@@ -1,9 +1,8 @@
-//! What must hold of packages once they are made: both families have the same files, but for differences that are named here; and an
-//! RPM that comes, is replaced and goes does what it should, and leaves nothing.
+//! Checks finished packages: both families have the same files, except for listed differences; and an RPM installs, upgrades and removes
+//! itself without remains.
 //!
-//! Debian packages live their life on a whole Debian (`tests/node`). No whole system with rpm can be had here: the RPM's life is played
-//! by rpm itself in a root of its own, with real scripts and a real `mpu`; systemctl, dkms and semodule there write down how they
-//! were called.
+//! Debian packages are tested on a whole Debian (`tests/node`). RPMs are tested by rpm in a root of its own, with real scripts and a real
+//! `mpu`; systemctl, dkms and semodule there only log their calls.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -37,28 +36,28 @@ const DIFFERENCES: &[(Option<&str>, Option<&str>, &str)] = &[
 
 /// Everything, for packages that were made in `out`, and releases of them that follow in `newer`: a name, how it ended, and why.
 pub fn all(out: &Path, newer: &Path, version: &str, arches: &[Arch]) -> Vec<(String, Ending, String)> {
-    let mut told = Vec::new();
-    let mut tell = |name: String, faults: Result<Vec<String>>| {
+    let mut results = Vec::new();
+    let mut record = |name: String, faults: Result<Vec<String>>| {
         let faults = faults.unwrap_or_else(|error| vec![format!("{error:#}")]);
-        told.push((name, if faults.is_empty() { Ending::Pass } else { Ending::Fail }, faults.join("; ")));
+        results.push((name, if faults.is_empty() { Ending::Pass } else { Ending::Fail }, faults.join("; ")));
     };
     for (&arch, variant) in arches.iter().flat_map(|arch| rpm::VARIANTS.map(|variant| (arch, variant))) {
         let package = out.join(rpm::file_name(variant.name, version, 1, arch));
         let next = newer.join(rpm::file_name(variant.name, version, 2, arch));
         let name = format!("{} for {arch}", variant.name);
-        tell(format!("{name}: both families have the same files"), same_files(out, version, arch, variant));
+        record(format!("{name}: both families have the same files"), same_files(out, version, arch, variant));
         let program = out.join(arch.facts().debian).join(variant.program);
         match arch {
             Arch::Amd64 => {
-                tell(format!("{name}: the RPM's life"), life(&package, &next, variant, version, &program));
+                record(format!("{name}: the RPM's life"), life(&package, &next, variant, version, &program));
                 if variant.program == "mpu" {
                     let forgetful = forgetful(&package, variant, version, &program);
-                    tell(format!("{name}: scripts without a /run in common"), forgetful);
+                    record(format!("{name}: scripts without a /run in common"), forgetful);
                     let spared = spared(&package, variant, version, &program);
-                    tell(format!("{name}: what its removal must leave"), spared);
+                    record(format!("{name}: what its removal must leave"), spared);
                 }
             }
-            Arch::Arm64 => tell(format!("{name}: the RPM comes and goes"), comes_and_goes(&package, variant)),
+            Arch::Arm64 => record(format!("{name}: the RPM comes and goes"), comes_and_goes(&package, variant)),
         }
     }
     if arches.contains(&Arch::Amd64) {
@@ -66,9 +65,9 @@ pub fn all(out: &Path, newer: &Path, version: &str, arches: &[Arch]) -> Vec<(Str
         let files = [dkms, nodkms].map(|variant| out.join(rpm::file_name(variant.name, version, 1, Arch::Amd64)));
         let program = out.join(Arch::Amd64.facts().debian).join(dkms.program);
         let swapped = swap([(&files[0], dkms), (&files[1], nodkms)], version, &program);
-        tell("one variant takes another's place, and back".to_owned(), swapped);
+        record("one variant takes another's place, and back".to_owned(), swapped);
     }
-    told
+    results
 }
 
 /// What is different between a Debian package and an RPM and should not be.
@@ -208,9 +207,9 @@ impl Root {
         let mut rpm = Command::new("rpm");
         rpm.arg("--root").arg(self.folder.path()).args(["--dbpath", &format!("/{DATABASE}")]).args(args);
         let done = rpm.stdin(Stdio::null()).output().context("cannot start rpm")?;
-        let said = [done.stdout, done.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
-        ensure!(done.status.success(), "rpm {} failed: {said}", args.join(" "));
-        Ok(said)
+        let output = [done.stdout, done.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
+        ensure!(done.status.success(), "rpm {} failed: {output}", args.join(" "));
+        Ok(output)
     }
 
     fn calls(&self) -> Vec<String> {
@@ -220,9 +219,9 @@ impl Root {
     }
 
     /// What is wrong with the calls since the last time.
-    fn expect(&self, step: &str, wanted: Vec<String>) -> Option<String> {
+    fn expect(&self, step: &str, expected: Vec<String>) -> Option<String> {
         let calls = self.calls();
-        (calls != wanted).then(|| format!("{step} calls {calls:#?}, not {wanted:#?}"))
+        (calls != expected).then(|| format!("{step} calls {calls:#?}, not {expected:#?}"))
     }
 
     /// Which of some names are not there any more.
@@ -234,8 +233,8 @@ impl Root {
     /// Every name in it but those of rpm's database.
     fn names(&self) -> Result<BTreeSet<PathBuf>> {
         let all = files::tree(self.folder.path())?.into_iter().map(walkdir::DirEntry::into_path);
-        let ours = all.filter(|path| !path.starts_with(self.at(DATABASE)));
-        ours.map(|path| Ok(path.strip_prefix(self.folder.path())?.to_owned())).collect()
+        let own_files = all.filter(|path| !path.starts_with(self.at(DATABASE)));
+        own_files.map(|path| Ok(path.strip_prefix(self.folder.path())?.to_owned())).collect()
     }
 }
 
@@ -272,7 +271,7 @@ pub fn life(package: &Path, newer: &Path, variant: Variant, version: &str, progr
     }
     let docker = root.at(DOCKER);
     if variant.program == "mpu-container" {
-        put(&docker, OURS_BY_DEFAULT.as_bytes(), 0o644)?;
+        put(&docker, DEFAULT_RUNTIME.as_bytes(), 0o644)?;
     }
     root.rpm(&["-e", "--nodeps", variant.name])?;
     if let Ok(left) = std::fs::read_to_string(&docker) {
@@ -305,17 +304,17 @@ pub fn spared(package: &Path, variant: Variant, version: &str, program: &Path) -
     let mut faults = Vec::new();
     let calls = |parts: &str| calls(variant, version, parts);
     let installed = || root.rpm(&["-i", "--nodeps", &package.display().to_string()]).map(|_| drop(root.calls()));
-    let held = b"#!/bin/sh\necho mpu \"$@\" >> /calls\nexit 1\n";
-    let held_down = vec!["mpu down --wait 30".to_owned()];
+    let busy = b"#!/bin/sh\necho mpu \"$@\" >> /calls\nexit 1\n";
+    let busy_down = vec!["mpu down --wait 30".to_owned()];
     installed()?;
-    put(&root.at("usr/bin/mpu"), held, 0o755)?;
+    put(&root.at("usr/bin/mpu"), busy, 0o755)?;
     if root.rpm(&["-e", "--nodeps", variant.name]).is_ok() {
         faults.push("a package goes, though its engine stays".to_owned());
         installed()?;
     }
-    faults.extend(root.expect("a removal under a held engine", [calls("stop"), held_down].concat()));
+    faults.extend(root.expect("a removal under a held engine", [calls("stop"), busy_down].concat()));
     // The same in an image that is being built, after a transaction that was killed there.
-    put(&root.at("usr/bin/mpu"), held, 0o755)?;
+    put(&root.at("usr/bin/mpu"), busy, 0o755)?;
     put(&root.at("run/mpu-variant"), b"1 new\n", 0o644)?;
     put(&root.at("run/mpu/up.json"), b"{}", 0o644)?;
     std::fs::rename(root.at("proc/1"), root.at("proc/2"))?;
@@ -362,8 +361,8 @@ pub fn swap(packages: [(&Path, Variant); 2], version: &str, program: &Path) -> R
         python.args(["-c", SWAP]).arg(root.folder.path()).args([&format!("/{DATABASE}"), gone.name]).arg(package);
         output(&mut python).with_context(|| format!("cannot swap {} for {}", gone.name, comes.name))?;
         let step = format!("{} for {}", comes.name, gone.name);
-        let wanted = calls(comes, version, "module_goes reload policy start");
-        faults.extend(root.expect(&step, wanted));
+        let expected = calls(comes, version, "module_goes reload policy start");
+        faults.extend(root.expect(&step, expected));
         faults.extend(root.lacks(&step, &["usr/bin/mpu", "usr/lib/systemd/system/mpu.service", BUILT]));
         if std::fs::read_to_string(root.at("etc/mpu/config.toml")).unwrap_or_default() != EDITED {
             faults.push(format!("{step} changes an edited configuration"));
@@ -381,7 +380,7 @@ pub fn swap(packages: [(&Path, Variant); 2], version: &str, program: &Path) -> R
 
 const DOCKER: &str = "etc/docker/daemon.json";
 /// Without its default runtime Docker starts no container.
-const OURS_BY_DEFAULT: &str = r#"{"default-runtime": "nvidia", "runtimes": {"nvidia": {"path": "nvidia-container-runtime"}}, "log-driver": "kept"}"#;
+const DEFAULT_RUNTIME: &str = r#"{"default-runtime": "nvidia", "runtimes": {"nvidia": {"path": "nvidia-container-runtime"}}, "log-driver": "kept"}"#;
 /// A configuration that must stay.
 const EDITED: &str = "# the administrator's\n";
 /// What `mpu up` keeps.
@@ -442,9 +441,9 @@ fn calls(variant: Variant, version: &str, parts: &str) -> Vec<String> {
     let of = |part: &str| {
         let rows = CALLS.trim().lines().filter_map(|row| {
             let (of, call) = row.split_once(": ")?;
-            let is_wanted =
+            let applies =
                 of == format!("{} {part}", variant.program) || variant.with_dkms && of == format!("dkms {part}");
-            is_wanted.then(|| call.replace("VERSION", version))
+            applies.then(|| call.replace("VERSION", version))
         });
         rows.collect::<Vec<_>>()
     };

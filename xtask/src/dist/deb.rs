@@ -1,6 +1,4 @@
-//! A Debian package: files that are staged elsewhere, with dpkg's own beside them.
-//!
-//! Knows no path of an installation but dpkg's. Built by dpkg-deb, so that its format is never ours to follow.
+//! Makes a Debian package from staged files, with dpkg-deb.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -81,9 +79,9 @@ fn lintian(package: &Path) -> Result<()> {
     }
     let mut lintian = Command::new("lintian");
     lintian.args(["--allow-root", "--fail-on", "none", "--display-level", ">=warning", "--no-tag-display-limit"]);
-    let said = output(lintian.arg(package))?;
-    said.lines().for_each(say);
-    let errors: Vec<&str> = said.lines().filter(|line| line.starts_with("E: ")).collect();
+    let output_text = output(lintian.arg(package))?;
+    output_text.lines().for_each(say);
+    let errors: Vec<&str> = output_text.lines().filter(|line| line.starts_with("E: ")).collect();
     ensure!(errors.is_empty(), "lintian finds errors:\n{}", errors.join("\n"));
     Ok(())
 }

@@ -1,6 +1,5 @@
-//! What a release hands out, for each kind of machine: the executable that carries the module's sources, those sources by themselves,
-//! Debian and RPM packages, a list of what is in each, checksums, and where all of it came from. The same sources give the same
-//! bytes, wherever and whenever they are built.
+//! Makes a release for each kind of machine: the executable with the module's sources, the sources alone, Debian and RPM packages, an SBOM
+//! of each, checksums, and provenance. The same sources give the same bytes, wherever and whenever they are built.
 
 pub mod check;
 mod deb;
@@ -22,7 +21,7 @@ use crate::guest::verdict::Ending;
 use crate::outcome::Outcome;
 use crate::run::{output, run, say};
 use crate::{chart, container, foreign, lint, paths, setup};
-use provenance::{Sources, Told};
+use provenance::{ReleaseFacts, Sources};
 use tree::Package;
 
 /// The oldest C library that a released executable runs with: that of Debian 12 is 2.36, of Ubuntu 22.04 2.35, of RHEL 9 2.34.
@@ -93,12 +92,12 @@ pub fn newer() -> Result<PathBuf> {
 
 fn verify(folder: &Path, key: Option<&Path>) -> Result<Outcome> {
     let key = key.map(provenance::readable).transpose()?;
-    let (faults, said) = provenance::verify(folder, key.as_deref())?;
+    let (faults, output_text) = provenance::verify(folder, key.as_deref())?;
     faults.iter().for_each(|fault| println!("{fault}"));
     if !faults.is_empty() {
         return Ok(Outcome::Failed);
     }
-    println!("every file is as the checksums and the provenance say; {said}");
+    println!("every file is as the checksums and the provenance say; {output_text}");
     Ok(Outcome::Passed)
 }
 
@@ -143,8 +142,8 @@ impl Release {
         let version = self.version.unwrap_or(env!("CARGO_PKG_VERSION"));
         let is_quick = self.profile == Profile::Quick;
         ensure!(is_quick || Sources::now()? == sources, "the sources were changed while they were built: build again");
-        let told = Told { version, is_quick, arches: &self.arches, sources: &sources };
-        provenance::seal(out, &told, self.key.as_deref())
+        let facts = ReleaseFacts { version, is_quick, arches: &self.arches, sources: &sources };
+        provenance::seal(out, &facts, self.key.as_deref())
     }
 
     /// One machine's: programs in a folder of its Debian name, which is also what builders of images call it, and packages.
@@ -166,8 +165,8 @@ impl Release {
         // Static, so that it runs in any root and loads nothing from one.
         let container = self.build(arch, "mpu-container", tree, &["-C", "target-feature=+crt-static"], |_| ())?;
         container::check_static(&container)?;
-        let said = output(foreign::command(arch, &mpu)?.arg("--version"))?;
-        ensure!(said.trim() == format!("mpu {version}"), "mpu for {arch} says {said}, not {version}");
+        let output_text = output(foreign::command(arch, &mpu)?.arg("--version"))?;
+        ensure!(output_text.trim() == format!("mpu {version}"), "mpu for {arch} says {output_text}, not {version}");
         let schemas = |folder: &Path| -> Result<()> {
             for name in output(foreign::command(arch, &mpu)?.arg("schema"))?.lines() {
                 let text = output(foreign::command(arch, &mpu)?.args(["schema", name]))?;

@@ -1,9 +1,9 @@
-//! Where a release came from, and who vouches for it: checksums, an in-toto statement in SLSA's words, and a signature over both.
+//! The provenance of a release: checksums, an in-toto statement by SLSA, and a signature over both.
 //!
-//! A signature is openssl's over a file, by a key of its own in a file: a host with Debian, Red Hat or SUSE has what
-//! verifies it. Without a key nothing is signed, and everything says so.
+//! openssl signs, with a key in a file: a host with Debian, Red Hat or SUSE can verify that. Without a key nothing is signed, and the
+//! output says so.
 //!
-//! Outside truth: slsa.dev/spec/v1.0/provenance; in-toto's Statement v1; DSSE (github.com/secure-systems-lab/dsse), protocol.md.
+//! Source: slsa.dev/spec/v1.0/provenance; in-toto's Statement v1; DSSE (github.com/secure-systems-lab/dsse), protocol.md.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -26,7 +26,7 @@ const ENVELOPE: &str = "provenance.dsse.json";
 const STATEMENT_TYPE: &str = "application/vnd.in-toto+json";
 const REPOSITORY: &str = "https://github.com/mpu-project/mpu";
 
-pub struct Told<'a> {
+pub struct ReleaseFacts<'a> {
     pub version: &'a str,
     pub is_quick: bool,
     pub arches: &'a [Arch],
@@ -63,8 +63,8 @@ impl Sources {
 }
 
 /// Writes statement and checksums; and signatures, if there is a key.
-pub fn seal(out: &Path, told: &Told, key: Option<&Path>) -> Result<()> {
-    let statement = serde_json::to_string_pretty(&statement(told, &digests(out)?)?)? + "\n";
+pub fn seal(out: &Path, facts: &ReleaseFacts, key: Option<&Path>) -> Result<()> {
+    let statement = serde_json::to_string_pretty(&statement(facts, &digests(out)?)?)? + "\n";
     std::fs::write(out.join(STATEMENT), &statement)?;
     let sums: String = digests(out)?.into_iter().map(|(name, hex)| format!("{hex}  {name}\n")).collect();
     std::fs::write(out.join(SUMS), sums)?;
@@ -81,8 +81,8 @@ pub fn seal(out: &Path, told: &Told, key: Option<&Path>) -> Result<()> {
 /// What is wrong with a release's folder, and the state of its signature. Faults first.
 pub fn verify(dir: &Path, key: Option<&Path>) -> Result<(Vec<String>, String)> {
     let mut faults = Vec::new();
-    let told = files::read(&dir.join(SUMS))?;
-    let rows = told.lines().filter_map(|line| line.split_once("  "));
+    let sums = files::read(&dir.join(SUMS))?;
+    let rows = sums.lines().filter_map(|line| line.split_once("  "));
     let mut listed: BTreeMap<String, String> = rows.map(|(hex, name)| (name.to_owned(), hex.to_owned())).collect();
     let found = digests(dir)?;
     for (name, hex) in &found {
@@ -100,7 +100,7 @@ pub fn verify(dir: &Path, key: Option<&Path>) -> Result<(Vec<String>, String)> {
         faults.push(format!("{STATEMENT} is about other files"));
     }
     let is_signed = dir.join(SIGNATURE).exists();
-    let said = match key {
+    let signature = match key {
         None if is_signed => "signed; --key KEY checks the signature".to_owned(),
         None => "unsigned: these checksums find accidents, and no signature protects them".to_owned(),
         Some(key) => {
@@ -114,7 +114,7 @@ pub fn verify(dir: &Path, key: Option<&Path>) -> Result<(Vec<String>, String)> {
             format!("signed, as {} says", key.display())
         }
     };
-    Ok((faults, said))
+    Ok((faults, signature))
 }
 
 /// Each file but what is made of the checksums, in order of name.
@@ -135,7 +135,7 @@ fn hex_of(path: &Path) -> Result<String> {
 }
 
 /// No time and no machine: the same sources give the same statement.
-fn statement(told: &Told, digests: &[(String, String)]) -> Result<Value> {
+fn statement(facts: &ReleaseFacts, digests: &[(String, String)]) -> Result<Value> {
     let rust = output(Command::new("rustc").arg("--version"))?;
     let subjects: Vec<Value> =
         digests.iter().map(|(name, hex)| json!({ "name": name, "digest": { "sha256": hex } })).collect();
@@ -147,16 +147,16 @@ fn statement(told: &Told, digests: &[(String, String)]) -> Result<Value> {
             "buildDefinition": {
                 "buildType": format!("{REPOSITORY}/blob/main/docs/versions.md#what-a-release-says-of-itself"),
                 "externalParameters": {
-                    "version": told.version,
-                    "machines": told.arches.iter().map(ToString::to_string).collect::<Vec<_>>(),
-                    "optimised": !told.is_quick,
+                    "version": facts.version,
+                    "machines": facts.arches.iter().map(ToString::to_string).collect::<Vec<_>>(),
+                    "optimised": !facts.is_quick,
                 },
                 "internalParameters": { "rust": rust.trim() },
                 "resolvedDependencies": [
                     {
                         "uri": format!("git+{REPOSITORY}"),
-                        "digest": { "gitCommit": told.sources.commit },
-                        "annotations": { "uncommittedChanges": !told.sources.are_committed() },
+                        "digest": { "gitCommit": facts.sources.commit },
+                        "annotations": { "uncommittedChanges": !facts.sources.are_committed() },
                     },
                     { "name": "Cargo.lock", "digest": { "sha256": hex_of(&paths::repo().join("Cargo.lock"))? } },
                 ],
@@ -255,8 +255,8 @@ mod tests {
 
     fn sealed(dir: &Path, key: Option<&Path>) {
         let sources = Sources::now().unwrap();
-        let told = Told { version: "1", is_quick: false, arches: &[Arch::Arm64], sources: &sources };
-        seal(dir, &told, key).unwrap();
+        let facts = ReleaseFacts { version: "1", is_quick: false, arches: &[Arch::Arm64], sources: &sources };
+        seal(dir, &facts, key).unwrap();
     }
 
     fn faults(folder: &tempfile::TempDir, key: Option<&Path>) -> Vec<String> {
@@ -271,8 +271,8 @@ mod tests {
         assert_eq!(faults(&signed, Some(&public)), Vec::<String>::new());
         assert!(verify(signed.path(), None).unwrap().1.starts_with("signed; "));
         let unsigned = release(None);
-        let (faults, said) = verify(unsigned.path(), None).unwrap();
-        assert!(faults.is_empty() && said.starts_with("unsigned: "), "{faults:?} {said}");
+        let (faults, signature) = verify(unsigned.path(), None).unwrap();
+        assert!(faults.is_empty() && signature.starts_with("unsigned: "), "{faults:?} {signature}");
         assert_eq!(verify(unsigned.path(), Some(&public)).unwrap().0.len(), 2, "a key asks for a signature");
     }
 
@@ -280,7 +280,7 @@ mod tests {
     fn changed_release_does_not_verify() {
         let keys_folder = tempfile::tempdir().unwrap();
         let (private, public) = keys(keys_folder.path(), "ours").unwrap();
-        let (theirs, _) = keys(keys_folder.path(), "theirs").unwrap();
+        let (other_key, _) = keys(keys_folder.path(), "theirs").unwrap();
         let append = |path: PathBuf| fs_err::write(&path, files::read(&path).unwrap() + "x").unwrap();
         // An attacker who changes a file can make new sums for it, but no signature.
         let resealed = |dir: &Path| {
@@ -293,13 +293,13 @@ mod tests {
             (&|dir| fs_err::write(dir.join("arm64/more"), "").unwrap(), &["arm64/more is not in SHA256SUMS"]),
             (&|dir| fs_err::remove_file(dir.join("arm64/mpu")).unwrap(), &["arm64/mpu is missing"]),
             (&resealed, &["SHA256SUMS.sig is not by this key", "provenance.dsse"]),
-            (&|dir| sealed(dir, Some(&theirs)), &["SHA256SUMS.sig is not by this key"]),
+            (&|dir| sealed(dir, Some(&other_key)), &["SHA256SUMS.sig is not by this key"]),
         ];
-        for (spoil, wanted) in cases {
+        for (spoil, expected) in cases {
             let folder = release(Some(&private));
             spoil(folder.path());
             let found = faults(&folder, Some(&public)).join("; ");
-            assert!(wanted.iter().all(|fault| found.contains(fault)), "{found}");
+            assert!(expected.iter().all(|fault| found.contains(fault)), "{found}");
         }
     }
 

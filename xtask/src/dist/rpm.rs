@@ -1,7 +1,5 @@
-//! RPM packages: the same files and the same scripts as Debian's, in the words of the other family.
-//!
-//! Built by rpmbuild, which Debian has, for any machine: nothing in them is compiled or stripped here. What Debian's rpmbuild
-//! would do by habits of its own, or by the machine that it runs on, is set by `MACROS`.
+//! Makes RPM packages with the same files and scripts as Debian's, with rpmbuild. Nothing is compiled or stripped here. `MACROS` overrides
+//! the defaults of Debian's rpmbuild, and those that depend on its machine.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -84,8 +82,8 @@ pub fn pack(package: &Package, variant: Variant, release: u32, out: &Path) -> Re
     }
     // A person's own macros are no part of a release.
     build.env("HOME", &work).env("SOURCE_DATE_EPOCH", package.epoch).arg(&spec);
-    let said = output(build.stdout(Stdio::null())).context("rpmbuild cannot pack")?;
-    ensure!(said.trim().is_empty(), "rpmbuild says: {said}");
+    let output_text = output(build.stdout(Stdio::null())).context("rpmbuild cannot pack")?;
+    ensure!(output_text.trim().is_empty(), "rpmbuild says: {output_text}");
     let file = out.join(file_name(variant.name, package.version, release, package.arch));
     ensure!(file.is_file(), "rpmbuild has written no {}", file.display());
     lint(&file)?;
@@ -136,8 +134,8 @@ fn listed(tree: &Path) -> Result<String> {
 
 /// Whether a folder goes with the package.
 fn is_owned(folder: &Path) -> bool {
-    let ours = |name: &str| name == "mpu" || name.starts_with("mpu-") || OWNED.contains(&name);
-    folder.components().any(|part| part.as_os_str().to_str().is_some_and(ours))
+    let is_own = |name: &str| name == "mpu" || name.starts_with("mpu-") || OWNED.contains(&name);
+    folder.components().any(|part| part.as_os_str().to_str().is_some_and(is_own))
 }
 
 fn specification(package: &Package, variant: Variant, release: u32, tree: &Path, list: &Path) -> Result<String> {
@@ -161,8 +159,8 @@ fn specification(package: &Package, variant: Variant, release: u32, tree: &Path,
 fn lint(package: &Path) -> Result<()> {
     let rules = paths::repo().join("packaging/rpm/rpmlint.toml");
     let done = Command::new("rpmlint").arg("-c").arg(rules).arg(package).output().context("cannot start rpmlint")?;
-    let said = String::from_utf8_lossy(&done.stdout).into_owned();
-    ensure!(done.status.success() && said.contains(" 0 errors, 0 warnings"), "rpmlint finds:\n{said}");
+    let output_text = String::from_utf8_lossy(&done.stdout).into_owned();
+    ensure!(done.status.success() && output_text.contains(" 0 errors, 0 warnings"), "rpmlint finds:\n{output_text}");
     Ok(())
 }
 
@@ -221,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn folders_of_our_own_go_with_package_and_others_stay() {
+    fn package_removal_removes_own_folders_only() {
         for (folder, owned) in [
             ("usr/src/mpu-0.1.0", true),
             ("etc/mpu", true),

@@ -1,6 +1,5 @@
-//! The list of what is in the executable, in CycloneDX 1.5 (cyclonedx.org/docs/1.5/json): each crate with version, licence and checksum.
-//!
-//! Read off `cargo tree`, which knows what is linked, and Cargo.lock. No serial number and no time: the same sources give the same list.
+//! Lists the crates in the executable as CycloneDX 1.5 (cyclonedx.org/docs/1.5/json), with version, licence and checksum, from `cargo tree`
+//! and Cargo.lock. Without serial number and time: the same sources give the same list.
 
 use std::collections::{BTreeMap, BTreeSet};
 

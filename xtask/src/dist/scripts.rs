@@ -1,4 +1,4 @@
-//! What must hold of any script that a package's manager runs, of either family.
+//! Checks the scripts that a package manager runs, for either family.
 
 use std::process::Command;
 
@@ -13,7 +13,7 @@ pub fn check(text: &str, name: &str) {
     let defined: Vec<&str> =
         text.lines().filter_map(|line| Some(line.split_once("() {")?.0)).filter(|name| !name.contains(' ')).collect();
     assert!(defined.len() > 5, "{name} has its family's words");
-    let ours = [
+    let prefixes = [
         "unit_",
         "units_",
         "engine_",
@@ -28,7 +28,7 @@ pub fn check(text: &str, name: &str) {
         "systemd_runs",
     ];
     for word in text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_')) {
-        if ours.iter().any(|prefix| word.starts_with(prefix)) {
+        if prefixes.iter().any(|prefix| word.starts_with(prefix)) {
             assert!(defined.contains(&word), "{name} calls {word}, which is not defined");
         }
     }

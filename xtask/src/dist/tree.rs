@@ -1,6 +1,4 @@
-//! The files of a package, as every family of packages has them: what the program stages by itself, and its description.
-//!
-//! Knows no family: which files one of them has besides is in its own file, and the differences are a table of `check`.
+//! The files of a package, common to both families: the program stages them itself. Differences are a table in `check`.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! What each story, and each stage, cost of this machine's processors: read off a guest's console, and added up over guests.
+//! The processor time of each story and stage, read from a guest's console and summed over guests.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -67,8 +67,8 @@ mod tests {
         ];
         let mut costs = Costs::of(&lines);
         costs.add(&Costs::of(&lines));
-        let told = "   44.0 dear, 2 times\n   20.0 cheap, 4 times";
-        assert_eq!(costs.dearest(2), told);
+        let expected = "   44.0 dear, 2 times\n   20.0 cheap, 4 times";
+        assert_eq!(costs.dearest(2), expected);
         assert!(costs.dearest(3).contains("14.0 a guest's boot"), "{}", costs.dearest(3));
     }
 }

@@ -1,5 +1,5 @@
-//! What a guest boots from: one archive that the kernel unpacks as its root, made of this machine's tools, the simulated drivers, the
-//! module, NVIDIA's user space and mpu-guest, which is process 1 there. Everything in it is built or fetched here first.
+//! Makes a guest's root: one archive that the kernel unpacks, with this machine's tools, the simulated drivers, the module, NVIDIA's user
+//! space and mpu-guest as process 1.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use crate::arch::Arch;
 use crate::cpio::Archive;
 use crate::run::{Once, output, run, say};
 use crate::sysroot::{add, program};
-use crate::{chart, container, files, kernels, kmod, lint, modules, nvidia, paths, python};
+use crate::{chart, container, demo, files, kernels, kmod, lint, modules, nvidia, paths, python};
 
 /// Programs of this machine that guests use: containers are the real ones.
 const PROGRAMS: [&str; 2] = ["crun", "runc"];
@@ -28,6 +28,9 @@ pub fn build(job: &Job) -> Result<PathBuf> {
     let mut archive = Archive::default();
     let arch = kernels::arch_of(&job.kernel)?;
     base(&mut archive, arch)?;
+    if job.rows.iter().any(|row| row.stories != [demo::STORY]) {
+        for_stories(&mut archive, arch)?;
+    }
     drivers(&mut archive, job)?;
     let versions: BTreeSet<&str> = job.rows.iter().map(|row| row.client.as_str()).collect();
     versions.into_iter().try_for_each(|version| client(&mut archive, arch, version))?;
@@ -72,11 +75,16 @@ fn base(archive: &mut Archive, arch: Arch) -> Result<()> {
     for name in PROGRAMS {
         add(archive, arch, &format!("usr/bin/{name}"), &program(arch, name)?)?;
     }
+    archive.text("etc/passwd", 0o644, b"root:x:0:0:root:/root:/bin/sh\n");
+    archive.text("etc/group", 0o644, b"root:x:0:\n");
+    Ok(())
+}
+
+/// What the demonstration does without.
+fn for_stories(archive: &mut Archive, arch: Arch) -> Result<()> {
     archive.file("usr/bin/mpu-container", 0o755, &container::quick(arch)?)?;
     // Debian's is static; it writes the caches of containers' roots.
     archive.file("sbin/ldconfig", 0o755, &program(arch, "ldconfig")?)?;
-    archive.text("etc/passwd", 0o644, b"root:x:0:0:root:/root:/bin/sh\n");
-    archive.text("etc/group", 0o644, b"root:x:0:\n");
     match arch {
         Arch::Amd64 => python::add(archive),
         // What Python opens is asked of a Python, which this machine has for itself alone: stories of pynvml are not played there.
@@ -177,18 +185,25 @@ fn mpu_modules(kernel: &kernels::Kernel, redirect: Option<&str>) -> Result<Vec<P
     modules::build(kernel, &mpu_sources(kernel.arch)?, &out, &make_args)?.checked("the module")
 }
 
-/// kmod/ with the freshly built object in its place: what a release ships.
+/// kmod/ with the freshly built object in its place: what a release ships. A folder for each state of the sources, so that no other
+/// process changes it.
 pub fn mpu_sources(arch: Arch) -> Result<PathBuf> {
     static ONCE: Once = Once::new();
     ONCE.made(arch.facts().target, || {
-        let (kmod, copy) = (paths::repo().join("kmod"), paths::target(&format!("kmod/{}", arch.named("mpu")))?);
-        files::emptied(&copy)?;
-        source_files(&kmod)?.iter().try_for_each(|name| files::copy(&kmod.join(name), &copy.join(name)))?;
         let object = kmod::build(arch)?;
         let faults = kmod::faults(arch, &object)?;
         ensure!(faults.is_empty(), "the kernel object is unfit:\n{}", faults.join("\n"));
-        files::copy(&object, &copy.join("mpu_core.o_shipped"))?;
-        Ok(copy)
+        let kmod = paths::repo().join("kmod");
+        let mut sources = vec![("mpu_core.o_shipped".to_owned(), fs_err::read(object)?)];
+        for name in source_files(&kmod)? {
+            let text = fs_err::read(kmod.join(&name))?;
+            sources.push((name, text));
+        }
+        let state = files::digest(sources.iter().flat_map(|(name, bytes)| [name.as_bytes(), bytes]));
+        let copy = paths::target(&format!("kmod/{}", arch.named("mpu")))?.join(&state[..24]).join("mpu");
+        files::made(copy, Path::exists, |partial| {
+            sources.iter().try_for_each(|(name, bytes)| files::put(&partial.join(name), bytes, 0o644))
+        })
     })
 }
 
@@ -219,13 +234,11 @@ pub fn programs(arch: Arch) -> Result<PathBuf> {
     ONCE.made(target, || {
         let dir = paths::target("guest/cargo")?;
         let mut cargo = lint::cargo();
-        cargo.args(["build", "--quiet", "--locked", "--release", "--package", "mpu", "--package", "mpu-guest"]);
-        // Another profile than the product's: linking for size and speed takes minutes that a test has no use for.
-        cargo.env("CARGO_PROFILE_RELEASE_LTO", "off").env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16");
+        cargo.args(["build", "--quiet", "--locked", "--profile=quick", "--package", "mpu", "--package", "mpu-guest"]);
         cargo.args(["--target", target, "--target-dir"]).arg(&dir);
         cargo.env_remove("CARGO_ENCODED_RUSTFLAGS").env_remove("RUSTFLAGS");
         run(cargo.envs(arch.linker())).context("cannot build mpu and mpu-guest")?;
-        Ok(dir.join(target).join("release"))
+        Ok(dir.join(target).join("quick"))
     })
 }
 

@@ -1,4 +1,4 @@
-//! What is asked of one guest: a kernel, and the rows that are played on it.
+//! The job of one guest: a kernel, and the rows to run on it.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What a process has used of this machine's processors. Unlike the time that passed, it says the same on a machine that is shared.
+//! The processor time of a process. Unlike elapsed time, it does not depend on other load.
 
 use std::time::Duration;
 

@@ -1,6 +1,5 @@
-//! Boots a guest and watches its console until it is done, dead or late.
-//!
-//! Always software emulation: it behaves the same on every machine, nested or not. Knows the console's death cries, nothing of stories.
+//! Boots a guest and watches its console until it is done, dead or late. Always software emulation: it behaves the same on every machine,
+//! nested or not.
 
 use std::fmt;
 use std::io::{BufRead, BufReader, Write};

@@ -1,4 +1,4 @@
-//! A row whose driver is NVIDIA's own: how its era says so, and where its modules lie. `crate::real_driver` makes them.
+//! A row with NVIDIA's own driver: its notation as an era, and the path of its modules, which `crate::real_driver` makes.
 
 use std::path::PathBuf;
 

@@ -1,6 +1,4 @@
-//! Reads verdicts off a guest's console, and adds them up into the matrix that `x test` prints.
-//!
-//! What a line looks like is `mpu_plan`'s. No verdict is a failure.
+//! Reads verdicts from a guest's console, and sums them up for `x test`. A missing verdict is a failure. `mpu_plan` has the format.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -1,6 +1,4 @@
-//! A kernel of our own: an archive's source package, configured by a fragment that lies here, built once.
-//!
-//! Knows which lines a fragment may ask for and how to tell that kconfig took them; knows nothing of what the options are for.
+//! Builds a kernel once from an archive's source package with a configuration fragment, and checks that kconfig accepted each line.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -17,7 +15,7 @@ const JOBS: &str = "-j2";
 const UNWATCHED: [&str; 1] = ["KCSAN_SANITIZE=n"];
 
 /// What building a module needs of a built tree, by the folders that stay; everything else is a gigabyte of sources and objects.
-const KEPT: [&str; 4] = ["arch", "include", "scripts", "tools"];
+const TREE_FOLDERS: [&str; 4] = ["arch", "include", "scripts", "tools"];
 
 /// What every guest needs of a kernel that is built here.
 const BASE: &str = "guest.config";
@@ -41,12 +39,12 @@ pub fn build(root: &Path, config: &str, tree: &Path, vmlinux: &Path) -> Result<S
     output(Command::new("tar").arg("-xJf").arg(&archive).arg("-C").arg(tree).arg("--strip-components=1"))?;
     std::fs::remove_file(&archive)?;
 
-    let wanted = fragment(config)?;
+    let fragment_text = fragment(config)?;
     let fragment = tree.join("fragment.config");
-    std::fs::write(&fragment, &wanted)?;
+    std::fs::write(&fragment, &fragment_text)?;
     output(make(tree).arg(format!("KCONFIG_ALLCONFIG={}", fragment.display())).arg("allnoconfig"))?;
     let got = std::fs::read_to_string(tree.join(".config")).context("kconfig left no .config")?;
-    let refused = refused(&wanted, &got);
+    let refused = refused(&fragment_text, &got);
     ensure!(refused.is_empty(), "this source does not take these lines of {config}:\n{}", refused.join("\n"));
 
     let log = vmlinux.with_extension("log");
@@ -79,7 +77,7 @@ fn make(tree: &Path) -> Command {
 
 /// Leaves what modules are built against, as Debian's header packages do.
 fn prune(tree: &Path) -> Result<()> {
-    for (folder, kept) in [("", &KEPT[..]), ("arch", &["x86"]), ("tools", &["objtool"])] {
+    for (folder, kept) in [("", &TREE_FOLDERS[..]), ("arch", &["x86"]), ("tools", &["objtool"])] {
         for path in files::entries(&tree.join(folder))?.iter().filter(|path| path.is_dir() && !path.is_symlink()) {
             if !kept.iter().any(|name| path.ends_with(name)) {
                 files::remove(path)?;
@@ -100,9 +98,9 @@ mod tests {
 
     #[test]
     fn config_line_dropped_by_kconfig_is_found() {
-        let wanted = "# a guard\nCONFIG_KASAN=y\nCONFIG_NR_CPUS=8\n";
-        assert!(refused(wanted, "CONFIG_KASAN=y\nCONFIG_NR_CPUS=8\n").is_empty());
-        assert_eq!(refused(wanted, "# CONFIG_KASAN is not set\nCONFIG_NR_CPUS=80\n").len(), 2);
+        let fragment_text = "# a guard\nCONFIG_KASAN=y\nCONFIG_NR_CPUS=8\n";
+        assert!(refused(fragment_text, "CONFIG_KASAN=y\nCONFIG_NR_CPUS=8\n").is_empty());
+        assert_eq!(refused(fragment_text, "# CONFIG_KASAN is not set\nCONFIG_NR_CPUS=80\n").len(), 2);
     }
 
     #[test]

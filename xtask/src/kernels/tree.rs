@@ -1,5 +1,5 @@
-//! A kernel that a person built: its tree as the build left it. The bzImage boots, modules are built against the tree, by the compiler
-//! that its configuration names. Nothing of the kernel itself is built here.
+//! Uses a kernel that a person built, as its tree is. The bzImage boots; modules are built against the tree, with the compiler that its
+//! configuration names.
 
 use std::path::{Path, PathBuf};
 
@@ -84,10 +84,10 @@ fn compiler(config: &str) -> Result<String> {
 }
 
 fn named_compiler(config: &str) -> Option<&str> {
-    let said = |line: &'_ str| -> Option<usize> {
+    let version_at = |line: &'_ str| -> Option<usize> {
         ["CONFIG_CC_VERSION_TEXT=\"", "# Compiler: "].iter().find(|before| line.starts_with(**before)).map(|b| b.len())
     };
-    config.lines().find_map(|line| line[said(line)?..].split_whitespace().next())
+    config.lines().find_map(|line| line[version_at(line)?..].split_whitespace().next())
 }
 
 #[cfg(test)]
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn compiler_is_read_as_old_and_new_kernels_note_it() {
+    fn compiler_is_read_from_old_and_new_configs() {
         let old = "# Linux/x86 5.4.286 Kernel Configuration\n#\n# Compiler: gcc-10 (Debian 10.2.1-6) 10.2.1\n";
         let new = "CONFIG_CC_VERSION_TEXT=\"gcc-14 (Debian 14.2.0-8) 14.2.0\"\n";
         assert_eq!((named_compiler(old), named_compiler(new)), (Some("gcc-10"), Some("gcc-14")));

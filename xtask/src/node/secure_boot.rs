@@ -1,9 +1,9 @@
-//! A machine under UEFI Secure Boot: Debian's OVMF with the rig's own key as platform key, key exchange key and in db, and a second
-//! key that is not enrolled.
+//! A machine under UEFI Secure Boot: Debian's OVMF with the rig's own key as platform key, key exchange key and in db, and a second key that
+//! is not enrolled.
 //!
-//! QEMU hands the kernel to the firmware by itself, changed in its header, and the firmware lets it pass unverified: that a firmware
-//! refuses strange kernels is not what is tried here. Everything after it is real: the kernel sees Secure Boot on, locks itself
-//! down, and trusts for modules what db holds, as Debian's kernels do with a machine owner's key.
+//! QEMU hands the kernel, with a changed header, to the firmware, which accepts it unverified: the firmware's refusal is not under test.
+//! All after it is real: the kernel sees Secure Boot on, locks down, and trusts the keys in db for modules, as Debian's kernels do with
+//! a machine owner's key.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

@@ -1,7 +1,5 @@
-//! The closed driver of a release, from Debian's package for DKMS: an object that knows no kernel, and around it the side that faces one,
-//! which is compiled here.
-//!
-//! Knows the package's layout. Nothing inside that object has a name that could be relied on, so nothing of it is overridden.
+//! The closed driver of a release, from Debian's package for DKMS: a kernel-independent object, and the interface to the kernel, which is
+//! compiled here. The object's names are not stable, so nothing in it is overridden.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -41,8 +39,8 @@ pub fn built(kernel: &Kernel, release: &str) -> Result<Driver> {
     let package = fetched(release)?;
     let version = files::read(&package.join(VERSION))?;
     let key = files::digest([RECIPE, PATCHED, &kernel.stamp, &version]);
-    let kept = paths::cache("real-driver")?.join(format!("closed-{release}-{}-{}", kernel.name, &key[..16]));
-    let kept = made(kept, |partial| {
+    let cached = paths::cache("real-driver")?.join(format!("closed-{release}-{}-{}", kernel.name, &key[..16]));
+    let cached = made(cached, |partial| {
         say(format!("building NVIDIA's closed driver {release} for {}, once: some minutes", kernel.release));
         setup::require(setup::KERNELS)?;
         let work = partial.join("tree");
@@ -52,7 +50,7 @@ pub fn built(kernel: &Kernel, release: &str) -> Result<Driver> {
         module(kernel, &work, partial)?;
         files::remove(&work)
     })?;
-    Ok(Driver { release: release.to_owned(), module: kept.join("nvidia.ko"), inside: None })
+    Ok(Driver { release: release.to_owned(), module: cached.join("nvidia.ko"), inside: None })
 }
 
 /// The one folder of sources in a package for DKMS.

@@ -1,5 +1,4 @@
-//! What the driver is loaded with: the made-up GPU, and the overrides of tests/real-driver/overrides.toml, held to the symbols that the
-//! driver has and compiled for it.
+//! The made-up GPU and the overrides of tests/real-driver/overrides.toml, checked against the driver's symbols and compiled for it.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -105,7 +104,7 @@ fn standins(inside: &Inside, sources: &Path) -> Result<()> {
 fn table(rows: &str, release: &str, symbols: &BTreeSet<&str>) -> Result<String> {
     let rows: Table = toml::from_str(rows).context("tests/real-driver/overrides.toml")?;
     let (mut text, mut missing) = (String::from("/* Made of tests/real-driver/overrides.toml. */\n"), Vec::new());
-    let mut held = |names: &[String], [from, until]: [Option<&String>; 2], reason: &str| {
+    let mut applies = |names: &[String], [from, until]: [Option<&String>; 2], reason: &str| {
         let found = names.iter().find(|name| symbols.contains(name.as_str())).cloned();
         let may_lack = until.is_some_and(|until| numbers(release) >= numbers(until))
             || from.is_some_and(|from| numbers(release) < numbers(from));
@@ -115,7 +114,7 @@ fn table(rows: &str, release: &str, symbols: &BTreeSet<&str>) -> Result<String> 
         found
     };
     for row in &rows.overrides {
-        let Some(name) = held(&row.symbol, [row.from.as_ref(), row.until.as_ref()], &row.reason) else { continue };
+        let Some(name) = applies(&row.symbol, [row.from.as_ref(), row.until.as_ref()], &row.reason) else { continue };
         let (value, is_void) = match &row.returns {
             Returned::Number(value) => (*value, false),
             Returned::Nothing(word) if word == "nothing" => (0, true),
@@ -128,7 +127,7 @@ fn table(rows: &str, release: &str, symbols: &BTreeSet<&str>) -> Result<String> 
     let standins = rows.standin.iter().map(|row| (&row.symbol, &row.reason, Some(&row.by)));
     let used = rows.used.iter().map(|row| (&row.symbol, &row.reason, None));
     for (names, reason, by) in standins.chain(used) {
-        if let Some(name) = held(names, [None, None], reason) {
+        if let Some(name) = applies(names, [None, None], reason) {
             text += &by.map_or_else(|| format!("USED({name})\n"), |by| format!("STANDIN({name}, {by})\n"));
         }
     }

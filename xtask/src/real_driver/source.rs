@@ -1,7 +1,5 @@
-//! The driver itself, built once for a kernel from a source tree: a person's, or Debian's of a release in drivers.toml.
-//!
-//! Calls the tree's own makefiles and knows two of their targets. What is kept: nvidia.ko, the headers, and the flags its objects were
-//! compiled with, for objects that have to fit to them.
+//! Builds an open driver once per kernel from a source tree: a person's, or Debian's of a release in drivers.toml. Calls two targets of the
+//! tree's makefiles. Keeps nvidia.ko, the headers, and the compiler flags for objects that must fit.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -79,11 +77,11 @@ pub fn of_tree(kernel: &Kernel, tree: &Path) -> Result<Driver> {
     let release = release(tree)?;
     let sources = sources(tree)?;
     let key = key(kernel, tree, &sources)?;
-    let kept = paths::cache("real-driver")?.join(format!("{release}-{}-{}", kernel.name, &key[..16]));
-    let kept = made(kept, |partial| build(kernel, &release, tree, &sources, partial))?;
-    let flags = read(&kept.join("flags"))?.split_whitespace().map(str::to_owned).collect();
-    let inside = Some(Inside { folder: kept.join("tree/src/nvidia"), flags });
-    Ok(Driver { release, module: kept.join("nvidia.ko"), inside })
+    let cached = paths::cache("real-driver")?.join(format!("{release}-{}-{}", kernel.name, &key[..16]));
+    let cached = made(cached, |partial| build(kernel, &release, tree, &sources, partial))?;
+    let flags = read(&cached.join("flags"))?.split_whitespace().map(str::to_owned).collect();
+    let inside = Some(Inside { folder: cached.join("tree/src/nvidia"), flags });
+    Ok(Driver { release, module: cached.join("nvidia.ko"), inside })
 }
 
 /// The driver's makefiles take the compiler of this machine.
@@ -161,10 +159,10 @@ pub fn module(kernel: &Kernel, inside: &Path, to: &Path) -> Result<()> {
 }
 
 /// A folder that is kept once it is done.
-pub fn made(kept: PathBuf, make: impl FnOnce(&Path) -> Result<()>) -> Result<PathBuf> {
+pub fn made(cached: PathBuf, make: impl FnOnce(&Path) -> Result<()>) -> Result<PathBuf> {
     files::made(
-        kept,
-        |kept| kept.join("done").exists(),
+        cached,
+        |cached| cached.join("done").exists(),
         |partial| {
             make(partial)?;
             Ok(fs_err::write(partial.join("done"), "")?)
@@ -175,8 +173,8 @@ pub fn made(kept: PathBuf, make: impl FnOnce(&Path) -> Result<()>) -> Result<Pat
 /// The flags, and of the tree the headers.
 fn keep(work: &Path, to: &Path) -> Result<()> {
     let inside = work.join("src/nvidia");
-    let asked = ["--no-print-directory", "--silent", "--eval=mpu-flags: ; @echo $(CFLAGS)", "mpu-flags"];
-    std::fs::write(to.join("flags"), output(make(&inside).args(asked))?)?;
+    let arguments = ["--no-print-directory", "--silent", "--eval=mpu-flags: ; @echo $(CFLAGS)", "mpu-flags"];
+    std::fs::write(to.join("flags"), output(make(&inside).args(arguments))?)?;
     for folder in ["kernel-open", "src/nvidia-modeset", "src/nvidia/_out"] {
         std::fs::remove_dir_all(work.join(folder)).with_context(|| format!("the tree has no {folder}"))?;
     }

@@ -1,6 +1,4 @@
-//! Where the time of a run goes, as every log says: stages that follow each other in a lane, and lanes beside each other.
-//!
-//! Owns the clock, and each lane's tally until it ends. Knows no stage.
+//! Measures a run by stages in parallel lanes, and keeps each lane's tally.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;

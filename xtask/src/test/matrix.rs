@@ -1,4 +1,4 @@
-//! What guests play: xtask/matrix.toml, made into guests. `full` crosses what the quick matrix covers once.
+//! Makes guests from xtask/matrix.toml. `full` crosses what the quick matrix covers once.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -256,7 +256,7 @@ mod tests {
 
     /// What a row leaves out, another row of the same guest plays, with every engine that the guest has.
     #[test]
-    fn each_guest_has_row_with_every_story_and_every_engine() {
+    fn each_guest_runs_every_story_and_engine() {
         let matrix = Matrix::read().unwrap();
         let guests = simulated(&matrix, false).unwrap();
         for (guest, cell) in guests.iter().zip(&matrix.quick).filter(|(_, cell)| cell.stories.is_empty()) {

@@ -1,4 +1,4 @@
-//! Imports of each target of each crate draw no circle.
+//! Finds circular imports in each target of each crate.
 //!
 //! - Neighbours: files and folders of one folder do not import each other in a circle. A folder counts with all its files.
 //! - Files: no circle leads through more than two files. A `mod.rs` and one of its files may import each other.

@@ -1,6 +1,5 @@
-//! Which file of a crate names which other, by `use` and by paths in its tokens.
-//!
-//! A path is followed to the file that defines what it names, through `use`. Code below `#[cfg(test)]` draws no arrow.
+//! Finds which file of a crate names which other, by `use` and by paths in its tokens. `use` is followed to the defining file. Code below
+//! `#[cfg(test)]` does not count.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -118,7 +118,7 @@ pub const KEYS: &[Key] = &[
         Place::Texts(|c| &mut c.runtime.cdi_annotation_prefixes),
         "Annotations whose name begins with one of these ask for CDI devices."),
     key("nvidia-container-runtime.modes.cdi.default-kind", r#""nvidia.com/gpu""#, Place::Text(|c| &mut c.runtime.cdi_default_kind),
-        "The vendor/class of a device that is named without one."),
+        "The vendor/class of a device whose name has no vendor/class."),
     key("nvidia-container-runtime.modes.cdi.spec-dirs", r#"["/etc/cdi", "/var/run/cdi"]"#, Place::Paths(|c| &mut c.runtime.cdi_spec_dirs),
         "The directories of CDI files; a later one overrides an earlier."),
 
@@ -142,7 +142,7 @@ pub const KEYS: &[Key] = &[
     key("nvidia-container-runtime-hook.path", r#""nvidia-container-runtime-hook""#, Place::Text(|c| &mut c.hook.path),
         "The prestart hook."),
     key("nvidia-container-runtime-hook.skip-mode-detection", "false", Place::Switch(|c| &mut c.hook.skip_mode_detection),
-        "Let the hook run by itself in modes that have none."),
+        "Let the hook run without the runtime in modes that do not use the hook."),
 
     key("nvidia-ctk.path", r#""nvidia-ctk""#, Place::Text(|c| &mut c.ctk_path),
         "The program that CDI hooks run."),
@@ -155,7 +155,7 @@ pub const KEYS: &[Key] = &[
     shown("mpu.strict-requests", "false", "true", Place::Switch(|c| &mut c.strict_requests),
         "In the CDI modes, too, a container gets only the parts of the driver that it names, and its conditions must hold."),
     shown("mpu.raise-memory-requests", "false", "true", Place::Switch(|c| &mut c.raise_memory_requests),
-        "Requests of GPU memory are added up in the cgroups above a container's, where the administrator has set nothing."),
+        "Add up requests of GPU memory in the cgroups above the container's cgroup, unless the administrator has set a value there."),
 
     shown("features.allow-cuda-compat-libs-from-container", "false", "false",
         Place::Switch(|c| &mut c.features.allow_cuda_compat_libs_from_container),

@@ -9,7 +9,7 @@ use crate::wrapper::{WRAPPER, configure};
 const STARTS: u32 = 100;
 
 /// The kind with an engine that listens; containers have no profile of their own then.
-const HEARD: &str = "the same, heard by a notify engine";
+const HEARD: &str = "the same, with the listener going to a notify engine";
 
 /// What a start is compared with: the runtime alone, or the runtime alone with the driver's mounts and nodes in the
 /// container. What the runtime itself takes for those is not ours.

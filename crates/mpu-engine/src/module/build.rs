@@ -1,6 +1,5 @@
-//! Builds the module for one kernel, once, and keeps it below `/var/lib/mpu/<release>`: `mpu.ko`, `mpu_next.ko` (the same under its other
-//! name), the key of what they were built from, and the log of the last build. A result is renamed into place; a lock keeps builders
-//! apart.
+//! Builds the module for one kernel and stores it below `/var/lib/mpu/<release>`: `mpu.ko`, `mpu_next.ko` (the same under its other
+//! name), the key of its inputs, and the log of the last build. A result is renamed into place; a lock excludes other builders.
 
 use super::checks::Toolchain;
 use super::error::{BuildError, ModuleError};
@@ -17,16 +16,16 @@ use std::time::{Duration, Instant};
 
 pub const STORE: &str = "/var/lib/mpu";
 
-/// The file that lies beside `mpu.ko`: the same module under the other name.
+/// The same module under its other name, beside `mpu.ko`.
 pub const NEXT: &str = "mpu_next.ko";
 
 const MODULE: &str = "mpu.ko";
 const KEY: &str = "mpu.key";
 
-/// How long is waited for another builder: longer than a build takes, and shorter than systemd waits for mpu.service.
+/// How long to wait for another builder: longer than a build takes, shorter than systemd waits for mpu.service.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// Takes the lock of a folder of the store.
+/// Locks a folder of the store.
 pub(super) fn hold(folder: &Path, patience: Duration) -> Result<File, ModuleError> {
     let path = folder.join("lock");
     let mut progress = None;
@@ -43,11 +42,11 @@ pub(super) fn hold(folder: &Path, patience: Duration) -> Result<File, ModuleErro
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ready {
     pub path: PathBuf,
-    /// How long it took to build; none when it was there already.
+    /// The build's duration; none if the module was stored.
     pub took: Option<Duration>,
 }
 
-/// The kept modules of one kernel, held by this process alone while this value lives.
+/// The stored modules of one kernel. Locked while this value lives.
 pub struct Store {
     dir: PathBuf,
     signer: Option<Signer>,
@@ -55,7 +54,7 @@ pub struct Store {
 }
 
 impl Store {
-    /// Opens the place of one kernel's module, and waits for a process that works in it.
+    /// Opens the store of one kernel, and waits for another process that uses it.
     pub fn open(host: &Host, release: &str) -> Result<Store, ModuleError> {
         let dir = host.at(STORE).join(release);
         fs::create_dir_all(&dir).map_err(|source| BuildError::Store { path: dir.clone(), source })?;
@@ -63,20 +62,19 @@ impl Store {
         Ok(Store { dir, signer: Signer::find(host, release), _lock: lock })
     }
 
-    /// The module kept for a kernel, if it was made from these sources: for a host whose headers or compiler have gone
-    /// since.
-    pub fn kept(host: &Host, release: &str, sources: &Sources) -> Option<Ready> {
+    /// The stored module for a kernel, if it was made from these sources. For a host whose headers or compiler are gone.
+    pub fn stored(host: &Host, release: &str, sources: &Sources) -> Option<Ready> {
         let dir = host.at(STORE).join(release);
         let key = fs::read_to_string(dir.join(KEY)).ok()?;
         let path = dir.join(MODULE);
         (key.starts_with(&sources_line(sources)) && path.is_file()).then_some(Ready { path, took: None })
     }
 
-    /// The module, built now unless it was built before from the same things.
+    /// The module: stored, if it was built from the same inputs, or else built now.
     pub fn module(&self, sources: &Sources, tools: &Toolchain) -> Result<Ready, ModuleError> {
         let key = sources_line(sources) + &kernel_line(tools) + &signer_line(self.signer.as_ref());
         let (module, key_file) = (self.dir.join(MODULE), self.dir.join(KEY));
-        if module.is_file() && fs::read_to_string(&key_file).is_ok_and(|kept| kept == key) {
+        if module.is_file() && fs::read_to_string(&key_file).is_ok_and(|stored| stored == key) {
             return Ok(Ready { path: module, took: None });
         }
         let began = Instant::now();
@@ -85,7 +83,7 @@ impl Store {
         Ok(Ready { path: module, took: Some(began.elapsed()) })
     }
 
-    /// Forgets the kept module, so that the next one is built afresh.
+    /// Removes the stored module, so that the next one is built.
     pub fn forget(&self) {
         let _ = fs::remove_file(self.dir.join(KEY));
     }
@@ -95,7 +93,7 @@ impl Store {
             let path = path.to_path_buf();
             move |source| BuildError::Store { path, source }
         };
-        // The lock makes this name ours; what lies there is left from a builder that was killed.
+        // The lock makes this name ours: an old folder is a killed builder's.
         let work = self.dir.join("build");
         let _ = fs::remove_dir_all(&work);
         fs::create_dir(&work).map_err(store(&work))?;
@@ -111,10 +109,9 @@ impl Store {
             }
         }
         File::open(&built).and_then(|file| file.sync_all()).map_err(store(&built))?;
-        // The key goes before its module and comes after it: a module without its key is never taken for one that is
-        // right.
+        // The key is removed before the module and written after it: a module without its key is never used.
         let _ = fs::remove_file(key_file);
-        // The same module under its other name, which older sources do not build.
+        // Older sources do not build the module under its other name.
         let next = self.dir.join(NEXT);
         match fs::rename(&built_next, &next) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => drop(fs::remove_file(&next)),
@@ -124,7 +121,7 @@ impl Store {
     }
 }
 
-/// Has the kernel's makefiles build the sources in a folder; what they say goes into the log.
+/// Runs the kernel's makefiles on the sources in a folder, with the output in the log.
 pub(super) fn compile(tools: &Toolchain, work: &Path, log: &Path) -> Result<PathBuf, ModuleError> {
     let at_log = |source| BuildError::Store { path: log.to_path_buf(), source };
     let output = File::create(log).map_err(at_log)?;
@@ -138,8 +135,7 @@ pub(super) fn compile(tools: &Toolchain, work: &Path, log: &Path) -> Result<Path
         .args(&tools.more)
         .arg(format!("-j{}", jobs(std::thread::available_parallelism().map_or(1, usize::from))))
         .arg("modules")
-        // Variables of kbuild's (ARCH, CROSS_COMPILE, KCFLAGS …) may stand in the caller's environment for other
-        // reasons.
+        // The caller's environment may set variables of kbuild (ARCH, CROSS_COMPILE, KCFLAGS …) for other reasons.
         .env_clear()
         .env("PATH", tool_path())
         .env("LC_ALL", "C")
@@ -153,30 +149,30 @@ pub(super) fn compile(tools: &Toolchain, work: &Path, log: &Path) -> Result<Path
     match ended.success() && built.is_file() {
         true => Ok(built),
         false => {
-            let line = telling_line(&fs::read_to_string(log).unwrap_or_default());
+            let line = error_line(&fs::read_to_string(log).unwrap_or_default());
             Err(BuildError::Failed { release: tools.release.clone(), line, log: log.to_path_buf() }.into())
         }
     }
 }
 
-/// How many compilers at once. The module has few files, and a node with hundreds of processors may give the agent 1 GiB: a
-/// compiler takes up to 97 MiB of it (gcc 12 with debug information, headers of Debian's 6.12).
+/// Parallel compilers. The module has few files, and a node with hundreds of processors may limit the agent to 1 GiB: a compiler
+/// takes up to 97 MiB (gcc 12 with debug information, headers of Debian's 6.12).
 fn jobs(processors: usize) -> usize {
     processors.min(4)
 }
 
-/// The tools that the kernel's makefiles call beside the compiler (ld, objcopy, awk …) are looked for where ours are.
+/// PATH for the tools of the kernel's makefiles (ld, objcopy, awk …): our own.
 fn tool_path() -> std::ffi::OsString {
     Host::this().search_path()
 }
 
-/// The part of the key that names what was built.
+/// The part of the key that identifies the sources.
 fn sources_line(sources: &Sources) -> String {
     format!("sources {}\n", sources.key(&[]))
 }
 
-/// The part of the key that names what it was built for and with. A distribution can replace headers and keep the
-/// release; their symbol versions and configuration tell.
+/// The part of the key that identifies kernel and tools. A distribution can replace headers of the same release; their symbol
+/// versions and configuration differ then.
 fn kernel_line(tools: &Toolchain) -> String {
     let of_headers = |name: &str| fs::read(tools.headers.join(name)).unwrap_or_default();
     let (symvers, config) = (of_headers("Module.symvers"), of_headers(".config"));
@@ -184,12 +180,12 @@ fn kernel_line(tools: &Toolchain) -> String {
     format!("kernel {}\n", Sources { files: Vec::new() }.key(&parts))
 }
 
-/// The part of the key that names whose signature it carries: a key that came or went since asks for another module.
+/// The part of the key that identifies the signer: another key needs another module.
 fn signer_line(signer: Option<&Signer>) -> String {
     signer.map_or_else(String::new, |s| format!("signer {}\n", Sources { files: Vec::new() }.key(&[s.identity()])))
 }
 
-/// Removes the working directory, whatever became of the build.
+/// Removes the working directory at the end of the build.
 struct Cleanup<'a>(&'a Path);
 
 impl Drop for Cleanup<'_> {
@@ -198,11 +194,11 @@ impl Drop for Cleanup<'_> {
     }
 }
 
-/// How the line begins in which the module's own build says what is wrong, behind the compiler's words.
+/// The prefix of the module's own errors in a build's log, behind the compiler's messages.
 const OWN_WORDS: &str = "mpu_probes.sh: error:";
 
-/// The line of a build's log that tells most: the build's own error, or the first that is not make's own summary, or the last line.
-fn telling_line(log: &str) -> String {
+/// The most useful line of a build's log: the build's own error, or the first that is not make's summary, or the last line.
+fn error_line(log: &str) -> String {
     let lines = || log.lines().map(str::trim).filter(|line| !line.is_empty());
     let own = lines().find(|line| line.starts_with(OWN_WORDS));
     let error = own.or_else(|| first_error(lines()));

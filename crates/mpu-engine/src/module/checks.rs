@@ -1,5 +1,5 @@
-//! Whether this host can run the module engine, found out before anything is changed: what a person cannot change comes before what an
-//! installed package cures.
+//! Checks whether this host can run the module engine, before anything is changed. Facts that no person can change are checked
+//! before those that a package cures.
 
 use mpu_host::exit::Exit;
 use mpu_host::explain::Facts;
@@ -41,8 +41,8 @@ pub enum Unfit {
     NoPahole { release: String, hint: String },
 }
 
-/// Options without which the module cannot be loaded or cannot place its redirects: of each row one at least, and the first is named
-/// where none is there. Which of the two ways to redirect is taken is the module's own choice.
+/// Kernel options that the module needs: at least one of each row, and the first is named if none is set. The module itself chooses
+/// between the two ways to redirect.
 const OPTIONS: [&[&str]; 3] = [
     &["CONFIG_MODULES"],
     &["CONFIG_KPROBES"],
@@ -87,14 +87,14 @@ pub struct Toolchain {
     pub release: String,
     pub headers: PathBuf,
     pub make: PathBuf,
-    /// What to tell the kernel's makefiles about the compiler: `CC=…` or `LLVM=1`.
+    /// The compiler for the kernel's makefiles: `CC=…` or `LLVM=1`.
     pub compiler: String,
-    /// What else to tell make: another makefile, another processor.
+    /// Other arguments for make: another makefile, another processor.
     pub more: Vec<String>,
 }
 
-/// The running kernel's release, if its configuration has what the module needs. What its headers lack, and so whether it is too old, the
-/// build finds out (kmod/mpu_probes.sh): a kernel's number does not tell.
+/// The running kernel's release, if its configuration has what the module needs. The build checks the headers
+/// (kmod/mpu_probes.sh): a kernel's version number is no proof.
 pub fn kernel(host: &Host) -> Result<String, Unfit> {
     let release = host.release().map_err(|source| Unfit::NoRelease { source })?;
     if let Some((config, text)) = host.kernel_config(&release) {
@@ -106,8 +106,8 @@ pub fn kernel(host: &Host) -> Result<String, Unfit> {
     Ok(release)
 }
 
-/// Whether this process may change anything at all: it has the capability for the module or the one for the notify engine. What a
-/// command needs beyond that is looked at where it is needed.
+/// Whether this process has the capability for the module or the one for the notify engine. Commands check further rights
+/// themselves.
 pub fn root(host: &Host) -> Result<(), Unfit> {
     match [CAP_SYS_MODULE, CAP_SYS_ADMIN].iter().any(|capability| host.has_capability(*capability)) {
         true => Ok(()),
@@ -115,8 +115,8 @@ pub fn root(host: &Host) -> Result<(), Unfit> {
     }
 }
 
-/// Whether this process may load a module into this kernel. `signed` says that the module carries a signature, or will,
-/// which only the kernel can judge; `advice` says how it could.
+/// Whether this process may load a module into this kernel. `signed`: the module has, or will have, a signature, which only the
+/// kernel can judge; `advice` says how to sign it.
 pub fn permission(host: &Host, signed: bool, advice: impl FnOnce() -> String) -> Result<(), Unfit> {
     if !host.has_capability(CAP_SYS_MODULE) {
         return Err(Unfit::NotRoot);
@@ -147,8 +147,7 @@ pub fn toolchain(host: &Host, release: &str) -> Result<Toolchain, Unfit> {
     if !host.at(&build).join("Makefile").is_file() {
         return Err(Unfit::NoHeaders { release: release.to_string(), build, hint });
     }
-    // Of the two files that name a release, this is the one that ends up in modules; Debian's headers differ in the
-    // other.
+    // Of the two files with a release, this one ends up in modules; Debian's headers differ in the other.
     let header = host.text(build.join("include/generated/utsrelease.h")).unwrap_or_default();
     let found = header.split('"').nth(1).map(str::to_string);
     if let Some(found) = found.filter(|found| found != release) {
@@ -161,7 +160,7 @@ pub fn toolchain(host: &Host, release: &str) -> Result<Toolchain, Unfit> {
     tools(host, release, &config, host.at(&build), None, Vec::new())
 }
 
-/// make, the compiler and pahole, for headers with this configuration; where they are for another processor, the compiler for that.
+/// make, the compiler and pahole for headers with this configuration; for another processor, the cross compiler.
 pub(super) fn tools(
     host: &Host,
     release: &str,
@@ -181,19 +180,18 @@ pub(super) fn tools(
     Ok(Toolchain { release: release.to_string(), headers, make, compiler, more })
 }
 
-/// pahole, where these headers make the build run it: the kernel's scripts/Makefile.modfinal does so where both it and vmlinux are
-/// there, and deletes the module if that fails; without vmlinux it says that it skips the step. Debian's headers bring a vmlinux from
-/// 6.12 on.
+/// pahole, if the build of these headers runs it: scripts/Makefile.modfinal runs it if both it and vmlinux are there, and deletes
+/// the module if that fails; without vmlinux it skips the step. Debian's headers have a vmlinux from 6.12 on.
 fn pahole(host: &Host, release: &str, config: &str, headers: &Path) -> Result<(), Unfit> {
-    let wanted = config.lines().any(|line| line == "CONFIG_DEBUG_INFO_BTF_MODULES=y");
-    match wanted && headers.join("vmlinux").is_file() && host.tool("pahole").is_none() {
+    let makes_btf = config.lines().any(|line| line == "CONFIG_DEBUG_INFO_BTF_MODULES=y");
+    match makes_btf && headers.join("vmlinux").is_file() && host.tool("pahole").is_none() {
         true => Err(Unfit::NoPahole { release: release.to_string(), hint: host.pahole_hint().to_string() }),
         false => Ok(()),
     }
 }
 
-/// The compiler as an argument of make, the name to install it by, and how the kernel's configuration describes it. The
-/// configuration's own compiler is best; any gcc is good enough for a module, but a kernel made by clang wants clang.
+/// The compiler as an argument of make, its package, and its description in the kernel's configuration. The configuration's own
+/// compiler is best; any gcc will do for a module, but a kernel made by clang needs clang.
 fn compiler(host: &Host, config: &str, prefix: &str) -> (Option<String>, String, String) {
     let value = |key: &str| config.lines().find_map(|l| l.strip_prefix(key)).map(|v| v.trim_matches('"').to_string());
     let text = value("CONFIG_CC_VERSION_TEXT=").unwrap_or_else(|| "gcc".to_string());
@@ -206,7 +204,7 @@ fn compiler(host: &Host, config: &str, prefix: &str) -> (Option<String>, String,
     let short = own.find("gcc").map_or("gcc", |at| &own[at..]).to_string();
     let names = match prefix {
         "" => vec![own, short.clone(), "gcc".to_string(), "cc".to_string()],
-        // One that builds for another processor has that in its name.
+        // A cross compiler has the processor in its name.
         _ => [short.as_str(), "gcc"].map(|name| format!("{prefix}{name}")).to_vec(),
     };
     let found = names.into_iter().find(|name| host.tool(name).is_some());

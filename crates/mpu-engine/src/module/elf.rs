@@ -1,22 +1,22 @@
-//! What a module's file says of itself, before the kernel is asked: for which processor it is, whether it is whole, and its `.modinfo`.
+//! Reads a module's file before the kernel does: its processor, its completeness, and its `.modinfo`.
 
 use object::LittleEndian;
 use object::elf::{EM_AARCH64, EM_X86_64, FileHeader64};
 use object::read::elf::{FileHeader, SectionHeader};
 
-/// Processors that modules of ours are made for: the ELF number, Rust's name, and the kernel's.
+/// Processors of our modules: the ELF number, Rust's name, and the kernel's.
 const MACHINES: [(u16, &str, &str); 2] = [(EM_X86_64, "x86_64", "x86"), (EM_AARCH64, "aarch64", "arm64")];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Elf<'a> {
     machine: u16,
-    /// Whether the file is as long as its table of sections wants it to be.
+    /// Whether the file has the length that its table of sections implies.
     pub whole: bool,
     modinfo: &'a [u8],
 }
 
 impl<'a> Elf<'a> {
-    /// None if it is no 64-bit little-endian ELF file.
+    /// None for anything but a 64-bit little-endian ELF file.
     pub fn parse(bytes: &'a [u8]) -> Option<Elf<'a>> {
         let header = FileHeader64::<LittleEndian>::parse(bytes).ok().filter(|header| header.is_little_endian())?;
         let sections = header.sections(LittleEndian, bytes).ok();
@@ -28,7 +28,7 @@ impl<'a> Elf<'a> {
         Some(Elf { machine, whole: sections.is_some(), modinfo: modinfo.unwrap_or_default() })
     }
 
-    /// The processor, by Rust's name; none of those that modules of ours are made for.
+    /// The processor, by Rust's name; none for one without modules of ours.
     pub fn arch(&self) -> Option<&'static str> {
         MACHINES.iter().find(|row| row.0 == self.machine).map(|row| row.1)
     }
@@ -40,7 +40,7 @@ impl<'a> Elf<'a> {
     }
 }
 
-/// The kernel's name (`ARCH`) of a processor that Rust names so.
+/// The kernel's name (`ARCH`) of a processor by Rust's name.
 pub fn kernels_name(arch: &str) -> Option<&'static str> {
     MACHINES.iter().find(|row| row.1 == arch).map(|row| row.2)
 }
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn elf_tells_processor_length_and_modinfo() {
+    fn elf_gives_processor_length_and_modinfo() {
         let bytes = fake::object("aarch64", "srcversion=1\0version=2\0");
         let found = Elf::parse(&bytes).expect("a header");
         assert_eq!((found.arch(), found.whole, found.info("version")), (Some("aarch64"), true, Some("2".to_string())));

@@ -1,5 +1,4 @@
-//! Builds the module for a kernel that does not run here, as `<out>/<release>/mpu.ko`, which `prebuilt` finds on its nodes. Needs no
-//! root.
+//! Builds the module for another kernel, as `<out>/<release>/mpu.ko`, which `prebuilt` finds on its nodes. Needs no root.
 
 use super::build::{NEXT, compile};
 use super::elf::Elf;
@@ -56,13 +55,13 @@ pub struct Elsewhere {
     pub kernel: String,
     /// The processor: `x86_64` or `aarch64`.
     pub arch: &'static str,
-    /// What the module says of the kernel that it is for.
+    /// The `vermagic` of the module.
     pub vermagic: String,
     /// The module's file.
     pub module: PathBuf,
     /// The same module under its other name, for a change of versions without a gap.
     pub next_module: PathBuf,
-    /// What the build said.
+    /// The log of the build.
     pub log: PathBuf,
     /// Whether the module carries a signature.
     pub signed: bool,
@@ -70,7 +69,7 @@ pub struct Elsewhere {
     pub seconds: f64,
 }
 
-/// Builds it. What fails leaves no module, and the log of a build that was begun.
+/// Builds it. A failure leaves no module, but the log of a started build.
 pub fn build(host: &Host, options: &BuildOptions) -> Result<Elsewhere, ModuleError> {
     let began = Instant::now();
     let release = &options.release;
@@ -86,7 +85,7 @@ pub fn build(host: &Host, options: &BuildOptions) -> Result<Elsewhere, ModuleErr
     }
     let key = options.sign_key.clone().zip(options.sign_cert.clone());
     let key = key.map(|(private, certificate)| Key { private, certificate });
-    let signer = key.map(|key| Signer::given(host, &tools.headers, release, key)).transpose()?;
+    let signer = key.map(|key| Signer::with_key(host, &tools.headers, release, key)).transpose()?;
     let dir = options.out.join(release);
     let (module, next, log) = (dir.join("mpu.ko"), dir.join(NEXT), dir.join("build.log"));
     if let Some(path) = [&module, &next].into_iter().find(|path| fs::symlink_metadata(path).is_ok()) {
@@ -97,10 +96,10 @@ pub fn build(host: &Host, options: &BuildOptions) -> Result<Elsewhere, ModuleErr
         move |source| ElsewhereError::Out { path, source }
     };
     fs::create_dir_all(&dir).map_err(at(&dir))?;
-    // Beside the result, so that a rename brings it there; the name is random and the folder this user's alone.
+    // Beside the result, for a rename within one file system. The name is random and the folder this user's alone.
     let work = tempfile::Builder::new().prefix(".building-").tempdir_in(&dir).map_err(at(&dir))?;
     let inside = fs::canonicalize(work.path()).map_err(at(work.path()))?;
-    headers::speakable(&inside)?;
+    headers::check_path_for_make(&inside)?;
     for (name, bytes) in &sources.files {
         fs::write(inside.join(name), bytes).map_err(at(&inside.join(name)))?;
     }
@@ -118,7 +117,7 @@ pub fn build(host: &Host, options: &BuildOptions) -> Result<Elsewhere, ModuleErr
     }
     let vermagic = fs::read(&built).ok().and_then(|bytes| sources::info(&bytes, "vermagic"));
     let vermagic = vermagic.unwrap_or_default().trim().to_string();
-    // The twin first: a module without it is not taken for whole.
+    // The twin first: a module without it counts as incomplete.
     put(&built_next, &next)?;
     put(&built, &module).inspect_err(|_| drop(fs::remove_file(&next)))?;
     let signed = is_signed(&module);
@@ -126,7 +125,7 @@ pub fn build(host: &Host, options: &BuildOptions) -> Result<Elsewhere, ModuleErr
     Ok(Elsewhere { kernel, arch, vermagic, module, next_module: next, log, signed, seconds })
 }
 
-/// Moves a file to a name that nothing has. What came there during the build stays.
+/// Moves a file to an unused name. A file that came there during the build stays.
 fn put(from: &Path, to: &Path) -> Result<(), ElsewhereError> {
     let path = to.to_path_buf();
     let from = tempfile::TempPath::try_from_path(from);

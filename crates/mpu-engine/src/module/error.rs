@@ -1,4 +1,4 @@
-//! What can go wrong with the module engine: the sum of its parts' errors, and those that several parts share.
+//! Errors of the module engine: the sum of its parts' errors, and those that several parts share.
 
 use super::checks::Unfit;
 use super::load_error::LoadError;
@@ -16,10 +16,10 @@ use std::path::PathBuf;
 /// Why the module is not up, not down, or not configured.
 #[derive(Debug, thiserror::Error)]
 pub enum ModuleError {
-    /// This host cannot, or must not, run the engine.
+    /// This host cannot run the engine, or must not.
     #[error(transparent)]
     Unfit(#[from] Unfit),
-    /// The driver's release is one that the administrator does not want.
+    /// The configuration forbids the driver's release.
     #[error(transparent)]
     UnknownDriver(#[from] UnknownDriver),
     #[error(transparent)]
@@ -39,10 +39,10 @@ pub enum ModuleError {
     Elsewhere(#[from] ElsewhereError),
     #[error(transparent)]
     State(#[from] StateError),
-    /// Any of these, after modules that were there could not be used.
+    /// Any of these, after module files could not be used.
     #[error("{}; passed over: {}", chain(error), sources::in_words(passed_over))]
     After { error: Box<ModuleError>, passed_over: Vec<PassedOver> },
-    /// Any of these, when it was to take the place of another version.
+    /// Any of these, while another version was to be replaced.
     #[error("{}; {}", chain(error), running_version_note(now.as_deref()))]
     Replacing { error: Box<ModuleError>, now: Option<String> },
 }
@@ -59,7 +59,7 @@ impl ModuleError {
         }
     }
 
-    /// The same, of one that was to take the place of another version.
+    /// The same error, while another version was to be replaced.
     pub fn replacing(self, now: Option<String>) -> ModuleError {
         ModuleError::Replacing { error: Box::new(self), now }
     }
@@ -136,14 +136,14 @@ pub enum HeadersError {
     Unreadable { path: PathBuf, source: io::Error },
     #[error("{} has no kernel headers: no Makefile and no usr/src", path.display())]
     NotHeaders { path: PathBuf, release: String },
-    #[error("{} has the headers of kernel {found}, and a module for {release} was asked for", path.display())]
+    #[error("{} has the headers of kernel {found}, and a module for {release} was requested", path.display())]
     OtherRelease { path: PathBuf, found: String, release: String },
     #[error("the headers in {} are not prepared: no {missing}", path.display())]
     Unprepared { path: PathBuf, missing: &'static str },
     #[error("the headers in {} have a second part that is not there: {missing}", path.display())]
     Half { path: PathBuf, missing: String },
-    #[error("the headers in {} are for {found}, and {asked} was asked for", path.display())]
-    OtherArch { path: PathBuf, found: String, asked: String },
+    #[error("the headers in {} are for {found}, and {requested} was requested", path.display())]
+    OtherArch { path: PathBuf, found: String, requested: String },
     #[error("the build tools of the headers do not run on this machine ({})", tool.display())]
     Tools { tool: PathBuf },
     #[error("make cannot work with {}: a path with a space or a colon", path.display())]
@@ -206,7 +206,7 @@ pub enum ElsewhereError {
     Out { path: PathBuf, source: io::Error },
     #[error("the module's core that is at hand is for {found}, and the headers are for {wanted}")]
     Core { found: &'static str, wanted: &'static str },
-    #[error("what was built is not what was asked for: {error}")]
+    #[error("the built module is not the requested one: {error}")]
     Wrong { error: SourceError, log: PathBuf },
 }
 

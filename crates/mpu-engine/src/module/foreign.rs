@@ -1,7 +1,6 @@
-//! Other projects' modules that have one of our names, and the files that load them again.
+//! Finds other projects' modules with one of our names, and the files that load them. Changes nothing.
 //!
-//! Source of the facts: the Makefile, install.sh, run.sh and src/mpu_drv.c of matpool/mpu, lengrongfu/mpu and biubushy/mpu. Changes
-//! nothing.
+//! Source: the Makefile, install.sh, run.sh and src/mpu_drv.c of matpool/mpu, lengrongfu/mpu and biubushy/mpu.
 
 use super::checks::Unfit;
 use super::packed;
@@ -14,18 +13,18 @@ use serde::Serialize;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
-/// The version that all three projects' modules have.
+/// The version of all three projects' modules.
 const OLDER: &str = "0.1-pre";
 
 /// Files of systemd-modules-load(8) that those projects write. MPU writes none: its unit loads the module.
 const LOADERS: [&str; 3] = ["/etc/modules-load.d/mpu.conf", "/etc/modules-load.d/matpool-mpu.conf", MODULES];
 
-/// biubushy's run.sh adds a line to it. Its other lines are not that project's.
+/// biubushy's run.sh adds a line to it. Other lines stay.
 const MODULES: &str = "/etc/modules";
 
 const KERNELS: &str = "/lib/modules";
 
-/// A file that only our sources have, in every release.
+/// A file in the sources of each of our releases, and in no other project's.
 const OUR_SOURCE: &str = "mpu_core.o_shipped";
 
 /// What was found on a host.
@@ -71,8 +70,8 @@ pub fn names_are_free(host: &Host) -> Result<(), Unfit> {
     Err(Unfit::ForeignModule { found: found.in_words(), fix: found.fix() })
 }
 
-/// Modules of that name for any kernel of the host that are another project's: the next boot may start another kernel.
-/// DKMS's own, and unreadable ones, are not among them.
+/// Other projects' modules of that name for any kernel of the host: the next boot may start another kernel. DKMS's own, and
+/// unreadable ones, are not listed.
 fn modules(host: &Host) -> Vec<PathBuf> {
     let mut releases: Vec<String> = names(&host.at(KERNELS)).collect();
     releases.sort_unstable();
@@ -95,36 +94,36 @@ fn names(folder: &Path) -> impl Iterator<Item = String> {
 }
 
 impl Foreign {
-    /// Whether there is nothing of it.
+    /// Whether nothing was found.
     pub fn is_none(&self) -> bool {
         *self == Foreign::default()
     }
 
     /// What was found, as half a sentence.
     pub fn in_words(&self) -> String {
-        let left: Vec<String> = self
+        let files: Vec<String> = self
             .files
             .iter()
             .map(|path| path.display().to_string())
             .chain(self.dkms.iter().map(|it| format!("DKMS {it}")))
             .collect();
-        let left = left.join(", ");
+        let files = files.join(", ");
         let project = match self.version.as_deref() {
             Some(OLDER) => "an older MPU (matpool, lengrongfu or biubushy)".to_string(),
             _ => "another project's module".to_string(),
         };
-        match (self.loaded.join(" and "), left.as_str()) {
+        match (self.loaded.join(" and "), files.as_str()) {
             (loaded, "") => format!("{project} is loaded as {loaded}"),
-            (loaded, left) if loaded.is_empty() => {
+            (loaded, files) if loaded.is_empty() => {
                 format!(
-                    "files of another project load its module named mpu at the next boot, or are that module: {left}"
+                    "files of another project load its module named mpu at the next boot, or are that module: {files}"
                 )
             }
-            (loaded, left) => format!("{project} is loaded as {loaded}, and files of it are left: {left}"),
+            (loaded, files) => format!("{project} is loaded as {loaded}, and files of it are left: {files}"),
         }
     }
 
-    /// The commands that remove it. None of those modules counts its callers: one that is unloaded under a caller can crash the kernel.
+    /// The commands that remove it. Those modules do not count their callers: unloading under a caller can crash the kernel.
     pub fn fix(&self) -> String {
         let (lines, files): (Vec<&PathBuf>, Vec<&PathBuf>) =
             self.files.iter().partition(|path| path.as_path() == Path::new(MODULES));
@@ -149,7 +148,7 @@ impl Foreign {
 
 #[cfg(any(test, feature = "fake"))]
 pub mod fake {
-    //! Made-up modules of another project.
+    //! Fake modules of another project.
 
     use mpu_host::host::fake::FakeHost;
 

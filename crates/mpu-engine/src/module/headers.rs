@@ -1,4 +1,4 @@
-//! Finds the headers of a kernel that does not run here in a folder, as a distribution's packages lay them out.
+//! Finds the headers of another kernel in a folder, as distributions' packages lay them out.
 
 use super::checks::{self, Toolchain};
 use super::elf;
@@ -15,7 +15,7 @@ pub struct Headers {
     pub tools: Toolchain,
 }
 
-/// Where headers are below a folder, from the folder itself to the root of unpacked packages.
+/// Where headers may be below a folder, from the folder itself to the root of unpacked packages.
 fn places(release: &str) -> [String; 9] {
     [
         String::new(),
@@ -30,7 +30,7 @@ fn places(release: &str) -> [String; 9] {
     ]
 }
 
-/// A release is one name, of the characters that kernels use.
+/// Checks that a release is one name of the characters that kernels use.
 pub fn check_release(release: &str) -> Result<(), HeadersError> {
     let is_sound = release.starts_with(|c: char| c.is_ascii_digit())
         && release.chars().all(|c| c.is_ascii_alphanumeric() || "._-+~".contains(c));
@@ -40,13 +40,13 @@ pub fn check_release(release: &str) -> Result<(), HeadersError> {
     }
 }
 
-/// Finds the headers of a kernel in a folder, and what builds with them on this machine.
-pub fn find(host: &Host, folder: &Path, release: &str, asked: Option<&str>) -> Result<Headers, ModuleError> {
+/// Finds the headers of a kernel in a folder, and the tools on this machine to build with them.
+pub fn find(host: &Host, folder: &Path, release: &str, requested: Option<&str>) -> Result<Headers, ModuleError> {
     check_release(release)?;
     let unreadable = |source| HeadersError::Unreadable { path: folder.to_path_buf(), source };
     let folder = fs::canonicalize(folder).map_err(unreadable)?;
     fs::read_dir(&folder).map_err(unreadable)?;
-    speakable(&folder)?;
+    check_path_for_make(&folder)?;
     let place = places(release)
         .into_iter()
         .map(|place| if place.is_empty() { folder.clone() } else { folder.join(place) })
@@ -64,7 +64,7 @@ pub fn find(host: &Host, folder: &Path, release: &str, asked: Option<&str>) -> R
     if config.lines().any(|line| line == "CONFIG_MODVERSIONS=y") && !path.join("Module.symvers").is_file() {
         return Err(unprepared("Module.symvers").into());
     }
-    let arch = arch_of(&path, &config, asked)?;
+    let arch = arch_of(&path, &config, requested)?;
     let mut more = common_part(&path)?;
     let modpost = path.join("scripts/mod/modpost");
     if !path.join("scripts").is_dir() {
@@ -82,15 +82,15 @@ pub fn find(host: &Host, folder: &Path, release: &str, asked: Option<&str>) -> R
     Ok(Headers { arch, tools: checks::tools(host, release, &config, path, other, more)? })
 }
 
-/// make takes no path with one of these apart from others.
-pub fn speakable(path: &Path) -> Result<(), HeadersError> {
+/// Rejects characters in a path that make treats as separators.
+pub fn check_path_for_make(path: &Path) -> Result<(), HeadersError> {
     match path.to_str().is_some_and(|text| !text.contains(|c: char| c.is_whitespace() || c == ':')) {
         true => Ok(()),
         false => Err(HeadersError::Unspeakable { path: path.to_path_buf() }),
     }
 }
 
-/// A folder without the headers that were asked for: whether it has another kernel's.
+/// The error for a folder without the requested headers; names another kernel's if it has them.
 fn missing_headers_error(folder: PathBuf, release: &str) -> HeadersError {
     let release = release.to_string();
     for (place, prefix) in
@@ -109,7 +109,7 @@ fn missing_headers_error(folder: PathBuf, release: &str) -> HeadersError {
     HeadersError::NotHeaders { path: folder, release }
 }
 
-fn arch_of(path: &Path, config: &str, asked: Option<&str>) -> Result<&'static str, HeadersError> {
+fn arch_of(path: &Path, config: &str, requested: Option<&str>) -> Result<&'static str, HeadersError> {
     let has = |option: &str| config.lines().any(|line| line == option);
     let found = match (has("CONFIG_X86_64=y"), has("CONFIG_ARM64=y")) {
         (true, _) => Some("x86_64"),
@@ -117,19 +117,19 @@ fn arch_of(path: &Path, config: &str, asked: Option<&str>) -> Result<&'static st
         _ => None,
     };
     let by_rusts_name = |name: &str| if name == "arm64" { "aarch64" } else { name }.to_string();
-    match (found, asked) {
+    match (found, requested) {
         (Some(found), None) => Ok(found),
-        (Some(found), Some(asked)) if found == by_rusts_name(asked) => Ok(found),
+        (Some(found), Some(requested)) if found == by_rusts_name(requested) => Ok(found),
         _ => Err(HeadersError::OtherArch {
             path: path.to_path_buf(),
             found: found.unwrap_or("another processor").to_string(),
-            asked: asked.unwrap_or("x86_64 or arm64").to_string(),
+            requested: requested.unwrap_or("x86_64 or arm64").to_string(),
         }),
     }
 }
 
-/// Debian's headers are two packages: the Makefile of one includes the other's by its place on an installed system. In a tree that was
-/// unpacked elsewhere, make is given that second Makefile from beside the first.
+/// Debian's headers are two packages: the Makefile of one includes the other's by its installed path. For unpacked packages, make gets
+/// that second Makefile as an argument.
 fn common_part(path: &Path) -> Result<Vec<String>, HeadersError> {
     let text = fs::read_to_string(path.join("Makefile")).unwrap_or_default();
     let included = text.lines().find_map(|line| line.strip_prefix("include /")).map(|rest| format!("/{}", rest.trim()));

@@ -1,7 +1,7 @@
-//! Into the kernel and out of it again. A module that could not place its redirects does not stay.
+//! Loads and unloads the module. A module that could not place its redirects is unloaded.
 
 use super::error::ModuleError;
-use super::holders::{self, Held};
+use super::holders::{self, HolderInfo};
 use super::load_error::{LoadError, is_refusal};
 use super::state::{self, Instance, Phase, Refusal, State};
 use crate::signing;
@@ -19,19 +19,18 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 pub trait Kernel {
-    /// `finit_module`. The name is the file's; it is passed for implementations that must not ask the file.
+    /// `finit_module`. The name is for fakes that cannot read the file.
     fn insert(&self, instance: Instance, module: &File, parameters: &CStr) -> io::Result<()>;
     /// `delete_module`, without waiting for references to go.
     fn remove(&self, instance: Instance) -> io::Result<()>;
-    /// Has the module let its callers go and take its redirects out, within that time: a write to its `retire`. A
-    /// module without the file is one of format 1, and "not found".
+    /// Makes the module retire within this time, by a write to its `retire`: callers leave, and redirects are removed. A module of
+    /// format 1 lacks the file, and gives "not found".
     fn retire(&self, host: &Host, instance: Instance, patience: Duration) -> io::Result<()> {
         let mut file = File::options().write(true).open(host.at(instance.parameter("retire")))?;
         file.write_all(format!("{}\n", patience.as_millis()).as_bytes())
     }
     fn mark_log(&self) -> Option<File>;
-    /// Whether this is the kernel of that host. The running kernel belongs to no host that is seen through another
-    /// root.
+    /// Whether this is the kernel of that host. With another root, it is not.
     fn is_for(&self, host: &Host) -> bool {
         host.is_this()
     }
@@ -57,20 +56,20 @@ impl Kernel for Running {
     }
 }
 
-/// Whether what was found on the host is about the kernel that would be changed.
+/// Fails if facts of the host are about another kernel than the one to change.
 pub fn same_host(host: &Host, kernel: &dyn Kernel) -> Result<(), LoadError> {
     if kernel.is_for(host) { Ok(()) } else { Err(LoadError::OtherRoot { root: host.at("/") }) }
 }
 
 #[derive(Debug, Clone, Copy)]
 pub struct Parameters<'a> {
-    /// Rules, as `config::rules::compile` makes them.
+    /// Compiled rules of `config::rules::compile`.
     pub policy: &'a str,
     pub redirect: Redirect,
 }
 
 impl Parameters<'_> {
-    /// As `finit_module` takes them. What is a default is left out: an older module may not know the name.
+    /// The argument of `finit_module`. Defaults are left out: an older module may not know the name.
     pub(super) fn words(self) -> String {
         let policy = (!self.policy.is_empty()).then(|| format!("policy=\"{}\"", self.policy));
         let redirect = (self.redirect != Redirect::Auto).then(|| format!("redirect={}", self.redirect.word()));
@@ -78,7 +77,7 @@ impl Parameters<'_> {
     }
 }
 
-/// Loads a module and waits for its word. A module that was refused a redirect is taken out again.
+/// Loads a module and waits for its state. A module whose redirect was refused is unloaded again.
 pub fn insert(
     host: &Host,
     kernel: &dyn Kernel,
@@ -92,8 +91,8 @@ pub fn insert(
     let log = kernel.mark_log();
     if let Err(source) = kernel.insert(instance, &file, &parameters) {
         if source.raw_os_error() == Some(libc::ETIMEDOUT) {
-            let (inside, held) = inside(host, instance.other());
-            return Err(LoadError::Drain { inside, held }.into());
+            let (inside, holders) = inside(host, instance.other());
+            return Err(LoadError::Drain { inside, holders }.into());
         }
         let log = log.map(last_words).unwrap_or_default();
         let for_its_signature = is_refusal(&source) && signing::demanded(host);
@@ -114,11 +113,10 @@ pub fn insert(
     }
 }
 
-/// Sees that a module which waits has a reason to: a driver that is loaded but was not found is one that this module
-/// does not fit.
+/// Checks a module that waits although the driver is loaded: the driver does not fit this module.
 pub fn attached(host: &Host, kernel: &dyn Kernel, state: State, driver: Option<&Driver>) -> Result<State, ModuleError> {
     let (Phase::Waiting, Some(driver)) = (&state.phase, driver) else { return Ok(state) };
-    // It may have been loaded, or unloaded, while we were.
+    // The driver may have come or gone meanwhile.
     thread::sleep(Duration::from_millis(100));
     let now = state::read(host)?.ok_or(LoadError::Mute)?;
     if now.phase == Phase::Waiting && Driver::loaded(host).is_some() {
@@ -128,22 +126,21 @@ pub fn attached(host: &Host, kernel: &dyn Kernel, state: State, driver: Option<&
     Ok(now)
 }
 
-/// Undoes a load that came to nothing. The reason for it is what the caller must hear, whatever becomes of this.
+/// Undoes a failed load. Errors here are ignored: the caller needs the reason of the failure.
 fn take_out(host: &Host, kernel: &dyn Kernel, instance: Instance, reason: ModuleError) -> ModuleError {
     let _ = remove(host, kernel, instance, Duration::from_secs(5), "mpu up");
     reason
 }
 
-/// What the module takes for one wait: a longer one is several.
+/// The module's limit for one wait. Longer waits are split.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
-/// Unloading a retired module takes no longer, unless a process holds it: readers of its files are gone in a moment.
+/// The least time for unloading a retired module: readers of its files are gone in a moment.
 const SHORTEST_TRY: Duration = Duration::from_secs(2);
 
-/// Unloads the module, in two steps. It retires first: new callers go to the bare driver at once, those
-/// inside have the time to leave, and then the redirects are taken out; if a caller stays inside, all is as before, and
-/// the error says who. Then the kernel is asked to let the retired module go, and asked again while something holds a
-/// reference. `again` is the command that may be tried again.
+/// Unloads the module in two steps. First it retires: new callers go straight to the driver, callers inside get time to leave, and
+/// then the redirects are removed. If a caller stays inside, all is as before, and the error names it. Then the kernel frees the
+/// retired module, with retries while something has a reference. `again` is the command for another try.
 ///
 /// A module of format 1 cannot retire: it waits for callers within the system call.
 pub fn remove(
@@ -167,19 +164,19 @@ pub fn remove(
             Err(source) => return Err(LoadError::Remove { source }),
         }
         if began_to_unload.elapsed() >= patience {
-            let (inside, held) = inside(host, instance);
+            let (inside, holders) = inside(host, instance);
             let waited = began.elapsed();
             let is_retired = matches!(state::read_of(host, instance), Ok(Some(state)) if state.phase == Phase::Retired);
             return Err(match is_retired {
-                true => LoadError::Kept { inside, held, waited, again },
-                false => LoadError::Busy { inside, held, waited, again },
+                true => LoadError::StillReferenced { inside, holders, waited, again },
+                false => LoadError::Busy { inside, holders, waited, again },
             });
         }
         thread::sleep(Duration::from_millis(50).min(patience));
     }
 }
 
-/// Tells the module to retire, and waits for it; whether it is one that can retire.
+/// Makes the module retire, and waits for it. Returns whether the module can retire.
 fn retire(
     host: &Host,
     kernel: &dyn Kernel,
@@ -189,17 +186,17 @@ fn retire(
 ) -> Result<bool, LoadError> {
     let began = Instant::now();
     loop {
-        // The parameter takes whole milliseconds: a begun one counts.
-        let left = patience.saturating_sub(began.elapsed()).as_micros().div_ceil(1000);
-        let left = Duration::from_millis(u64::try_from(left).unwrap_or(u64::MAX));
-        let Err(source) = kernel.retire(host, instance, left.min(LONGEST_WAIT)) else { return Ok(true) };
+        // The parameter takes whole milliseconds: round up.
+        let remaining = patience.saturating_sub(began.elapsed()).as_micros().div_ceil(1000);
+        let remaining = Duration::from_millis(u64::try_from(remaining).unwrap_or(u64::MAX));
+        let Err(source) = kernel.retire(host, instance, remaining.min(LONGEST_WAIT)) else { return Ok(true) };
         match source.raw_os_error() {
-            // One of format 1, or none any more.
+            // Format 1, or already unloaded.
             Some(libc::ENOENT) => return Ok(false),
-            Some(libc::EBUSY) if left > LONGEST_WAIT => {}
+            Some(libc::EBUSY) if remaining > LONGEST_WAIT => {}
             Some(libc::EBUSY) => {
-                let (inside, held) = inside(host, instance);
-                return Err(LoadError::Busy { inside, held, waited: began.elapsed(), again });
+                let (inside, holders) = inside(host, instance);
+                return Err(LoadError::Busy { inside, holders, waited: began.elapsed(), again });
             }
             Some(libc::EIO) => return Err(LoadError::Stuck),
             _ => return Err(LoadError::Retire { source }),
@@ -207,18 +204,18 @@ fn retire(
     }
 }
 
-fn inside(host: &Host, instance: Instance) -> (u64, Vec<Held>) {
+fn inside(host: &Host, instance: Instance) -> (u64, Vec<HolderInfo>) {
     match state::read_of(host, instance) {
         Ok(Some(state)) => (state.inside, holders::look(host, &state)),
         _ => (0, Vec::new()),
     }
 }
 
-/// The newest line that the kernel wrote about us since the mark.
+/// The newest kernel message about the module since the mark.
 fn last_words(mut log: File) -> String {
     let mut words = String::new();
     let mut record = [0u8; 8192];
-    // Each read of /dev/kmsg gives one record, `priority,number,time,flags;text`.
+    // Each read of /dev/kmsg returns one record, `priority,number,time,flags;text`.
     while let Ok(len @ 1..) = log.read(&mut record) {
         let text = String::from_utf8_lossy(&record[..len]).into_owned();
         let line = text.split_once(';').map_or("", |(_, rest)| rest).lines().next().unwrap_or("");

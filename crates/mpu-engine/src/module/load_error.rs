@@ -1,6 +1,6 @@
-//! Why the module is not in the kernel, or still is: what an errno of the kernel's means to a person, and the way out.
+//! Why the module is not in the kernel, or still is: the meaning of the kernel's errno, and the fix.
 
-use super::holders::{self, Held};
+use super::holders::{self, HolderInfo};
 use mpu_host::exit::Exit;
 use mpu_host::explain::Facts;
 use mpu_host::explain_by_facts;
@@ -25,17 +25,17 @@ pub enum LoadError {
     Unattached { version: String },
     #[error("MPU {loaded} is loaded, and this is mpu {this}")]
     OtherVersion { loaded: String, this: &'static str },
-    #[error("the new module could not take over: {}", holders::in_words(*inside, held))]
-    Drain { inside: u64, held: Vec<Held> },
+    #[error("the new module could not take over: {}", holders::in_words(*inside, holders))]
+    Drain { inside: u64, holders: Vec<HolderInfo> },
     #[error("the new module could not take over")]
-    NotTaken,
+    TakeoverFailed,
     #[error("there is no {} to take over with", path.display())]
     NoNext { path: PathBuf },
-    #[error("the module is in use after {} s, and nothing was changed: {}", waited.as_secs(), holders::in_words(*inside, held))]
-    Busy { inside: u64, held: Vec<Held>, waited: Duration, again: &'static str },
+    #[error("the module is in use after {} s, and nothing was changed: {}", waited.as_secs(), holders::in_words(*inside, holders))]
+    Busy { inside: u64, holders: Vec<HolderInfo>, waited: Duration, again: &'static str },
     #[error("the module no longer translates, and something still keeps it in the kernel after {} s: {}",
-        waited.as_secs(), holders::in_words(*inside, held))]
-    Kept { inside: u64, held: Vec<Held>, waited: Duration, again: &'static str },
+        waited.as_secs(), holders::in_words(*inside, holders))]
+    StillReferenced { inside: u64, holders: Vec<HolderInfo>, waited: Duration, again: &'static str },
     #[error("the kernel does not remove the module's redirects: the module stays, stuck, until the next boot")]
     Stuck,
     #[error(
@@ -53,10 +53,10 @@ fn in_parentheses(log: &str) -> String {
     if log.is_empty() { String::new() } else { format!(" ({log})") }
 }
 
-/// What a module names in the place of a function when function tracing is switched off: by that its redirects are made.
+/// The module names this in place of a function if function tracing, which its redirects need, is off.
 pub const TRACING: &str = "kernel.ftrace_enabled";
 
-/// What a module names in the place of a function when the kernel refused all of them together.
+/// The module names this in place of a function if the kernel refused all of them together.
 pub(super) const TOGETHER: &str = "functions";
 
 /// A refused redirect, as a sentence.
@@ -125,7 +125,7 @@ impl LoadError {
             LoadError::Drain { .. } => {
                 return ("callers_inside", Failed, format!("{END_CALLER}, then run `mpu up --replace` again"));
             }
-            LoadError::NotTaken => {
+            LoadError::TakeoverFailed => {
                 ("not_taken_over", Failed, "`dmesg | tail` shows why; then run `mpu up --replace` again")
             }
             LoadError::NoNext { .. } => (
@@ -136,7 +136,7 @@ impl LoadError {
             LoadError::Busy { again, .. } => {
                 return ("in_use", Failed, format!("{END_CALLER}, then run `{again}` again"));
             }
-            LoadError::Kept { again, inside, .. } => {
+            LoadError::StillReferenced { again, inside, .. } => {
                 let fix = match inside {
                     0 => format!("run `{again}` again; `lsmod` counts the users of the module"),
                     _ => format!("stop or kill it, then run `{again}` again"),
@@ -158,7 +158,7 @@ impl LoadError {
 
 explain_by_facts!(LoadError);
 
-/// Whether the kernel says no on principle rather than because of what is in the file.
+/// Whether the kernel refuses on principle, not because of the file.
 pub(super) fn is_refusal(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),

@@ -1,4 +1,4 @@
-//! The module engine: MPU inside the kernel, as `mpu.ko`. [`plan`] decides what is done, [`raise`] does it.
+//! The module engine: MPU inside the kernel, as `mpu.ko`. [`plan`] decides, [`raise`] carries out.
 
 pub mod build;
 pub mod checks;

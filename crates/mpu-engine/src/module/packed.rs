@@ -1,5 +1,5 @@
-//! Modules that are packed, as distributions pack them. One is looked at in memory, which needs no rights and leaves no trace; only to
-//! load it is it unpacked, below `/var/lib/mpu/<release>`.
+//! Unpacks compressed modules. A module is inspected in memory, without rights and without a trace; for loading it is unpacked below
+//! `/var/lib/mpu/<release>`.
 
 use super::build::{NEXT, STORE, hold};
 use super::error::{BuildError, ModuleError};
@@ -12,27 +12,27 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// How a module's file ends, and what unpacks it.
+/// The endings of module files, and the tool for each.
 pub const PACKINGS: [(&str, Option<&str>); 4] =
     [("", None), (".xz", Some("xz")), (".zst", Some("zstd")), (".gz", Some("gzip"))];
 
-/// No module is as large: a small file that unpacks to all of a host's memory is stopped here.
+/// The size limit: a small file must not unpack to all of a host's memory.
 const LARGEST: u64 = 64 << 20;
 
-/// How long is waited for another unpacker, and for the tool.
+/// How long to wait for another unpacker, and for the tool.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How the files of an unpacker begin that is at work, or was killed.
+/// The prefix of an unpacker's temporary files.
 const AT_WORK: &str = ".mpu";
 
-/// How a file is packed, by its name: the ending, and the tool.
+/// The packing of a file by its name: the ending, and the tool.
 pub fn packing(path: &Path) -> (&'static str, Option<&'static str>) {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let packed = PACKINGS.into_iter().find(|(ending, tool)| tool.is_some() && name.ends_with(ending));
     packed.unwrap_or(PACKINGS[0])
 }
 
-/// What is in a module's file, unpacked if it is packed; else what is wrong, as half a sentence about the file.
+/// The contents of a module's file, unpacked if necessary. The error is half a sentence about the file.
 pub fn contents(host: &Host, file: File, tool: Option<&str>) -> Result<Vec<u8>, String> {
     let too_large = || format!("is larger than {} MiB, as no module is", LARGEST >> 20);
     let Some(tool) = tool else {
@@ -61,8 +61,7 @@ pub fn cannot_be_read(error: &io::Error) -> String {
     }
 }
 
-/// A module's file that the kernel takes, with its twin beside it: the file itself, or what it is unpacked to, in a folder of the
-/// store by that name.
+/// A module's file that the kernel accepts, with its twin beside it: the file itself, or its unpacked copy in this folder of the store.
 pub fn plain(host: &Host, release: &str, path: &Path, folder: &str) -> Result<PathBuf, ModuleError> {
     let (ending, Some(tool)) = packing(path) else { return Ok(path.to_path_buf()) };
     let unpacked = |path: &Path| {
@@ -78,20 +77,20 @@ pub fn plain(host: &Host, release: &str, path: &Path, folder: &str) -> Result<Pa
     let at = |source| BuildError::Store { path: to.clone(), source };
     fs::create_dir_all(&to).map_err(at)?;
     let _lock = hold(&to, PATIENCE)?;
-    // The lock is ours: their owner was killed.
-    for left in fs::read_dir(&to).map_err(at)?.flatten() {
-        if left.file_name().to_string_lossy().starts_with(AT_WORK) {
-            let _ = fs::remove_file(left.path());
+    // We have the lock: their owner was killed.
+    for entry in fs::read_dir(&to).map_err(at)?.flatten() {
+        if entry.file_name().to_string_lossy().starts_with(AT_WORK) {
+            let _ = fs::remove_file(entry.path());
         }
     }
     let put = |name: &str, bytes: &[u8]| -> io::Result<PathBuf> {
         replace_file_atomically(&to.join(name), bytes, Mode::Of(0o644)).map(|_| to.join(name))
     };
-    // The twin first: a module without it is not taken for whole.
+    // The twin first: a module without it counts as incomplete.
     next.as_ref().map(|bytes| put(NEXT, bytes)).transpose().map_err(at)?;
     let plain = put("mpu.ko", &module).map_err(at)?;
     if next.is_none() {
-        // Of another module that was here before.
+        // The twin of an earlier module.
         let _ = fs::remove_file(to.join(NEXT));
     }
     Ok(plain)

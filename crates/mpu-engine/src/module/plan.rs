@@ -1,11 +1,11 @@
-//! What `mpu up` does about the module: decided once, before anything is built or changed. What can only be known by loading (a redirect
-//! that another module holds) is not looked at.
+//! Decides what `mpu up` does about the module, before anything is built or changed. Facts that only loading shows (a redirect that
+//! another module has) are left out.
 
 use super::build::Store;
 use super::checks::{self, Toolchain, Unfit};
 use super::error::{BuildError, ModuleError};
 use super::load_error::LoadError;
-use super::prebuilt::{self, Found};
+use super::prebuilt::{self, SearchResult};
 use super::sources::{self, Built, PassedOver, SourceError, Sources};
 use super::state::{self, Instance, Phase, State};
 use super::{foreign, packed};
@@ -19,7 +19,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
-/// What the caller wants of the module: options of `mpu up`, and what the configuration says.
+/// Settings for the module: options of `mpu up`, and the configuration.
 #[derive(Debug, Clone, Default, clap::Args)]
 #[group(skip)]
 pub struct ModuleOptions {
@@ -48,24 +48,24 @@ pub struct ModuleOptions {
     #[arg(skip)]
     pub redirect: Redirect,
 
-    // As `config::rules::compile` makes it.
+    // Compiled by `config::rules::compile`.
     #[arg(skip)]
     pub policy: String,
 }
 
-/// Where a module's file comes from.
+/// The origin of a module's file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Origin {
-    /// It was named on the command line.
+    /// Named on the command line.
     Given,
-    /// It was built elsewhere, and brought here.
+    /// Built elsewhere, and brought here.
     Prebuilt,
-    /// DKMS, or a person, installed it among the kernel's modules.
+    /// Installed among the kernel's modules, by DKMS or a person.
     Installed,
-    /// `mpu up` built it here at an earlier time.
+    /// Built here by an earlier `mpu up`.
     Kept,
-    /// It was built now.
+    /// Built now.
     Built,
 }
 
@@ -81,41 +81,41 @@ impl Origin {
     }
 }
 
-/// What will be done.
+/// The decision.
 #[derive(Debug)]
 pub enum Plan {
-    /// Build it, and nothing more.
+    /// Only build.
     Build(Sources, Toolchain),
-    /// Nothing: it is up.
+    /// Do nothing: it is up.
     Keep(State),
     Load(Box<Load>),
 }
 
-/// How a module gets into the kernel.
+/// How to load a module.
 #[derive(Debug)]
 pub struct Load {
     /// The kernel's release.
     pub release: String,
-    /// A module of no use is in its place.
+    /// A useless module is loaded in its place.
     pub leftover: bool,
-    /// The module that it takes over from.
+    /// The module that it replaces.
     pub replaces: Option<State>,
     pub file: ModuleFile,
-    /// Module files that are there, and are not used.
+    /// Module files that cannot be used.
     pub passed_over: Vec<PassedOver>,
 }
 
 #[derive(Debug)]
 pub enum ModuleFile {
     Ready(Origin, Built),
-    /// Built from these sources, unless the store has it already.
+    /// Build from these sources, unless the store has the module.
     Build(Sources, Toolchain),
 }
 
 /// Decides. Everything that can fail without a trace fails here.
 ///
 /// # Errors
-/// Why this host cannot have the module, or must not; one that is to be replaced is still up then.
+/// Why this host cannot have the module, or must not. A module to be replaced is still up then.
 pub fn preflight(host: &Host, options: &ModuleOptions, driver: Option<&Driver>) -> Result<Plan, ModuleError> {
     if options.build_only {
         let release = checks::kernel(host)?;
@@ -125,7 +125,7 @@ pub fn preflight(host: &Host, options: &ModuleOptions, driver: Option<&Driver>) 
     if found.as_ref().is_some_and(|state| state.phase == Phase::Stuck) {
         return Err(LoadError::Stuck.into());
     }
-    let leftover = found.as_ref().is_some_and(|state| is_of_no_use(state, driver));
+    let leftover = found.as_ref().is_some_and(|state| is_useless(state, driver));
     let replaces = match found.filter(|_| !leftover) {
         Some(state) if !options.replace || is_in_place(&state) => return already(state).map(Plan::Keep),
         found => found,
@@ -139,7 +139,7 @@ pub fn preflight(host: &Host, options: &ModuleOptions, driver: Option<&Driver>) 
     }
 }
 
-/// How a module is loaded where none is at work.
+/// How to load a module if none works now.
 fn load(host: &Host, options: &ModuleOptions, driver: Option<&Driver>) -> Result<Load, ModuleError> {
     foreign::names_are_free(host)?;
     if !host.has_capability(CAP_SYS_MODULE) {
@@ -148,7 +148,7 @@ fn load(host: &Host, options: &ModuleOptions, driver: Option<&Driver>) -> Result
     let release = checks::kernel(host)?;
     let ready = match (&options.module, &options.source) {
         (Some(path), _) => {
-            ReadyMade { file: Some((Origin::Given, given(host, path, &release)?)), ..ReadyMade::default() }
+            ReadyMade { file: Some((Origin::Given, named_module(host, path, &release)?)), ..ReadyMade::default() }
         }
         (None, Some(_)) => ReadyMade::default(),
         (None, None) => ready_made(host, &release, options.modules),
@@ -160,14 +160,14 @@ fn load(host: &Host, options: &ModuleOptions, driver: Option<&Driver>) -> Result
     Ok(Load { release, leftover: false, replaces: None, file, passed_over })
 }
 
-/// Why this host cannot have the module, and has none to lose. A caller without rights learns nothing here: what it lacks is the same for
-/// every engine. A driver of an unknown release is no reason either: it is as unknown to any other engine.
+/// Why this host, without a running module, cannot have the module. Missing rights do not count: they are the same for every engine.
+/// An unknown driver release does not count either: any other engine does not know it too.
 pub fn unfit<'a>(host: &Host, plan: &'a Result<Plan, ModuleError>) -> Option<&'a ModuleError> {
     let error = plan.as_ref().err().filter(|error| !matches!(error, ModuleError::Replacing { .. }))?;
     (matches!(error.plain(), ModuleError::Unfit(_)) && host.has_capability(CAP_SYS_MODULE)).then_some(error)
 }
 
-/// A module that is up is fine, unless it is another version's.
+/// Accepts a running module, unless it is another version.
 pub(super) fn already(state: State) -> Result<State, ModuleError> {
     let this = env!("CARGO_PKG_VERSION");
     match state.version == this {
@@ -176,61 +176,61 @@ pub(super) fn already(state: State) -> Result<State, ModuleError> {
     }
 }
 
-/// Whether what is up is this version, and under its own name.
+/// Whether the running module is this version, under its own name.
 fn is_in_place(state: &State) -> bool {
     state.version == env!("CARGO_PKG_VERSION") && state.instance == Instance::Mpu
 }
 
-/// Whether a loaded module does nothing, and will not until it is loaded anew.
-fn is_of_no_use(state: &State, driver: Option<&Driver>) -> bool {
+/// Whether a loaded module does nothing until it is loaded anew.
+fn is_useless(state: &State, driver: Option<&Driver>) -> bool {
     matches!(state.phase, Phase::Refused | Phase::Retired) || state.phase == Phase::Waiting && driver.is_some()
 }
 
-/// Whether a loaded module translates, or will when its driver comes.
+/// Whether a loaded module translates, or will with its driver.
 pub(super) fn is_at_work(state: &State, driver: Option<&Driver>) -> bool {
-    state.phase != Phase::Stuck && !is_of_no_use(state, driver)
+    state.phase != Phase::Stuck && !is_useless(state, driver)
 }
 
-/// What is there for a kernel without building anything.
+/// The modules for a kernel that need no build.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ReadyMade {
     pub file: Option<(Origin, Built)>,
-    /// Modules that are there, and are not used.
+    /// Modules that cannot be used.
     pub passed_over: Vec<PassedOver>,
-    /// Whether one of those could be used if it were signed.
-    wants_signature: bool,
+    /// Whether one of them only lacks a signature.
+    needs_signature: bool,
 }
 
-/// Looks: one that was built elsewhere comes first, then one that DKMS installed. On a kernel that demands signatures an unsigned module
-/// from elsewhere is none: here one may be built and signed.
+/// Looks for a module that needs no build: first one that was built elsewhere, then one that DKMS installed. If the kernel demands
+/// signatures, an unsigned prebuilt module is passed over: one may be built and signed here.
 pub fn ready_made(host: &Host, release: &str, modules: Modules) -> ReadyMade {
     const UNSIGNED: &str = "carries no signature, and this kernel accepts signed modules only";
     let demanded = signing::demanded(host);
-    let Found { taken, passed_over } = prebuilt::find(host, release, |built| match demanded && !built.signed {
+    let SearchResult { usable, passed_over } = prebuilt::find(host, release, |built| match demanded && !built.signed {
         true => Err(UNSIGNED.to_string()),
         false => Ok(()),
     });
-    let wants_signature = passed_over.iter().any(|over| over.why == UNSIGNED);
-    match taken {
-        Some(built) => ReadyMade { file: Some((Origin::Prebuilt, built)), passed_over, wants_signature },
+    let needs_signature = passed_over.iter().any(|over| over.why == UNSIGNED);
+    match usable {
+        Some(built) => ReadyMade { file: Some((Origin::Prebuilt, built)), passed_over, needs_signature },
         None => {
             let of_host = not_prebuilt(host, release, modules);
             let passed_over = [passed_over, of_host.passed_over].concat();
-            ReadyMade { file: of_host.file, passed_over, wants_signature }
+            ReadyMade { file: of_host.file, passed_over, needs_signature }
         }
     }
 }
 
-/// What is there and was not built elsewhere, where such a module is wanted.
+/// An installed module that was not built elsewhere, unless only prebuilt ones are configured.
 pub(super) fn not_prebuilt(host: &Host, release: &str, modules: Modules) -> ReadyMade {
-    let Found { taken, passed_over } = match modules {
+    let SearchResult { usable, passed_over } = match modules {
         Modules::Any => prebuilt::find_installed(host, release),
-        Modules::Prebuilt => Found::default(),
+        Modules::Prebuilt => SearchResult::default(),
     };
-    ReadyMade { file: taken.map(|built| (Origin::Installed, built)), passed_over, wants_signature: false }
+    ReadyMade { file: usable.map(|built| (Origin::Installed, built)), passed_over, needs_signature: false }
 }
 
-/// Whether this kernel lets us load what is at hand, or what will be built.
+/// Whether this kernel permits loading the module at hand, or the one to be built.
 pub(super) fn may_load(
     host: &Host,
     release: &str,
@@ -239,7 +239,7 @@ pub(super) fn may_load(
 ) -> Result<(), ModuleError> {
     let only_prebuilt = options.modules == Modules::Prebuilt && options.source.is_none();
     let file = ready.file.as_ref().map(|(_, built)| built);
-    if file.is_none() && only_prebuilt && !ready.wants_signature {
+    if file.is_none() && only_prebuilt && !ready.needs_signature {
         let hint = prebuilt::advice(release, false);
         return Err(Unfit::NoPrebuilt { release: release.to_string(), hint }.into());
     }
@@ -247,14 +247,14 @@ pub(super) fn may_load(
         Some(built) => built.signed,
         None => !only_prebuilt && will_be_signed(host, release, options),
     };
-    checks::permission(host, signed, || match ready.wants_signature {
+    checks::permission(host, signed, || match ready.needs_signature {
         true => prebuilt::advice(release, true),
         false => signing::advice(host, release, file.map(|built| built.path.as_path())),
     })?;
     Ok(())
 }
 
-/// What is at hand; else what can be built, or was before the tools for it went.
+/// The module at hand; or else sources and tools to build it, or one that was built before the tools went.
 pub(super) fn file_of(
     host: &Host,
     release: &str,
@@ -264,25 +264,25 @@ pub(super) fn file_of(
     if let Some((origin, built)) = ready.file {
         return Ok(ModuleFile::Ready(origin, built));
     }
-    match (checks::toolchain(host, release), kept(host, release, options)) {
+    match (checks::toolchain(host, release), stored(host, release, options)) {
         (Ok(tools), _) => Ok(ModuleFile::Build(sources_of(options)?, tools)),
-        (Err(_), Some(kept)) => Ok(ModuleFile::Ready(Origin::Kept, kept)),
+        (Err(_), Some(stored)) => Ok(ModuleFile::Ready(Origin::Kept, stored)),
         (Err(unfit), None) => Err(unfit.into()),
     }
 }
 
-fn kept(host: &Host, release: &str, options: &ModuleOptions) -> Option<Built> {
-    let path = Store::kept(host, release, &sources_of(options).ok()?)?.path;
+fn stored(host: &Host, release: &str, options: &ModuleOptions) -> Option<Built> {
+    let path = Store::stored(host, release, &sources_of(options).ok()?)?.path;
     Some(Built { signed: signing::is_signed(&path), path })
 }
 
-/// Whether what is built here will carry a signature, or does so already.
+/// Whether the module to be built will be signed, or the stored one is.
 fn will_be_signed(host: &Host, release: &str, options: &ModuleOptions) -> bool {
-    Signer::find(host, release).is_some() || kept(host, release, options).is_some_and(|kept| kept.signed)
+    Signer::find(host, release).is_some() || stored(host, release, options).is_some_and(|stored| stored.signed)
 }
 
-/// The module that the administrator named, which may be packed.
-fn given(host: &Host, path: &Path, release: &str) -> Result<Built, ModuleError> {
+/// The module that the administrator named. It may be packed.
+fn named_module(host: &Host, path: &Path, release: &str) -> Result<Built, ModuleError> {
     let opened = open_regular(path, Links::Followed);
     let file = opened.map_err(|source| SourceError::Module { path: path.to_path_buf(), source })?;
     let bytes = packed::contents(host, file, packed::packing(path).1);

@@ -1,6 +1,6 @@
-//! Modules that are built already: installed by DKMS, or built elsewhere and brought to this node as `<folder>/<kernel release>/mpu.ko`
-//! (docs/prebuilt.md).
-//! A user who can change such a file is as good as root: so only root may (`trust`).
+//! Finds modules that are already built: installed by DKMS, or built elsewhere and brought to this node as
+//! `<folder>/<kernel release>/mpu.ko` (docs/prebuilt.md). A user who can change such a file is as good as root, so only root may
+//! (`trust`).
 
 use super::build::NEXT;
 use super::packed::{self, PACKINGS};
@@ -11,34 +11,34 @@ use mpu_host::host::Host;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
-/// Where they lie: the host's own folder first, then where images of modules have them.
+/// The folders: the host's own first, then the one of module images.
 pub const FOLDERS: [&str; 2] = ["/usr/lib/mpu/modules", "/opt/lib/modules"];
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Found {
-    pub taken: Option<Built>,
+pub struct SearchResult {
+    pub usable: Option<Built>,
     pub passed_over: Vec<PassedOver>,
 }
 
-/// Folders below `/lib/modules/<release>` where DKMS puts modules: Debian's and Ubuntu's, the rest of the world's, SUSE's and Fedora's, and
-/// where a person does.
+/// Folders below `/lib/modules/<release>` where DKMS puts modules: Debian's and Ubuntu's, the common one, SUSE's and Fedora's, and the
+/// one for a person.
 pub(super) const INSTALLED: [&str; 4] = ["updates/dkms", "updates", "extra", "extra/dkms"];
 
-/// Looks for one that was built elsewhere. What `wants` says against a module passes it over, too.
-pub fn find(host: &Host, release: &str, wants: impl Fn(&Built) -> Result<(), String>) -> Found {
-    // A release is one name: it leads to no other folder.
+/// Looks for a module that was built elsewhere. `check` may pass a module over.
+pub fn find(host: &Host, release: &str, check: impl Fn(&Built) -> Result<(), String>) -> SearchResult {
+    // A release is one name: it must not lead to another folder.
     if release.contains('/') || release.starts_with('.') {
-        return Found::default();
+        return SearchResult::default();
     }
     let files = FOLDERS.iter().flat_map(|folder| named_mpu(&host.at(folder).join(release)));
     search(files.filter(|path| fs::symlink_metadata(path).is_ok()), |path| {
         let folder = path.ancestors().nth(2).unwrap_or(path);
-        usable(host, folder, path, release).and_then(|built| wants(&built).map(|()| built))
+        usable(host, folder, path, release).and_then(|built| check(&built).map(|()| built))
     })
 }
 
-/// Looks for one of this version among the kernel's modules: DKMS, or a person, put it there, signed where that is needed.
-pub fn find_installed(host: &Host, release: &str) -> Found {
+/// Looks for a module of this version among the kernel's modules, from DKMS or a person, signed if necessary.
+pub fn find_installed(host: &Host, release: &str) -> SearchResult {
     let folders = INSTALLED.iter().map(|folder| host.at("/lib/modules").join(release).join(folder));
     search(folders.flat_map(|folder| named_mpu(&folder)).filter(|path| path.is_file()), |path| {
         let file = File::open(path).map_err(|error| packed::cannot_be_read(&error))?;
@@ -49,19 +49,19 @@ pub fn find_installed(host: &Host, release: &str) -> Found {
     })
 }
 
-/// The first file that can be used, and those before it.
-fn search(files: impl Iterator<Item = PathBuf>, usable: impl Fn(&Path) -> Result<Built, String>) -> Found {
-    let mut found = Found::default();
+/// The first usable file, and the unusable ones before it.
+fn search(files: impl Iterator<Item = PathBuf>, usable: impl Fn(&Path) -> Result<Built, String>) -> SearchResult {
+    let mut found = SearchResult::default();
     for path in files {
         match usable(&path) {
-            Ok(built) => return Found { taken: Some(built), ..found },
+            Ok(built) => return SearchResult { usable: Some(built), ..found },
             Err(why) => found.passed_over.push(PassedOver { path, why }),
         }
     }
     found
 }
 
-/// The names that the module can have in a folder, packed or not.
+/// The file names of the module in a folder, packed or not.
 pub(super) fn named_mpu(folder: &Path) -> [PathBuf; 4] {
     PACKINGS.map(|(ending, _)| folder.join(format!("mpu.ko{ending}")))
 }
@@ -76,7 +76,7 @@ fn usable(host: &Host, folder: &Path, path: &Path, release: &str) -> Result<Buil
         let file = trust::open(path).map_err(|error| packed::cannot_be_read(&error))?;
         packed::contents(host, file, tool)
     };
-    // Beside the real one: that is where it is looked for when this one is loaded.
+    // Beside the real file, where loading looks for it.
     let twin = real.with_file_name(format!("{NEXT}{ending}"));
     let of_twin = |why: String| format!("has a {NEXT}{ending} beside it that {why}");
     let twin = match fs::symlink_metadata(&twin) {
@@ -103,7 +103,7 @@ fn of_this_version(bytes: &[u8]) -> Result<(), String> {
     }
 }
 
-/// What is wrong with a module, as half a sentence about its file.
+/// The fault of a module, as half a sentence about its file.
 fn about(error: &SourceError) -> String {
     match error {
         SourceError::OtherKernel { found, .. } => format!("was built for kernel {found}"),
@@ -114,7 +114,7 @@ fn about(error: &SourceError) -> String {
     }
 }
 
-/// What makes one that this kernel takes: the command, for where the kernel's headers are.
+/// The command that makes a module for this kernel, on a machine with its headers.
 pub fn advice(release: &str, signed: bool) -> String {
     let signing = if signed { " --sign-key KEY --sign-cert CERT" } else { "" };
     format!(
@@ -126,14 +126,14 @@ pub fn advice(release: &str, signed: bool) -> String {
 
 #[cfg(any(test, feature = "fake"))]
 pub mod fake {
-    //! Made-up prebuilt modules for tests.
+    //! Fake prebuilt modules.
 
     use super::super::sources::fake::module_of;
     use mpu_host::host::fake::FakeHost;
     use std::fs;
     use std::os::unix::fs::PermissionsExt;
 
-    /// A module of a version for a kernel, and its twin, as root would put them there.
+    /// Puts a module of a version for a kernel, and its twin, as root would.
     pub fn put(fake: &FakeHost, folder: &str, of_kernel: &str, for_kernel: &str, version: &str) {
         for name in ["mpu", "mpu_next"] {
             let path = format!("{folder}/{of_kernel}/{name}.ko");

@@ -1,5 +1,5 @@
-//! Whether the module that is up does translate, by its own counts after a question to the driver. One that says `armed` has seen a
-//! translation; only one that says `placed` is asked.
+//! Proves by the module's own counters, after a call to the driver, that it translates. An `armed` module has translated already; only
+//! a `placed` one is probed.
 
 use super::error::ModuleError;
 use super::state::{self, Phase, State};
@@ -10,13 +10,13 @@ use std::time::Duration;
 pub enum Proof {
     /// The module has translated since its redirects were placed.
     Seen,
-    /// No process could ask the driver, so nothing is known.
+    /// No process could call the driver, so nothing is known.
     NotAsked {
         why: String,
     },
-    /// A rule of the policy shows the child what the host sees, so there was nothing to translate.
+    /// A rule of the policy exempts the child, so there was nothing to translate.
     Exempt,
-    /// Calls come to the module, and it translates none of them.
+    /// Calls reach the module, and it translates none of them.
     NotTranslated,
     NotEntered,
 }
@@ -65,12 +65,17 @@ impl Proof {
     }
 }
 
-/// Has a process in a fresh PID namespace ask the driver, within a time; else why not.
-pub type Ask = fn(&Host, Duration) -> Result<(), String>;
+/// Calls the driver from a process in a fresh PID namespace, within a time. The error says why that failed.
+pub type ProbeFn = fn(&Host, Duration) -> Result<(), String>;
 
-/// Looks whether the module that is up translates, and asks if that is not known. None if there is nothing to prove: no
-/// redirect stands, or the module is one of format 1, which does not tell.
-pub fn prove(host: &Host, state: State, ask: Ask, patience: Duration) -> Result<(State, Option<Proof>), ModuleError> {
+/// Reads whether the module translates, and probes if that is unknown. None if no redirect stands, or for a module of format 1,
+/// which has no counters.
+pub fn prove(
+    host: &Host,
+    state: State,
+    probe: ProbeFn,
+    patience: Duration,
+) -> Result<(State, Option<Proof>), ModuleError> {
     let is_old = state.entered.is_none() && state.translated.is_none();
     match state.phase {
         Phase::Armed if !is_old => return Ok((state, Some(Proof::Seen))),
@@ -85,10 +90,10 @@ pub fn prove(host: &Host, state: State, ask: Ask, patience: Duration) -> Result<
             .map_or(0, |(_, count)| count))
     };
     let before = exempt()?;
-    let asked = ask(host, patience);
-    // Between the two it may have gone, or lost its driver.
+    let probed = probe(host, patience);
+    // The module may have gone meanwhile, or lost its driver.
     let now = state::read_of(host, state.instance)?.unwrap_or(state);
-    let proof = match (&now.phase, asked) {
+    let proof = match (&now.phase, probed) {
         (Phase::Armed, _) => Proof::Seen,
         (Phase::Placed, Ok(())) if exempt()? > before => Proof::Exempt,
         (Phase::Placed, Ok(())) if now.entered == Some(0) => Proof::NotEntered,
@@ -101,33 +106,36 @@ pub fn prove(host: &Host, state: State, ask: Ask, patience: Duration) -> Result<
 
 #[cfg(any(test, feature = "fake"))]
 pub mod fake {
-    //! Askers for tests: what they do to a fake host is what the module would show.
+    //! Fake probes: they change a fake host as the module would.
 
     use super::super::state::PLACED;
     use super::*;
 
-    /// The module's state as a file would hold it.
-    pub fn says(host: &Host, text: &str) {
+    /// Writes the module's state file.
+    pub fn write_state(host: &Host, text: &str) {
         std::fs::write(host.at("/sys/module/mpu/parameters/state"), text).expect("a file");
     }
 
     pub fn translates(host: &Host, _: Duration) -> Result<(), String> {
-        says(host, &PLACED.replace("state=placed", "state=armed").replace("=0\ntranslated=0", "=4\ntranslated=1"));
+        write_state(
+            host,
+            &PLACED.replace("state=placed", "state=armed").replace("=0\ntranslated=0", "=4\ntranslated=1"),
+        );
         Ok(())
     }
 
-    /// The child asks, and its calls go elsewhere.
+    /// The child's calls go elsewhere.
     pub fn misses(_: &Host, _: Duration) -> Result<(), String> {
         Ok(())
     }
 
-    /// The child's calls come, and none is translated.
+    /// The child's calls arrive, and none is translated.
     pub fn only_enters(host: &Host, _: Duration) -> Result<(), String> {
-        says(host, &PLACED.replace("entered=0", "entered=4"));
+        write_state(host, &PLACED.replace("entered=0", "entered=4"));
         Ok(())
     }
 
-    /// The same, as a rule is for the child.
+    /// The same, with a rule for the child.
     pub fn is_exempt(host: &Host, patience: Duration) -> Result<(), String> {
         std::fs::write(host.at("/sys/module/mpu/parameters/counters"), "passed.exempt=1\n").expect("a file");
         only_enters(host, patience)
@@ -145,22 +153,22 @@ mod tests {
     use crate::module::state::{ARMED, PLACED};
     use mpu_host::host::fake::FakeHost;
 
-    fn proven(text: &str, ask: Ask) -> (Phase, Option<Proof>) {
+    fn prove_state(text: &str, probe: ProbeFn) -> (Phase, Option<Proof>) {
         let fake = FakeHost::in_order();
         fake.write("/sys/module/mpu/parameters/state", text);
         fake.write("/sys/module/mpu/parameters/counters", "passed.exempt=0\n");
         let state = state::read(&fake.host()).expect("readable").expect("up");
-        let (state, proof) = prove(&fake.host(), state, ask, Duration::ZERO).expect("readable");
+        let (state, proof) = prove(&fake.host(), state, probe, Duration::ZERO).expect("readable");
         (state.phase, proof)
     }
 
     #[test]
-    fn placed_module_is_armed_only_when_it_was_seen_to_translate() {
-        assert_eq!(proven(PLACED, translates), (Phase::Armed, Some(Proof::Seen)));
-        assert_eq!(proven(PLACED, misses), (Phase::Placed, Some(Proof::NotEntered)));
-        assert_eq!(proven(PLACED, only_enters), (Phase::Placed, Some(Proof::NotTranslated)));
-        assert_eq!(proven(PLACED, is_exempt), (Phase::Placed, Some(Proof::Exempt)));
-        let (phase, proof) = proven(PLACED, cannot);
+    fn placed_module_is_armed_after_translation() {
+        assert_eq!(prove_state(PLACED, translates), (Phase::Armed, Some(Proof::Seen)));
+        assert_eq!(prove_state(PLACED, misses), (Phase::Placed, Some(Proof::NotEntered)));
+        assert_eq!(prove_state(PLACED, only_enters), (Phase::Placed, Some(Proof::NotTranslated)));
+        assert_eq!(prove_state(PLACED, is_exempt), (Phase::Placed, Some(Proof::Exempt)));
+        let (phase, proof) = prove_state(PLACED, cannot);
         let proof = proof.expect("it was to be proven");
         assert_eq!((phase, proof.name(), proof.is_fault()), (Phase::Placed, "not_asked", false));
         assert!(
@@ -170,10 +178,10 @@ mod tests {
 
     #[test]
     fn only_placed_module_needs_probe_call() {
-        let never: Ask = |_, _| panic!("asked");
-        assert_eq!(proven(&PLACED.replace("placed", "armed"), never), (Phase::Armed, Some(Proof::Seen)));
-        assert_eq!(proven(ARMED, never), (Phase::Armed, None), "format 1 does not tell");
-        assert_eq!(proven("version=1\nabi=2\nstate=waiting\n", never), (Phase::Waiting, None));
-        assert_eq!(proven("version=1\nabi=2\nstate=stuck\n", never), (Phase::Stuck, None));
+        let never: ProbeFn = |_, _| panic!("asked");
+        assert_eq!(prove_state(&PLACED.replace("placed", "armed"), never), (Phase::Armed, Some(Proof::Seen)));
+        assert_eq!(prove_state(ARMED, never), (Phase::Armed, None), "format 1 does not tell");
+        assert_eq!(prove_state("version=1\nabi=2\nstate=waiting\n", never), (Phase::Waiting, None));
+        assert_eq!(prove_state("version=1\nabi=2\nstate=stuck\n", never), (Phase::Stuck, None));
     }
 }

@@ -1,4 +1,4 @@
-//! Carries out what was planned: builds if needed, loads, and sees that the module is at work.
+//! Carries out a plan: builds if needed, loads, and checks that the module works.
 
 use super::build::Store;
 use super::checks::Toolchain;
@@ -22,7 +22,7 @@ use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// What became of an engine that was to come up.
+/// The result of raising an engine.
 // Comments on the variants that rustdoc sees would go into the schema of reports.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
@@ -31,35 +31,35 @@ pub enum How {
     Loaded,
     // The notify engine's supervisor was started.
     Started,
-    // It was retired, and takes containers again.
+    // A retired engine accepts containers again.
     Resumed,
-    // This version took over from another.
+    // This version replaced another.
     Replaced,
     #[default]
     AlreadyUp,
-    // The module was built and nothing more.
+    // The module was built, not loaded.
     Built,
 }
 
-/// What became of the module.
+/// The result for the module.
 #[derive(Debug, Default)]
 pub struct Raised {
     pub how: How,
-    /// What it says; none if it was only built.
+    /// Its state; none if it was only built.
     pub state: Option<State>,
     pub module: Option<PathBuf>,
     pub origin: Option<Origin>,
-    /// Modules that were there, and could not be used.
+    /// Module files that could not be used.
     pub passed_over: Vec<PassedOver>,
-    /// How long building it took, if it was built now.
+    /// The build's duration, if it was built now.
     pub built_in: Option<Duration>,
     pub replaced: Option<Replaced>,
 }
 
-/// A module that redirects nothing has no caller inside.
+/// A module without redirects has no caller inside.
 const LEFTOVER_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Carries a plan out.
+/// Carries out a plan.
 pub fn raise(
     host: &Host,
     kernel: &dyn Kernel,
@@ -88,7 +88,7 @@ pub fn raise(
             let state = raised.state.map(|state| load::attached(host, kernel, state, driver)).transpose()?;
             Ok(Raised { state, passed_over, ..raised })
         }
-        // Another `mpu up` was quicker.
+        // Another `mpu up` was faster.
         Err(error) if errno_of_insert(&error) == Some(libc::EEXIST) => match state::read(host)? {
             Some(state) => plan::already(state).map(|state| of_record(host, state)),
             None => Err(error.after(passed_over)),
@@ -97,13 +97,13 @@ pub fn raise(
     }
 }
 
-/// A module that was up before, with what its record says.
+/// The module that was up before, with its record.
 fn of_record(host: &Host, state: State) -> Raised {
     let (module, origin) = Record::read(host).map(|record| (record.module, record.origin)).unzip();
     Raised { how: How::AlreadyUp, state: Some(state), module, origin: origin.flatten(), ..Raised::default() }
 }
 
-/// The kernel's word about an insertion, if that is what failed.
+/// The errno of a failed insertion.
 fn errno_of_insert(error: &ModuleError) -> Option<i32> {
     match error.plain() {
         ModuleError::Load(LoadError::Insert { source, .. }) => source.raw_os_error(),
@@ -111,7 +111,7 @@ fn errno_of_insert(error: &ModuleError) -> Option<i32> {
     }
 }
 
-/// Where a module goes in: see [`Load`].
+/// The parameters of a load: see [`Load`].
 struct Site<'a> {
     host: &'a Host,
     kernel: &'a dyn Kernel,
@@ -135,7 +135,7 @@ impl Site<'_> {
         let ready = store.module(sources, tools)?;
         let origin = if ready.took.is_some() { Origin::Built } else { Origin::Kept };
         match self.insert(&ready.path, ready.took, origin) {
-            // A kept module can fall behind its kernel in ways that no key foresees. Once, the answer is a new one.
+            // A stored module can become unfit for its kernel in ways that no key covers. Build it anew, once.
             Err(error) if ready.took.is_none() && does_not_fit(errno_of_insert(&error)) => {
                 store.forget();
                 let ready = store.module(sources, tools)?;
@@ -145,13 +145,13 @@ impl Site<'_> {
         }
     }
 
-    /// Whether the module that is to be replaced, if there is one, is still there.
+    /// Whether the module to be replaced is still there, if there is one.
     fn is_untouched(&self) -> bool {
         self.replaces.as_ref().is_none_or(|old| old.instance.is_loaded(self.host))
     }
 
-    /// Loads what was built elsewhere. If the kernel refuses that file, the host's own module is next; where there can be none, and the
-    /// kernel does not believe the signature, that is what a person must hear.
+    /// Loads a prebuilt module. If the kernel refuses the file, the host's own module is next. If there can be none, and the kernel does not
+    /// trust the signature, that is the error to report.
     fn insert_prebuilt(
         &self,
         options: &ModuleOptions,
@@ -159,7 +159,7 @@ impl Site<'_> {
         passed_over: &mut Vec<PassedOver>,
     ) -> Result<Raised, ModuleError> {
         let refused = match self.insert(&built.path, None, Origin::Prebuilt) {
-            // Half-way through a change of versions there is no way back to begin another.
+            // In the middle of a replacement no other one can begin.
             Err(error) if is_refused_file(&error) && self.is_untouched() => error,
             other => return other,
         };
@@ -206,16 +206,16 @@ impl Site<'_> {
         Ok(Raised { how, state, module, origin, passed_over: Vec::new(), built_in, replaced })
     }
 
-    /// After a change of versions that left nothing loaded: the way to redirect that the configuration asks for may be the only thing that
-    /// is not to be had here. An instance that is up cannot hand over to one that is configured for another way, so it had to go first. A
-    /// host that translates by the other way is better than one that does not; the reason is reported in any case.
+    /// After a failed replacement that left nothing loaded, tries any way to redirect: the configured way may be the only obstacle. An instance
+    /// cannot hand over to one that is configured for another way, so the old one had to go first. Translating the other way is better than
+    /// not translating; the reason is reported in any case.
     fn by_any_way(&self, path: &Path, origin: Origin) {
         if self.parameters.redirect == Redirect::Auto || state::is_loaded(self.host) {
             return;
         }
         let parameters = Parameters { redirect: Redirect::Auto, ..self.parameters };
         if load::insert(self.host, self.kernel, Instance::Mpu, path, parameters).is_ok() {
-            // Who raises it now is who raised the one before: a later agent asks.
+            // Keep the record of who raised it: a later agent reads that.
             let by_agent = Record::read(self.host).is_some_and(|record| record.by_agent);
             let record = Record::now(path, Some(origin), env!("CARGO_PKG_VERSION"));
             Record { by_agent, ..record }.write(self.host);
@@ -223,7 +223,7 @@ impl Site<'_> {
     }
 }
 
-/// A module that works, and that another is to replace.
+/// The working module that is to be replaced.
 #[derive(Debug)]
 pub struct Before {
     version: String,
@@ -232,7 +232,7 @@ pub struct Before {
 }
 
 impl Before {
-    /// Looks; none if nothing is to be replaced.
+    /// Reads it; none if nothing is to be replaced.
     pub fn of(host: &Host, plan: &Plan) -> Option<Before> {
         let Plan::Load(load) = plan else { return None };
         let version = load.replaces.as_ref()?.version.clone();
@@ -240,13 +240,13 @@ impl Before {
         Some(Before { version, record: Record::read(host), policy })
     }
 
-    /// Brings it back if nothing is up; the version that is up then.
+    /// Restores it if nothing is up. Returns the version that is up then.
     pub fn restored(&self, host: &Host, kernel: &dyn Kernel, driver: Option<&Driver>) -> Option<String> {
         let at_work = || -> Option<State> { state::read(host).ok()?.filter(|state| is_at_work(state, driver)) };
         if let Some(state) = at_work() {
             return Some(state.version);
         }
-        // Where it lay, the new version's file may lie by now.
+        // The new version's file may lie at its path by now.
         let version = |module| sources::info(&std::fs::read(module).ok()?, "version");
         let record = self.record.as_ref().filter(|it| version(&it.module).as_ref() == Some(&self.version))?;
         let parameters = Parameters { policy: &self.policy, redirect: Redirect::Auto };
@@ -257,7 +257,7 @@ impl Before {
     }
 }
 
-/// Whether the kernel had something against the file itself: its format, or its signature.
+/// Whether the kernel refused the file itself: its format, or its signature.
 fn is_refused_file(error: &ModuleError) -> bool {
     does_not_fit(errno_of_insert(error)) || errno_of_insert(error).is_some() && error.exit() == Exit::Refused
 }

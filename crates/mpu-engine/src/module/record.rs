@@ -1,4 +1,4 @@
-//! What `mpu up` leaves for `mpu status` about the module that it loaded.
+//! The record of `mpu up` about the loaded module, for `mpu status`.
 
 use super::plan::Origin;
 use super::sources::PassedOver;
@@ -8,7 +8,7 @@ use mpu_os::file::{Mode, replace_file_atomically};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
-/// Where the record lies. It goes with the next boot.
+/// A reboot clears it.
 const RECORD: &str = "/run/mpu/up.json";
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -16,7 +16,7 @@ pub struct Record {
     /// Seconds since 1970 at which the module was loaded.
     pub since: u64,
     pub module: PathBuf,
-    /// Where it came from; none if an earlier mpu loaded it.
+    /// Its origin; none if an earlier mpu loaded it.
     #[serde(default)]
     pub origin: Option<Origin>,
     #[serde(default)]
@@ -24,7 +24,7 @@ pub struct Record {
     /// The module's version; none if an earlier mpu loaded it.
     #[serde(default)]
     pub version: Option<String>,
-    /// Whether it was an agent, in a pod, that loaded it.
+    /// Whether an agent in a pod loaded it.
     #[serde(default)]
     pub by_agent: bool,
 }
@@ -41,7 +41,7 @@ impl Record {
         }
     }
 
-    /// Best effort: without it `mpu status` does not know since when, and says so.
+    /// Best effort: without it `mpu status` cannot report the time of loading.
     pub fn write(&self, host: &Host) {
         let path = host.at(RECORD);
         let _ = path.parent().map(std::fs::create_dir_all);
@@ -50,7 +50,7 @@ impl Record {
         }
     }
 
-    /// The record of the module that is loaded, if `mpu up` loaded it.
+    /// The record of the loaded module, if `mpu up` loaded it.
     pub fn read(host: &Host) -> Option<Record> {
         host.text(RECORD).and_then(|text| serde_json::from_str(&text).ok())
     }

@@ -1,4 +1,4 @@
-//! What the module is made from, carried in this executable or in a directory; and modules that were built already.
+//! The module's sources, in this executable or in a directory, and checks of modules that are already built.
 
 use super::elf::Elf;
 use crate::signing;
@@ -13,7 +13,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// The sources that this executable carries; empty when it was built without any.
+/// The sources in this executable; empty if it was built without.
 const CARRIED: &[(&str, &[u8])] = include!(concat!(env!("OUT_DIR"), "/kmod_files.rs"));
 
 #[derive(Debug, thiserror::Error)]
@@ -78,7 +78,7 @@ impl Sources {
         Ok(Sources { files: CARRIED.iter().map(|(name, bytes)| (name.to_string(), bytes.to_vec())).collect() })
     }
 
-    /// Those in a directory: every plain file but the results of an earlier build.
+    /// The sources in a directory: all regular files, without results of an earlier build.
     pub fn in_directory(path: &Path) -> Result<Sources, SourceError> {
         let unreadable = |source| SourceError::Directory { path: path.to_path_buf(), source };
         let mut files = Vec::new();
@@ -96,12 +96,12 @@ impl Sources {
         }
     }
 
-    /// A fingerprint of these sources together with what else decides the result of a build.
+    /// A fingerprint of these sources and the other inputs of a build.
     pub fn key(&self, with: &[&[u8]]) -> String {
         let mut hash = Sha256::new();
         let parts = self.files.iter().flat_map(|(name, bytes)| [name.as_bytes(), bytes.as_slice()]);
         for part in parts.chain(with.iter().copied()) {
-            // The length first, so that no two lists of parts look alike.
+            // With the length, so that no two lists of parts collide.
             hash.update((part.len() as u64).to_le_bytes());
             hash.update(part);
         }
@@ -118,12 +118,12 @@ fn is_source(name: &str) -> bool {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Built {
-    /// Where it is. It may be packed.
+    /// Its path. The file may be packed.
     pub path: PathBuf,
     pub signed: bool,
 }
 
-/// A file that is there and is not used.
+/// A module file that cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PassedOver {
     /// The file.
@@ -138,13 +138,13 @@ impl fmt::Display for PassedOver {
     }
 }
 
-/// What was passed over, as half a sentence; empty if nothing was.
+/// The list as half a sentence; empty if there is none.
 pub fn in_words(passed_over: &[PassedOver]) -> String {
     passed_over.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
 }
 
-/// Looks into a module of that name before the kernel does, whose only word for most mistakes is EINVAL. `arch` is the processor, by
-/// Rust's name, and the path what the bytes are called.
+/// Checks a module's bytes before the kernel does, which answers EINVAL to most mistakes. `arch` is the processor by Rust's name, `path`
+/// is for messages.
 pub fn look(bytes: &[u8], path: &Path, name: &str, release: &str, arch: &'static str) -> Result<Built, SourceError> {
     let path = path.to_path_buf();
     let Some(elf) = Elf::parse(bytes) else { return Err(SourceError::NotOurModule { path }) };
@@ -160,24 +160,24 @@ pub fn look(bytes: &[u8], path: &Path, name: &str, release: &str, arch: &'static
     }
 }
 
-/// Whether a module's bytes are another project's. Every release of ours names its author (kmod/mpu_main.c).
+/// Whether a module is another project's. All our releases name their author (kmod/mpu_main.c).
 pub fn is_foreign(bytes: &[u8]) -> bool {
     info(bytes, "author").as_deref() != Some("The MPU authors")
 }
 
-/// What a module's bytes say of themselves by this key.
+/// The value of a key in a module's `.modinfo`.
 pub fn info(bytes: &[u8], key: &str) -> Option<String> {
     Elf::parse(bytes)?.info(key)
 }
 
 #[cfg(any(test, feature = "fake"))]
 pub mod fake {
-    /// The bytes of a module that looks like ours for a kernel.
+    /// The bytes of a fake module for a kernel.
     pub fn module(release: &str) -> Vec<u8> {
         module_of("mpu", release, "0.0.1")
     }
 
-    /// The same by name and version.
+    /// The same with name and version.
     pub fn module_of(name: &str, release: &str, version: &str) -> Vec<u8> {
         let vermagic = format!("{release} SMP preempt mod_unload modversions ");
         let author = "The MPU authors";
@@ -185,7 +185,7 @@ pub mod fake {
         super::super::elf::fake::object(std::env::consts::ARCH, &modinfo)
     }
 
-    /// A directory with the least that is a set of sources.
+    /// A directory with a minimal set of sources.
     pub fn directory() -> tempfile::TempDir {
         let dir = tempfile::tempdir().expect("a temporary directory");
         for (name, text) in [
@@ -240,20 +240,20 @@ mod tests {
     }
 
     #[test]
-    fn modules_are_told_apart_before_kernel_sees_them() {
+    fn wrong_modules_are_rejected_before_loading() {
         use super::super::elf::fake::object;
         let check = |bytes: &[u8], expect: Result<bool, &str>| {
             let found = look(bytes, Path::new("mpu.ko"), "mpu", "6.1.0", std::env::consts::ARCH);
             assert_eq!(found.map(|built| built.signed).map_err(|error| error.code()), expect);
         };
-        let ours = fake::module("6.1.0");
-        check(&ours, Ok(false));
-        check(&[&ours, b"sig~Module signature appended~\n".as_slice()].concat(), Ok(true));
+        let module = fake::module("6.1.0");
+        check(&module, Ok(false));
+        check(&[&module, b"sig~Module signature appended~\n".as_slice()].concat(), Ok(true));
         check(&fake::module("6.1.1"), Err("other_kernel"));
         check(&object("riscv64", "name=other\0vermagic=6.1.0 SMP\0"), Err("not_our_module"));
         let other = object("riscv64", "author=The MPU authors\0name=mpu\0vermagic=6.1.0 SMP\0");
         check(&other, Err("other_processor"));
-        check(&ours[..ours.len() - 1], Err("module_cut_short"));
+        check(&module[..module.len() - 1], Err("module_cut_short"));
         check(b"\xfd7zXZ", Err("not_our_module"));
     }
 }

@@ -1,5 +1,5 @@
-//! What the loaded module says about itself, as lines of `key=value`. Unknown keys are no error, so that an older `mpu` can read a newer
-//! module. One of format 1 has neither `placed` nor any line below `inside`: its `armed` says that the redirects stand, and no more.
+//! Reads the loaded module's state, lines of `key=value`. Unknown keys are ignored: `mpu` may be older than the module. Format 1 has
+//! neither `placed` nor any line below `inside`: its `armed` only means that the redirects stand.
 
 use mpu_core::HostPid;
 use mpu_host::exit::Exit;
@@ -15,9 +15,9 @@ use std::path::{Path, PathBuf};
 /// One of the two names under which the module can be loaded: kmod/mpu_peer.h.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Instance {
-    /// `mpu`: where it stays.
+    /// `mpu`: the permanent name.
     Mpu,
-    /// `mpu_next`: for a moment, while one version takes over from another.
+    /// `mpu_next`: only while one version takes over from another.
     MpuNext,
 }
 
@@ -45,19 +45,19 @@ impl Instance {
     pub fn presence(self, host: &Host) -> Presence {
         let is_live =
             || host.text(Path::new("/sys/module").join(self.name()).join("initstate")).as_deref() == Some("live");
-        // A module that comes or goes has a folder without files for a moment. It is not live then.
+        // While a module comes or goes, its folder has no files for a moment. It is not live then.
         match self.has_our_state(host) || is_live() && self.has_our_state(host) {
-            true => Presence::Ours,
+            true => Presence::Mpu,
             false if is_live() => Presence::Foreign,
             false => Presence::Absent,
         }
     }
 
     pub fn is_loaded(self, host: &Host) -> bool {
-        self.presence(host) == Presence::Ours
+        self.presence(host) == Presence::Mpu
     }
 
-    /// Every release of ours has a file `state` with these two lines. Only root can read it.
+    /// All our releases have a file `state` with these two lines. Only root can read it.
     fn has_our_state(self, host: &Host) -> bool {
         match std::fs::read_to_string(host.at(self.parameter("state"))) {
             Ok(text) => ["version=", "state="].iter().all(|key| text.lines().any(|line| line.starts_with(key))),
@@ -66,13 +66,13 @@ impl Instance {
     }
 }
 
-/// Whose module has one of our names in the kernel. Other projects use these names, too.
+/// The owner of a loaded module with one of our names. Other projects use these names, too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Presence {
     Absent,
-    /// Ours, of any release.
-    Ours,
-    /// Another project's: it is never unloaded here.
+    /// Our module, of any release.
+    Mpu,
+    /// Another project's. It is never unloaded here.
     Foreign,
 }
 
@@ -85,29 +85,29 @@ pub struct Refusal {
     pub errno: i32,
 }
 
-/// Which copy of a control's argument the module goes by.
+/// The copy of a control's argument that the module uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Argument {
-    /// The driver's own: a probe in the driver reads it.
+    /// The driver's own, read by a probe in the driver.
     Driver,
-    /// The caller's, as the probe could not be placed: the kernel's answer, positive.
+    /// The caller's, because the probe could not be placed: the kernel's errno, positive.
     Claimed { errno: i32 },
 }
 
-/// A caller that is inside the driver for more than a moment.
+/// A caller that stays inside the driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Holder {
     pub pid: HostPid,
     pub thread: HostPid,
-    pub control: Asks,
+    pub control: CallKind,
     /// Milliseconds since it entered.
     pub millis: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Asks {
+pub enum CallKind {
     Control(mpu_abi::ControlCmd),
-    /// Not known yet: the driver still copies its argument.
+    /// Unknown: the driver still copies its argument.
     NotKnown,
     Other,
 }
@@ -123,17 +123,17 @@ pub struct State {
     pub driver: Option<String>,
     pub hooks: Vec<String>,
     pub inside: u64,
-    /// How functions are redirected, `direct` or `ipmodify`; none while nothing is placed, and of an older module.
+    /// The way to redirect, `direct` or `ipmodify`; none while nothing is placed, and for an older module.
     pub redirect: Option<String>,
-    /// What the kernel's headers held that the module was built with; none of an older module.
+    /// The results of the header probes at the module's build; none for an older module.
     pub probes: Option<String>,
-    /// Which copy of an argument decides; none while nothing is placed, and of a module of format 1.
+    /// The copy of an argument that decides; none while nothing is placed, and for format 1.
     pub argument: Option<Argument>,
-    /// Calls of containers that came to the redirect since it was placed; none of a module of format 1.
+    /// Calls of containers at the redirect since it was placed; none for format 1.
     pub entered: Option<u64>,
-    /// Translations since the redirects were placed; likewise.
+    /// Translations since the redirects were placed; none for format 1.
     pub translated: Option<u64>,
-    /// Callers, ever, whose task died inside the driver.
+    /// Callers whose task died inside the driver, since loading.
     pub orphans: u64,
     /// Callers that stay inside, sixteen at most.
     pub holders: Vec<Holder>,
@@ -180,12 +180,12 @@ impl StateError {
 
 explain_by_facts!(StateError);
 
-/// Whether our module is loaded, under either name.
+/// Whether our module is loaded under either name.
 pub fn is_loaded(host: &Host) -> bool {
     Instance::ALL.iter().any(|instance| instance.is_loaded(host))
 }
 
-/// Reads `state` of the instance that is at work; none when no module is loaded.
+/// Reads `state` of the working instance; none if no module is loaded.
 pub fn read(host: &Host) -> Result<Option<State>, StateError> {
     let mut retired = None;
     for instance in Instance::ALL {
@@ -198,7 +198,7 @@ pub fn read(host: &Host) -> Result<Option<State>, StateError> {
     Ok(retired)
 }
 
-/// Reads `state` of one instance; none when it is not loaded.
+/// Reads `state` of one instance; none if it is not loaded.
 pub fn read_of(host: &Host, instance: Instance) -> Result<Option<State>, StateError> {
     if !instance.is_loaded(host) {
         return Ok(None);
@@ -208,20 +208,20 @@ pub fn read_of(host: &Host, instance: Instance) -> Result<Option<State>, StateEr
     parse(instance, &text).map(Some).map_err(|line| StateError::Malformed { path, line })
 }
 
-/// Reads `counters` of the instance that is at work; none when no module is loaded.
+/// Reads `counters` of the working instance; none if no module is loaded.
 pub fn read_counters(host: &Host) -> Result<Option<Counters>, StateError> {
     let Some(state) = read(host)? else { return Ok(None) };
     read_text(host, &state.instance.parameter("counters")).map(|text| Some(parse_counters(&text)))
 }
 
-/// Reads the policy of the instance that is at work, a rule a line; none when no module is loaded.
+/// Reads the policy of the working instance, one rule per line; none if no module is loaded.
 pub fn read_policy(host: &Host) -> Result<Option<Vec<String>>, StateError> {
     let Some(state) = read(host)? else { return Ok(None) };
     let text = read_text(host, &state.instance.parameter("policy"))?;
     Ok(Some(text.lines().filter(|line| !line.is_empty()).map(str::to_string).collect()))
 }
 
-/// Gives the instance that is at work another policy; whether there was one to give it to.
+/// Replaces the policy of the working instance. False if no module is loaded.
 pub fn write_policy(host: &Host, rules: &str) -> Result<bool, StateError> {
     let Some(state) = read(host)? else { return Ok(false) };
     let path = state.instance.parameter("policy");
@@ -233,7 +233,7 @@ fn read_text(host: &Host, path: &PathBuf) -> Result<String, StateError> {
     std::fs::read_to_string(host.at(path)).map_err(|source| StateError::Unreadable { path: path.clone(), source })
 }
 
-/// Reads the text of `state`, or names the line that it lacks.
+/// Parses the text of `state`. The error names the missing line.
 fn parse(instance: Instance, text: &str) -> Result<State, &'static str> {
     let get = |key: &str| {
         text.lines().find_map(|line| line.split_once('=').filter(|(k, _)| *k == key).map(|(_, v)| v.trim()))
@@ -277,16 +277,16 @@ fn argument(text: &str) -> Option<Argument> {
     }
 }
 
-/// `process thread control milliseconds`. A line that is not so belongs to a newer module.
+/// `process thread control milliseconds`. Another form is a newer module's.
 fn holder(text: &str) -> Option<Holder> {
     let mut words = text.split_whitespace();
     let mut pid = || words.next()?.parse().ok().and_then(HostPid::new);
     let (pid, thread) = (pid()?, pid()?);
     let control = match words.next()? {
-        "-" => Asks::Other,
+        "-" => CallKind::Other,
         number => match u32::from_str_radix(number.strip_prefix("0x")?, 16).ok()? {
-            0 => Asks::NotKnown,
-            number => Asks::Control(mpu_abi::ControlCmd(number)),
+            0 => CallKind::NotKnown,
+            number => CallKind::Control(mpu_abi::ControlCmd(number)),
         },
     };
     Some(Holder { pid, thread, control, millis: words.next()?.parse().ok()? })
@@ -298,7 +298,7 @@ fn refusal(text: &str) -> Refusal {
     Refusal { symbol: symbol.to_string(), errno: errno.trim().parse::<i32>().unwrap_or(0).abs() }
 }
 
-/// Reads the text of `counters`. A line that is neither kind belongs to a newer module.
+/// Parses the text of `counters`. A line of another form is a newer module's.
 fn parse_counters(text: &str) -> Counters {
     let mut counters = Counters::default();
     for line in text.lines() {
@@ -317,12 +317,12 @@ pub fn explain_reason(name: &str) -> Option<&'static str> {
     mpu_core::Reason::ALL.iter().find(|reason| reason.name() == name).map(|reason| reason.explanation())
 }
 
-/// What a module of format 1 says.
+/// A state of format 1.
 #[cfg(any(test, feature = "fake"))]
 pub const ARMED: &str = "version=0.1.0\nabi=1\nstate=armed\ndriver=550.163.01\n\
     hooks=nvidia_unlocked_ioctl,os_memcpy_from_user,os_memcpy_to_user,os_find_ns_pid\ninside=0\n";
 
-/// What one of format 2 says before anybody has called.
+/// A state of format 2 before any call.
 #[cfg(any(test, feature = "fake"))]
 pub const PLACED: &str = "version=0.1.0\nabi=2\nstate=placed\ndriver=550.163.01\n\
     hooks=nvidia_unlocked_ioctl,os_memcpy_from_user,os_memcpy_to_user,os_find_ns_pid\nargument=driver\nentered=0\ntranslated=0\n\

@@ -1,6 +1,6 @@
-//! Lets one version of the module take over from another that is up, without a moment in which neither translates: the new version comes
-//! as `mpu_next` and takes over, the old `mpu` goes, the new one comes as `mpu` and takes over from itself, and `mpu_next` goes. Whatever
-//! fails, one of them goes on, and the next try begins from there (kmod/mpu_peer.h). Only an old module that cannot hand over goes first.
+//! Replaces a running version by another one without a gap. The new version is loaded as `mpu_next` and takes over, the old `mpu` is
+//! unloaded, the new one is loaded as `mpu` and takes over from itself, and `mpu_next` is unloaded. After any failure one of them works, and
+//! the next try continues from there (kmod/mpu_peer.h). Only an old module that cannot hand over is unloaded first.
 
 use super::build::NEXT;
 use super::error::ModuleError;
@@ -11,17 +11,17 @@ use mpu_host::host::Host;
 use std::path::Path;
 use std::time::Duration;
 
-/// Callers that waited at the door are still in the old one's text until their calls end.
+/// Callers that waited for the hand-over are in the old module's text until their calls end.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Replaced {
     pub version: String,
-    /// Whether every call in between was translated. Not if the old module could not hand over.
+    /// Whether every call meanwhile was translated. False if the old module could not hand over.
     pub gapless: bool,
 }
 
-/// Puts `path` (`mpu.ko`, with `mpu_next.ko` beside it) in the place of the module that is up.
+/// Replaces the running module by `path` (`mpu.ko`, with `mpu_next.ko` beside it).
 pub fn swap(
     host: &Host,
     kernel: &dyn Kernel,
@@ -32,7 +32,7 @@ pub fn swap(
     let next = path.with_file_name(NEXT);
     let replaced = Replaced { version: old.version.clone(), gapless: true };
     let remove = |instance| load::remove(host, kernel, instance, PATIENCE, "mpu up --replace");
-    // Left by a swap that was interrupted.
+    // An interrupted replacement left it.
     let idle = old.instance.other();
     if idle.is_loaded(host) {
         remove(idle)?;
@@ -47,7 +47,7 @@ pub fn swap(
                 let state = load::insert(host, kernel, Instance::Mpu, path, parameters)?;
                 return Ok((state, Replaced { gapless: false, ..replaced }));
             }
-            taken => taken?,
+            loaded => loaded?,
         };
         remove(Instance::Mpu)?;
     }
@@ -56,8 +56,8 @@ pub fn swap(
     Ok((state, replaced))
 }
 
-/// Loads an instance that takes over from the other. One that could not, and that the kernel must not free yet, begins retired
-/// (mpu_stays() in kmod/mpu_main.c): the other goes on.
+/// Loads an instance that takes over from the other. If it could not, and the kernel must not free it yet, it begins retired
+/// (mpu_stays() in kmod/mpu_main.c): the other one stays at work.
 fn takes_over(
     host: &Host,
     kernel: &dyn Kernel,
@@ -68,21 +68,21 @@ fn takes_over(
     let state = load::insert(host, kernel, instance, path, parameters)?;
     match state.phase {
         Phase::Retired => {
-            // The reason is what the caller must hear; the next try begins with what is left here.
+            // Report this reason; the next try begins with the remains.
             let _ = load::remove(host, kernel, instance, PATIENCE, "mpu up --replace");
-            Err(LoadError::NotTaken.into())
+            Err(LoadError::TakeoverFailed.into())
         }
         Phase::Stuck => Err(LoadError::Stuck.into()),
         _ => Ok(state),
     }
 }
 
-/// Whether the old module speaks another language than the new one (`MPU_PEER_ABI`), or none.
+/// Whether the old module has another hand-over format (`MPU_PEER_ABI`), or none.
 fn cannot_hand_over(old: &State, error: &ModuleError) -> bool {
     match error {
         ModuleError::Load(LoadError::Insert { source, .. }) => source.raw_os_error() == Some(libc::EPROTO),
-        // One of format 1 knows of no other instance, so the new one finds the functions taken that it has redirected. Whatever else is
-        // taken, another module holds, and would hold it from then on, too.
+        // Format 1 knows no other instance, so the new one finds the functions redirected by it. Any other redirected function belongs to
+        // another module, and would afterwards.
         ModuleError::Load(LoadError::Redirect { errno: libc::EBUSY, symbol }) => {
             old.abi == "1" && (symbol == TOGETHER || old.hooks.contains(symbol))
         }
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn new_version_ends_up_under_usual_name_with_its_policy() {
+    fn swap_ends_under_usual_name_with_policy() {
         for (from, calls) in [(Instance::Mpu, (2, 2)), (Instance::MpuNext, (1, 1))] {
             let fake = setup(from, OLD);
             let kernel = FakeKernel::taking(&fake, ARMED);
@@ -137,14 +137,14 @@ mod tests {
 
     #[test]
     fn lingering_callers_are_named_and_block_swap() {
-        for (old, said) in [(OLD, ""), (state::HELD, ": 2 callers are inside the driver: process 4242")] {
+        for (old, expected) in [(OLD, ""), (state::HELD, ": 2 callers are inside the driver: process 4242")] {
             let fake = setup(Instance::Mpu, old);
             let kernel = FakeKernel::taking(&fake, ARMED);
             kernel.inserts.borrow_mut().push(libc::ETIMEDOUT);
             let before = fake.snapshot();
             let error = swapped(&kernel).expect_err("busy");
             assert_eq!((error.code(), kernel.calls.get()), ("callers_inside", (1, 0)));
-            assert!(error.to_string().contains(&format!("could not take over{said}")), "{error}");
+            assert!(error.to_string().contains(&format!("could not take over{expected}")), "{error}");
             assert!(error.fix().contains("mpu up --replace"));
             assert_eq!(fake.snapshot(), before);
         }
@@ -152,7 +152,7 @@ mod tests {
 
     #[test]
     fn module_without_handover_is_replaced_with_gap() {
-        // One that knows of no other and has the function itself goes first.
+        // An old module without hand-over that has the function is unloaded first.
         let has_it = "version=0.0.9\nabi=1\nstate=armed\nhooks=nvidia_unlocked_ioctl,os_is_init_ns\n";
         for (old, errno, first, calls) in [(OLD, libc::EPROTO, None, (2, 1)), (has_it, 0, Some(TAKEN), (2, 2))] {
             let fake = setup(Instance::Mpu, old);
@@ -183,7 +183,7 @@ mod tests {
             assert!(!Instance::MpuNext.is_loaded(&fake.host()));
             assert_eq!((now(&fake).version.as_str(), kernel.calls.get()), ("0.0.9", (1, 1)), "{old}{first}");
         }
-        // The second step: the new one is up under the other name.
+        // The second step: the new version is up under the other name.
         let fake = setup(Instance::Mpu, OLD);
         let kernel = FakeKernel::taking(&fake, ARMED);
         let next = "version=0.2.0\nabi=2\nstate=armed\n";
@@ -196,7 +196,7 @@ mod tests {
     fn interrupted_swap_is_finished_by_next() {
         let fake = setup(Instance::Mpu, OLD);
         let kernel = FakeKernel::taking(&fake, ARMED);
-        // The new one is up as mpu_next, and then mpu does not load.
+        // The new version is up as mpu_next, and then mpu does not load.
         kernel.inserts.borrow_mut().extend([0, libc::ENOMEM]);
         swapped(&kernel).expect_err("no memory");
         assert_eq!((now(&fake).instance, now(&fake).phase), (Instance::MpuNext, Phase::Armed));

@@ -1,5 +1,5 @@
-//! Whether root alone decides what a file is: walks to it part by part and link by link. The walk goes downwards: in a folder that only
-//! root can write to, no other user can exchange what was looked at, so the path that comes out leads to the same file.
+//! Decides whether only root can change a file. It resolves the path part by part and link by link, downwards: in a folder that only root
+//! can write to, no other user can exchange a checked part.
 
 use mpu_host::host::Host;
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
@@ -10,11 +10,11 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
-/// As many links as the kernel follows.
+/// The kernel's limit of links.
 const MOST_LINKS: usize = 40;
 
-/// Where a plain file really is, if no link leads out of the folder to it, and root alone can change it, each link to it, and each
-/// folder that it or such a link is in; else what is wrong, as half a sentence about the file.
+/// Resolves a path to a regular file below the folder. Only root may be able to change the file, each link to it, and each folder of both.
+/// The error is half a sentence about the file.
 pub fn real(host: &Host, folder: &Path, path: &Path) -> Result<PathBuf, String> {
     let walk = Walk::below(host)?;
     let (folder, real) = (walk.to(folder, "")?, walk.to(path, "it")?);
@@ -27,12 +27,12 @@ pub fn real(host: &Host, folder: &Path, path: &Path) -> Result<PathBuf, String> 
     }
 }
 
-/// Opens what [`real`] gave. No link is followed on the way, and opening it never blocks.
+/// Opens a resolved path, without following links and without blocking.
 pub fn open(real: &Path) -> io::Result<File> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
     let no_links = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
     let file = match openat2(CWD, real, flags, Mode::empty(), no_links) {
-        // Kernels before 5.6 have no such call, and filters of system calls that are as old forbid it.
+        // Kernels before 5.6, and system call filters of that age, lack the call.
         Err(Errno::NOSYS | Errno::PERM) => rustix::fs::open(real, flags, Mode::empty()),
         opened => opened,
     };
@@ -54,9 +54,9 @@ fn leads_out(to: &Path) -> String {
     format!("is a link that leads out of the folder, to {}", to.display())
 }
 
-/// From which root, and whose everything there must be.
+/// The root and the owner that all parts must have.
 struct Walk {
-    /// Without links, and as it was named.
+    /// Without links, and as given.
     root: PathBuf,
     named: PathBuf,
     owner: u32,
@@ -66,15 +66,15 @@ impl Walk {
     fn below(host: &Host) -> Result<Walk, String> {
         let named = host.at("/");
         let root = fs::canonicalize(&named).map_err(cannot)?;
-        // Another root may belong to any user.
+        // Another root may have any owner.
         let owner = if host.is_this() { 0 } else { fs::symlink_metadata(&root).map_err(cannot)?.uid() };
         Ok(Walk { root, named, owner })
     }
 
-    /// The path without links, each part of which, and each link on the way, is root's alone. `last` is what its last part is called;
-    /// by its path if that is empty.
+    /// Resolves a path. Each part, and each link on the way, must be root's alone. `last` names the last part in messages; if empty, its path
+    /// does.
     fn to(&self, path: &Path, last: &str) -> Result<PathBuf, String> {
-        // The parts that are still to come, the next one last.
+        // The remaining parts, the next one last.
         let mut parts: Vec<OsString> = Vec::new();
         push(&mut parts, self.inside(path)?);
         let mut at = self.root.clone();
@@ -98,7 +98,7 @@ impl Walk {
             if links > MOST_LINKS {
                 return Err("cannot be looked at: there are too many links on the way to it".to_string());
             }
-            // Read, and not followed: what the kernel makes of a link in /proc is another thing than its text.
+            // Read the text: the kernel resolves magic links of /proc otherwise.
             let target = fs::read_link(&here).map_err(cannot)?;
             if target.is_absolute() {
                 at = self.root.clone();
@@ -115,25 +115,28 @@ impl Walk {
     }
 
     fn check(&self, path: &Path, facts: &fs::Metadata, name: &str) -> Result<(), String> {
-        let what = match name {
+        let subject = match name {
             "" => path.display().to_string(),
             name => name.to_string(),
         };
         if facts.uid() != self.owner {
-            return Err(format!("is not root's alone: {what} belongs to user {}", facts.uid()));
+            return Err(format!("is not root's alone: {subject} belongs to user {}", facts.uid()));
         }
-        // A link's own mode says nothing.
+        // A link's own mode has no effect.
         if !facts.is_symlink() && facts.mode() & 0o022 != 0 {
-            return Err(format!("is not root's alone: others can write to {what} (mode {:o})", facts.mode() & 0o7777));
+            return Err(format!(
+                "is not root's alone: others can write to {subject} (mode {:o})",
+                facts.mode() & 0o7777
+            ));
         }
         Ok(())
     }
 }
 
-/// Puts the parts of a path before those that are still to come.
+/// Puts the parts of a path before the remaining ones.
 fn push(parts: &mut Vec<OsString>, path: &Path) {
-    let wanted = path.components().filter(|part| matches!(part, Component::Normal(_) | Component::ParentDir));
-    parts.extend(wanted.rev().map(|part| part.as_os_str().to_os_string()));
+    let steps = path.components().filter(|part| matches!(part, Component::Normal(_) | Component::ParentDir));
+    parts.extend(steps.rev().map(|part| part.as_os_str().to_os_string()));
 }
 
 #[cfg(test)]

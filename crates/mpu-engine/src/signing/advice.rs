@@ -1,15 +1,15 @@
-//! What a person has to do so that this kernel takes the module: commands, for this host.
+//! The commands that make this kernel accept the module.
 
 use super::keys::{DKMS, Enrolled, Key, OWN};
 use super::signer::{digest, is_signed, tool};
 use mpu_host::host::Host;
 use std::path::Path;
 
-/// Said after a key was imported: the firmware's own screen asks once.
+/// Follows a key's import: the firmware asks once, on its own screen.
 const THEN: &str = "# asks for a password; then reboot, choose `Enroll MOK`, give the password";
 
-/// The commands that lead to a module which this kernel takes. `refused` is the module at hand, if there is one that is
-/// unsigned, or signed with a key that the kernel does not know.
+/// The commands for a module that this kernel accepts. `refused` is the module at hand, if it is unsigned, or signed with a key that
+/// the kernel does not know.
 pub fn advice(host: &Host, release: &str, refused: Option<&Path>) -> String {
     let Some(key) = Key::find(host) else { return without_a_key(host) };
     let Some(tool) = tool(host, release) else {
@@ -18,7 +18,7 @@ pub fn advice(host: &Host, release: &str, refused: Option<&Path>) -> String {
     let Key { private, certificate } = &key;
     let enrolled = key.enrolled(host);
     let enrol = (enrolled != Enrolled::Yes).then(|| format!("mokutil --import {certificate}   {THEN}"));
-    // What is signed already was signed with the key that is to be enrolled, as far as one can tell from here.
+    // A signed module was probably signed with the key that is to be enrolled.
     let sign = refused.filter(|module| !is_signed(module) || enrolled == Enrolled::Yes).map(|module| {
         if is_from_dkms(host, module) {
             let what = format!("mpu/{} -k {release}", env!("CARGO_PKG_VERSION"));
@@ -37,14 +37,14 @@ pub fn advice(host: &Host, release: &str, refused: Option<&Path>) -> String {
     }
 }
 
-/// Whether DKMS put a module there, which it may have packed; what was unpacked is a copy.
+/// Whether the module is DKMS's, which may be packed; the file may be an unpacked copy.
 fn is_from_dkms(host: &Host, module: &Path) -> bool {
     let copy = module.parent().is_some_and(|folder| folder.ends_with("installed"));
     module.starts_with(host.at("/lib/modules")) || copy && module.starts_with(host.at("/var/lib/mpu"))
 }
 
-/// How to come by a key. DKMS's place comes first, as DKMS then signs with the same one. What is there is never written over:
-/// half of a pair may be enrolled, and may sign what others build.
+/// The commands that make a key. DKMS's place comes first, as DKMS then signs with the same key. An existing half of a pair is never
+/// overwritten: it may be enrolled, or sign other modules.
 fn without_a_key(host: &Host) -> String {
     if !host.at("/sys/firmware/efi").is_dir() {
         return "run `mpu up --build-only`, sign the module it names with a key that this kernel trusts, then \
@@ -64,10 +64,10 @@ fn without_a_key(host: &Host) -> String {
         true => format!("-key {key}"),
         false => format!("-newkey rsa:2048 -nodes -keyout {key}"),
     };
-    let who = if key == DKMS.0 { "MPU and DKMS sign" } else { "MPU signs" };
+    let signers = if key == DKMS.0 { "MPU and DKMS sign" } else { "MPU signs" };
     format!(
         "{folder}openssl req -new -x509 -days 36500 -subj '/CN=module signing key/' {make} -outform DER -out {certificate} && \
-         mokutil --import {certificate}   {THEN}; {who} with it from then on"
+         mokutil --import {certificate}   {THEN}; {signers} with it from then on"
     )
 }
 
@@ -82,51 +82,51 @@ mod tests {
     #[test]
     fn each_state_of_host_has_its_own_commands() {
         let fake = FakeHost::in_order();
-        let said = |refused: Option<&Path>| advice(&fake.host(), RELEASE, refused);
-        assert!(said(None).contains("--build-only"), "{}", said(None));
+        let advise = |refused: Option<&Path>| advice(&fake.host(), RELEASE, refused);
+        assert!(advise(None).contains("--build-only"), "{}", advise(None));
         fake.write(LIST, "");
-        assert!(said(None).starts_with("mkdir -p /var/lib/dkms && openssl req"), "{}", said(None));
+        assert!(advise(None).starts_with("mkdir -p /var/lib/dkms && openssl req"), "{}", advise(None));
         fake.write("/var/lib/dkms/mok.key", "private");
-        let half = said(None);
+        let half = advise(None);
         assert!(half.contains("openssl req") && half.contains("mokutil --import /var/lib/dkms/mok.pub"), "{half}");
         assert!(half.contains("-key /var/lib/dkms/mok.key") && !half.contains("-keyout"), "the key stays: {half}");
 
         fake.write("/var/lib/dkms/mok.pub", "");
         fs::write(fake.host().at("/var/lib/dkms/mok.pub"), [0x30, 0x82, 1]).expect("a certificate");
-        assert!(said(None).starts_with("apt-get install linux-headers-"), "{}", said(None));
+        assert!(advise(None).starts_with("apt-get install linux-headers-"), "{}", advise(None));
         fake.tool("kmodsign", "exit 0");
-        assert!(said(None).starts_with("mokutil --import /var/lib/dkms/mok.pub"), "{}", said(None));
+        assert!(advise(None).starts_with("mokutil --import /var/lib/dkms/mok.pub"), "{}", advise(None));
 
         fake.write("/m/mpu.ko", "module");
         fake.write("/m/mpu_next.ko", "module");
         let module = fake.host().at("/m/mpu.ko");
-        let both = said(Some(&module));
+        let both = advise(Some(&module));
         assert!(both.contains("kmodsign sha512 /var/lib/dkms/mok.key") && both.contains("mpu_next.ko"), "{both}");
         assert!(both.contains("&& mokutil --import"), "{both}");
 
         fs::write(fake.host().at(LIST), [9, 0x30, 0x82, 1]).expect("a list");
-        assert!(said(None).starts_with("mpu up"), "{}", said(None));
-        assert!(!said(Some(&module)).contains("mokutil"), "{}", said(Some(&module)));
+        assert!(advise(None).starts_with("mpu up"), "{}", advise(None));
+        assert!(!advise(Some(&module)).contains("mokutil"), "{}", advise(Some(&module)));
         let built = fake.host().at(format!("/lib/modules/{RELEASE}/updates/dkms/mpu.ko"));
-        assert!(said(Some(&built)).starts_with("dkms build --force mpu/"), "{}", said(Some(&built)));
+        assert!(advise(Some(&built)).starts_with("dkms build --force mpu/"), "{}", advise(Some(&built)));
     }
 
     #[test]
     fn no_half_of_pair_is_written_over() {
         let fake = FakeHost::in_order();
         fake.write(LIST, "");
-        let said = || advice(&fake.host(), RELEASE, None);
+        let advise = || advice(&fake.host(), RELEASE, None);
         let writes =
-            |file: &str| said().contains(&format!("-keyout {file} ")) || said().contains(&format!("-out {file} "));
+            |file: &str| advise().contains(&format!("-keyout {file} ")) || advise().contains(&format!("-out {file} "));
         // The administrator keeps the private key elsewhere.
         fake.write("/var/lib/dkms/mok.pub", "certificate");
-        assert!(!writes("/var/lib/dkms/mok.pub") && !writes("/var/lib/dkms/mok.key"), "{}", said());
-        assert!(writes("/etc/mpu/signing.key") && writes("/etc/mpu/signing.der"), "{}", said());
+        assert!(!writes("/var/lib/dkms/mok.pub") && !writes("/var/lib/dkms/mok.key"), "{}", advise());
+        assert!(writes("/etc/mpu/signing.key") && writes("/etc/mpu/signing.der"), "{}", advise());
         fake.write("/etc/mpu/signing.key", "private");
-        assert!(!writes("/etc/mpu/signing.key") && writes("/etc/mpu/signing.der"), "{}", said());
+        assert!(!writes("/etc/mpu/signing.key") && writes("/etc/mpu/signing.der"), "{}", advise());
         fake.remove("/etc/mpu/signing.key");
         fake.write("/etc/mpu/signing.der", "certificate");
-        assert!(!said().contains("openssl") && said().contains("private key"), "{}", said());
+        assert!(!advise().contains("openssl") && advise().contains("private key"), "{}", advise());
     }
 
     #[test]
@@ -136,7 +136,7 @@ mod tests {
         fake.write("/var/lib/dkms/mok.pub", "certificate");
         fake.tool("kmodsign", "exit 0");
         fake.write("/m/mpu.ko", "module~Module signature appended~\n");
-        let said = advice(&fake.host(), RELEASE, Some(&fake.host().at("/m/mpu.ko")));
-        assert!(said.starts_with("mokutil --import"), "{said}");
+        let advise = advice(&fake.host(), RELEASE, Some(&fake.host().at("/m/mpu.ko")));
+        assert!(advise.starts_with("mokutil --import"), "{advise}");
     }
 }

@@ -1,4 +1,4 @@
-//! The machine owner's key: where the field keeps it, and whether the firmware has it. Reads no private key.
+//! Finds the machine owner's key, and whether the firmware has it. Reads no private key.
 
 use mpu_host::host::Host;
 use percent_encoding::percent_decode;
@@ -16,9 +16,9 @@ pub struct Key {
 pub enum Enrolled {
     /// It is in the machine owner's list, or in the firmware's own.
     Yes,
-    /// The lists are there, and it is in none of them. The kernel may have it built in all the same.
+    /// It is in none of the lists. The kernel may have it built in all the same.
     No,
-    /// No list can be read, or the certificate is not in the lists' own form (DER).
+    /// No list can be read, or the certificate is not in the lists' format (DER).
     Unknown,
 }
 
@@ -33,15 +33,14 @@ const PLACES: [(&str, &str); 3] =
 /// DKMS's setting for another key, before its folder of such files.
 const DKMS_CONFIG: &str = "/etc/dkms/framework.conf";
 
-/// The machine owner's list as shim hands it on, in a table and in a variable, and the firmware's own list. Each holds
-/// certificates whole.
+/// shim's copies of the machine owner's list, as table and variable, and the firmware's own list. All contain whole certificates.
 const LISTS: [&str; 3] = [
     "/sys/firmware/efi/mok-variables/MokListRT",
     "/sys/firmware/efi/efivars/MokListRT-605dab50-e046-4300-abb6-3dd810dd8b23",
     "/sys/firmware/efi/efivars/db-d719b2cb-3d3a-4596-a3bc-dad00e67656f",
 ];
 
-/// No certificate and no list that a firmware holds is as large.
+/// More than any certificate or list has.
 const LIMIT: usize = 1 << 20;
 
 impl Key {
@@ -86,7 +85,7 @@ fn candidates(host: &Host) -> Vec<Key> {
     keys.filter(|key| key.is_there(host)).collect()
 }
 
-/// The key that DKMS is configured to use. Its files are shell; values with variables in them are left alone.
+/// The key that DKMS is configured to use. Its files are shell; values with variables are ignored.
 fn dkms_key(host: &Host) -> Option<Key> {
     let folder = format!("{DKMS_CONFIG}.d");
     let mut parts: Vec<String> = fs::read_dir(host.at(&folder))
@@ -114,20 +113,20 @@ fn dkms_key(host: &Host) -> Option<Key> {
         }
     }
     let (private, certificate) = (private?, certificate?);
-    // The signing tool asks for the PIN where it should be, and says so if it is not there.
+    // The signing tool asks for the PIN itself, and reports if it is missing.
     let private = if has_pin(&private) { without_pin(&private) } else { private };
     Some(Key { private, certificate })
 }
 
-// A PIN in the address of a key in a token (RFC 7512, `pin-value`). Every user of a machine can read a command line, and logs repeat it:
-// so no address with a PIN goes any further.
+// The address of a key in a token may have a PIN (RFC 7512, `pin-value`). Every user can read a command line, and logs repeat it, so no
+// address with a PIN is passed on.
 
-/// How the address of a key in a token begins.
+/// The prefix of a token key's address.
 pub(super) const PKCS11: &str = "pkcs11:";
 
 const PIN: &str = "pin-value";
 
-/// Whether a key's name is an address that carries one, however it is spelled.
+/// Whether a key's address has a PIN, in any spelling.
 pub(super) fn has_pin(name: &str) -> bool {
     let plain = decoded_fully(name);
     plain.trim_start().starts_with(PKCS11) && plain.contains(PIN)
@@ -138,7 +137,7 @@ fn without_pin(address: &str) -> String {
     parts.collect::<String>().trim_end_matches([';', '?', '&']).to_string()
 }
 
-/// In lower case and without percent signs that stand for something else, however often they were put there.
+/// In lower case, with all levels of percent encoding decoded.
 fn decoded_fully(text: &str) -> String {
     let mut text = text.as_bytes().to_vec();
     loop {
@@ -173,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_found_where_field_keeps_them_and_only_whole() {
+    fn complete_keys_are_found_in_usual_places() {
         for place in PLACES {
             let fake = FakeHost::in_order();
             assert_eq!(found(&fake), None);

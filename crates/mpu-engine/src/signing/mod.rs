@@ -1,4 +1,4 @@
-//! Secure Boot, and the signing of what this program builds. Judges no signature: the kernel trusts keys that no file tells of.
+//! Secure Boot, and signing of built modules. It verifies no signature: the kernel may trust keys that no file lists.
 
 mod advice;
 mod keys;

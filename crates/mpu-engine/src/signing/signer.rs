@@ -1,4 +1,4 @@
-//! Signs a module, by the kernel's own tool. A host whose kernel takes any module has no signer.
+//! Signs a module with the kernel's own tool, if the kernel demands signatures.
 
 use super::keys::{Key, PKCS11, has_pin};
 use mpu_host::exit::Exit;
@@ -13,21 +13,19 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// Whether the firmware checks what it boots: the UEFI specification's variable (section 3.3), four bytes of attributes
-/// and then 0 or 1.
+/// Whether Secure Boot is on: the UEFI specification's variable (section 3.3), four bytes of attributes and then 0 or 1.
 const SECURE_BOOT: &str = "/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c";
 
-/// shim's word that its owner switched validation off (`mokutil --disable-validation`): 1 after the attributes.
+/// shim's flag that validation is off (`mokutil --disable-validation`): 1 after the attributes.
 const VALIDATION_OFF: &str = "/sys/firmware/efi/efivars/MokSBStateRT-605dab50-e046-4300-abb6-3dd810dd8b23";
 
-/// Whether this host booted with Secure Boot; none where there is no EFI firmware to ask.
+/// Whether this host booted with Secure Boot; none without EFI firmware.
 pub fn secure_boot(host: &Host) -> Option<bool> {
     let flag = |path: &str| host.bounded(path, 64).and_then(|bytes| bytes.get(4).copied());
     Some(flag(SECURE_BOOT)? == 1 && flag(VALIDATION_OFF) != Some(1))
 }
 
-/// Whether the kernel refuses unsigned modules. Secure Boot alone does not decide it: kernels lock themselves down under
-/// it, or do not.
+/// Whether the kernel refuses unsigned modules. Secure Boot alone does not decide that: only some kernels lock down under it.
 pub fn demanded(host: &Host) -> bool {
     host.lockdown() != Lockdown::None || host.enforces_signatures()
 }
@@ -81,11 +79,11 @@ impl SignError {
 
 explain_by_facts!(SignError);
 
-/// Environment variables for the tool and the token's library: which token, and its password.
-const TOLD: [&str; 5] =
+/// Environment variables for the tool and the token's library: the token, and its password.
+const TOKEN_VARIABLES: [&str; 5] =
     ["KBUILD_SIGN_PIN", "OPENSSL_CONF", "PKCS11_MODULE_PATH", "PKCS11_PROVIDER_MODULE", "SOFTHSM2_CONF"];
 
-/// How long the tool may take: a token in a network has a while, and one that waits for a person is given up.
+/// The limit for the tool: a network token may be slow, and a tool that waits for input is ended.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 const LONGEST_COMPLAINT: u64 = 1 << 20;
@@ -100,16 +98,16 @@ pub struct Signer {
     certificate: PathBuf,
     identity: Vec<u8>,
     search_path: std::ffi::OsString,
-    told: Vec<(&'static str, OsString)>,
+    token_variables: Vec<(&'static str, OsString)>,
 }
 
 /// This process's environment variables for tokens and passwords.
-fn told() -> Vec<(&'static str, OsString)> {
-    TOLD.iter().filter_map(|name| Some((*name, std::env::var_os(name)?))).collect()
+fn token_variables() -> Vec<(&'static str, OsString)> {
+    TOKEN_VARIABLES.iter().filter_map(|name| Some((*name, std::env::var_os(name)?))).collect()
 }
 
 impl Signer {
-    /// Who signs what is built for a kernel: none when signatures are not demanded, or there is no key, or no tool.
+    /// The signer of modules built for a kernel; none if signatures are not demanded, or without a key or tool.
     pub fn find(host: &Host, release: &str) -> Option<Signer> {
         if !demanded(host) {
             return None;
@@ -129,16 +127,16 @@ impl Signer {
             certificate,
             identity,
             search_path: host.search_path(),
-            told: told(),
+            token_variables: token_variables(),
         })
     }
 
-    /// Who signs with this key what was built with these headers, whatever the running kernel demands.
+    /// A signer with this key and the tool of these headers, independent of the running kernel.
     ///
     /// # Errors
-    /// If the key or its certificate cannot be read, an address carries a PIN, or nothing here signs.
-    pub fn given(host: &Host, headers: &Path, release: &str, key: Key) -> Result<Signer, SignError> {
-        // First of all: every other message names the key.
+    /// If the key or its certificate cannot be read, an address carries a PIN, or no tool signs.
+    pub fn with_key(host: &Host, headers: &Path, release: &str, key: Key) -> Result<Signer, SignError> {
+        // First, because all other messages name the key.
         if [&key.private, &key.certificate].into_iter().any(|name| has_pin(name)) {
             return Err(SignError::Pin);
         }
@@ -154,10 +152,19 @@ impl Signer {
         let config = fs::read_to_string(headers.join(".config")).unwrap_or_default();
         let (private, certificate) = (PathBuf::from(&key.private), PathBuf::from(&key.certificate));
         let (digest, search_path) = (digest_in(&config), host.search_path());
-        Ok(Signer { tool, digest, key, private, certificate, identity: Vec::new(), search_path, told: told() })
+        Ok(Signer {
+            tool,
+            digest,
+            key,
+            private,
+            certificate,
+            identity: Vec::new(),
+            search_path,
+            token_variables: token_variables(),
+        })
     }
 
-    /// Bytes that differ when the signature would.
+    /// Bytes that identify the signature.
     pub fn identity(&self) -> &[u8] {
         &self.identity
     }
@@ -166,17 +173,17 @@ impl Signer {
         let mut command = Command::new(&self.tool);
         command.arg(&self.digest).arg(&self.private).arg(&self.certificate).arg(module);
         command.env_clear().env("PATH", &self.search_path).env("LC_ALL", "C").stdin(Stdio::null());
-        command.envs(self.told.iter().map(|(name, value)| (name, value)));
+        command.envs(self.token_variables.iter().map(|(name, value)| (name, value)));
         let ended = child::run(&mut command, PATIENCE, LONGEST_COMPLAINT);
         let ended = ended.map_err(|source| SignError::Tool { tool: self.tool.clone(), source })?;
         if ended.is_success() && is_signed(module) {
             return Ok(());
         }
-        let said = String::from_utf8_lossy(&ended.stderr);
+        let stderr = String::from_utf8_lossy(&ended.stderr);
         let line = match ended.status {
             None => format!("the tool did not end within {} s", PATIENCE.as_secs()),
             Some(_) => {
-                let mut lines = said.lines().map(str::trim).filter(|line| !line.is_empty());
+                let mut lines = stderr.lines().map(str::trim).filter(|line| !line.is_empty());
                 lines.next().unwrap_or("the tool said nothing").to_string()
             }
         };
@@ -185,7 +192,7 @@ impl Signer {
     }
 }
 
-/// Whether a module carries a signature, of any key.
+/// Whether a module has a signature, of any key.
 pub fn is_signed(module: &Path) -> bool {
     let mut end = Vec::new();
     let read = File::open(module).and_then(|mut file| {
@@ -199,9 +206,8 @@ pub fn carries_signature(module: &[u8]) -> bool {
     module.ends_with(MARK)
 }
 
-/// The kernel's own `sign-file`, from its headers or from Debian's package of build programs, or Ubuntu's `kmodsign`,
-/// which is called alike; the first that runs. Headers that outlived an upgrade of the distribution want libraries that
-/// are gone.
+/// The first tool that runs: the kernel's own `sign-file`, from its headers or from Debian's package of build programs, or Ubuntu's
+/// `kmodsign`, with the same arguments. Headers older than the distribution may need libraries that are gone.
 pub(super) fn tool(host: &Host, release: &str) -> Option<PathBuf> {
     let short: Vec<&str> = release.splitn(3, '.').take(2).collect();
     let places = [
@@ -212,15 +218,15 @@ pub(super) fn tool(host: &Host, release: &str) -> Option<PathBuf> {
     places.iter().filter_map(|place| host.tool(place)).find(|tool| runs(tool))
 }
 
-/// Whether a program can be started at all: without arguments, it only says how it is called.
+/// Whether a program can be started: without arguments, it prints its usage.
 pub(crate) fn runs(tool: &Path) -> bool {
-    /// What the dynamic loader, like the shell, ends with when something is missing.
+    /// The exit code of loader and shell if something is missing.
     const NOT_TO_BE_RUN: i32 = 127;
     let done = Command::new(tool).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
     done.is_ok_and(|status| status.code().is_some_and(|code| code != NOT_TO_BE_RUN))
 }
 
-/// The digest that the kernel was configured for; one that it cannot compute, it refuses.
+/// The digest of the kernel's configuration: the kernel refuses one that it cannot compute.
 pub(super) fn digest(host: &Host, release: &str) -> String {
     let in_headers = fs::read_to_string(host.at(format!("/lib/modules/{release}/build/.config"))).ok();
     let config = in_headers.or_else(|| host.kernel_config(release).map(|(_, text)| text)).unwrap_or_default();
@@ -269,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn kernels_own_tool_comes_first_and_digest_is_the_kernels() {
+    fn signer_uses_kernels_tool_and_digest() {
         let fake = locked();
         fake.tool("kmodsign", SIGNS);
         for place in [String::from("/usr/lib/linux-kbuild-6.1"), format!("/lib/modules/{RELEASE}/build")] {
@@ -285,7 +291,7 @@ mod tests {
         assert_eq!(digest(&fake.host(), RELEASE), "sha256");
     }
 
-    /// Whether the kernel believes it is the kernel's to say: neither keys nor tools are asked.
+    /// The kernel alone judges a signature: neither keys nor tools are needed.
     #[test]
     fn module_with_trailing_signature_mark_is_signed() {
         let fake = FakeHost::in_order();
@@ -309,23 +315,23 @@ mod tests {
         let expect = format!("sha512 {root}/var/lib/dkms/mok.key {root}/var/lib/dkms/mok.pub");
         assert_eq!(fake.host().text("/usr/bin/kmodsign.args"), Some(expect));
 
-        for (body, said) in [("exit 0", "the tool said nothing"), ("echo 'bad decrypt' >&2; exit 1", "bad decrypt")] {
+        for (body, stderr) in [("exit 0", "the tool said nothing"), ("echo 'bad decrypt' >&2; exit 1", "bad decrypt")] {
             fake.tool("kmodsign", body);
             let path = module(&fake);
             let error = Signer::find(&fake.host(), RELEASE).expect("a signer").sign(&path).expect_err("unsigned");
             assert_eq!((error.code(), error.exit()), ("sign_failed", Exit::Failed));
-            assert!(error.to_string().ends_with(said) && error.fix().contains("KBUILD_SIGN_PIN"), "{error}");
+            assert!(error.to_string().ends_with(stderr) && error.fix().contains("KBUILD_SIGN_PIN"), "{error}");
         }
     }
 
-    /// The kernel's own `sign-file`, where this machine has headers of any kernel.
+    /// The kernel's own `sign-file`, if this machine has headers of any kernel.
     fn real_tool() -> Option<PathBuf> {
         let folders =
             ["/usr/lib", "/lib/modules", "/usr/src"].map(fs::read_dir).into_iter().flatten().flatten().flatten();
         let tools =
             folders.flat_map(|dir| ["scripts/sign-file", "build/scripts/sign-file"].map(|t| dir.path().join(t)));
-        let given = std::env::var_os("MPU_SIGN_FILE").map(PathBuf::from);
-        given.into_iter().chain(tools).find(|tool| runs(tool))
+        let with_key = std::env::var_os("MPU_SIGN_FILE").map(PathBuf::from);
+        with_key.into_iter().chain(tools).find(|tool| runs(tool))
     }
 
     fn openssl(dir: &Path, arguments: &str) -> bool {
@@ -350,7 +356,7 @@ mod tests {
         let path = module(&fake);
         Signer::find(&fake.host(), RELEASE).expect("a signer").sign(&path).expect("signed");
 
-        // The module, its signature, twelve bytes that end in the signature's length, the mark.
+        // The module, its signature, twelve bytes with the signature's length at the end, the mark.
         let bytes = fs::read(&path).expect("a module");
         let (rest, _) = bytes.split_at(bytes.len() - MARK.len());
         let (rest, trailer) = rest.split_at(rest.len() - 12);
@@ -366,7 +372,7 @@ mod tests {
         };
         assert!(holds(content) && !holds(b"another"));
 
-        // A key whose password is missing neither waits for one nor signs.
+        // A key with a missing password neither waits for one nor signs.
         assert!(openssl(&keys, &format!("{pair} -passout pass:secret")));
         let path = module(&fake);
         let error = Signer::find(&fake.host(), RELEASE).expect("a signer").sign(&path).expect_err("no password");
@@ -417,8 +423,8 @@ mod tests {
         let sign = |object: &str| {
             let private = format!("pkcs11:token=mpu;object={object};type=private");
             let key = Key { private, certificate: at("certificate") };
-            let mut signer = Signer::given(&fake.host(), dir.path(), RELEASE, key).expect("a signer");
-            signer.told =
+            let mut signer = Signer::with_key(&fake.host(), dir.path(), RELEASE, key).expect("a signer");
+            signer.token_variables =
                 vec![("OPENSSL_CONF", at("openssl.cnf").into()), ("SOFTHSM2_CONF", at("softhsm.conf").into())];
             let path = module(&fake);
             signer.sign(&path).map(|()| is_signed(&path)).map_err(|error| (error.code(), error.fix()))
@@ -440,7 +446,7 @@ mod tests {
         ] {
             for (private, certificate) in [(address, "/dev/null"), ("/dev/null", address)] {
                 let key = Key { private: private.to_string(), certificate: certificate.to_string() };
-                let error = Signer::given(&fake.host(), Path::new("/"), RELEASE, key).expect_err(address);
+                let error = Signer::with_key(&fake.host(), Path::new("/"), RELEASE, key).expect_err(address);
                 assert_eq!((error.code(), error.exit()), ("pin_in_address", Exit::Failed), "{address}");
                 assert!(error.fix().contains("pin-source") && error.fix().contains("OPENSSL_CONF"), "{}", error.fix());
                 assert!(![error.to_string(), error.fix(), format!("{error:?}")].concat().contains("4711"), "{error:?}");
@@ -476,7 +482,7 @@ mod tests {
     }
 
     #[test]
-    fn lockdown_and_enforcement_demand_signatures_and_secure_boot_alone_does_not() {
+    fn secure_boot_alone_demands_no_signature() {
         let fake = FakeHost::in_order();
         fake.write(SECURE_BOOT, "\x06\0\0\0\x01");
         assert!(!demanded(&fake.host()));

@@ -1,4 +1,4 @@
-//! What is up after `mpu up --replace`, whatever it came to: an engine that translated does not go for one that does not come.
+//! The engine after `mpu up --replace`: a working engine is never lost to one that does not come up.
 
 use super::*;
 use crate::module::load::fake::FakeKernel;
@@ -15,7 +15,7 @@ const BUILDS_BOTH: &str =
 const OLD: &str = "version=0.0.9\nabi=2\nstate=armed\nredirect=direct\ninside=0\n";
 const OLD_FILE: &str = "/elsewhere/mpu.ko";
 
-/// A host on which 0.0.9 is up, from a file that is still there.
+/// A host on which 0.0.9 is up, from a file that still exists.
 fn with_old() -> Setup {
     let s = Setup::new();
     s.fake.tool("make", BUILDS_BOTH);
@@ -54,7 +54,7 @@ fn running_module_stays_if_replacement_fails() {
         assert_eq!(version_up(&s).as_deref(), Some("0.0.9"), "{config}");
         assert!(error.to_string().ends_with("; MPU 0.0.9 is up"), "{error}");
     }
-    // A kernel that does not trust the key with which it is signed.
+    // The kernel does not trust the key of its signature.
     let s = with_old();
     s.fake.can_notify();
     let _supervisor = FakeSupervisor::on(&s.fake, mpu_notify::fake::state(&[]));
@@ -111,7 +111,7 @@ fn old_module_returns_if_replacement_gets_no_calls() {
     let kernel = FakeKernel::taking(&s.fake, state::PLACED);
     kernel.states.borrow_mut().extend([state::PLACED.to_string(), state::PLACED.to_string(), OLD.to_string()]);
     let module = ModuleOptions { replace: true, ..s.options() };
-    let options = UpOptions { module, ask: Some(|_, _| Ok(())), ..UpOptions::default() };
+    let options = UpOptions { module, probe: Some(|_, _| Ok(())), ..UpOptions::default() };
     let error = up(&s.fake.host(), &kernel, &options).expect_err("not entered");
     assert_eq!((error.code(), version_up(&s).as_deref()), ("driver_entry", Some("0.0.9")), "{error}");
 }
@@ -141,18 +141,22 @@ fn module_is_first_where_it_can_be_had() {
         preflight(&s.fake.host(), &Config::default(), &options).expect("a choice").choice
     };
     let auto = ModuleOptions::default();
-    assert_eq!(choice(Asked::Auto, &s.options()).engine, Engine::Module);
+    assert_eq!(choice(EngineSetting::Auto, &s.options()).engine, Engine::Module);
     s.fake.write("/sys/kernel/security/lockdown", "none [integrity] confidentiality");
-    let found = choice(Asked::Auto, &auto);
+    let found = choice(EngineSetting::Auto, &auto);
     assert_eq!(found.engine, Engine::Notify);
     assert!(found.why.contains("locked down (integrity)") && found.better.is_some(), "{found:?}");
-    assert_eq!(choice(Asked::Module, &auto).engine, Engine::Module, "what is asked for is taken");
+    assert_eq!(choice(EngineSetting::Module, &auto).engine, Engine::Module, "what is asked for is taken");
     let build = ModuleOptions { build_only: true, ..auto.clone() };
-    assert_eq!(choice(Asked::Auto, &build).engine, Engine::Module, "there is nothing to build of the other");
+    assert_eq!(choice(EngineSetting::Auto, &build).engine, Engine::Module, "there is nothing to build of the other");
 
     s.fake.write("/proc/sys/kernel/osrelease", "5.8.0-generic");
-    assert_eq!(choice(Asked::Auto, &auto).engine, Engine::Module, "neither: the module says what is missing");
+    assert_eq!(choice(EngineSetting::Auto, &auto).engine, Engine::Module, "neither: the module says what is missing");
     s.fake.write("/proc/sys/kernel/osrelease", RELEASE);
     s.fake.write("/proc/self/status", "CapEff:\t0000000000000000\n");
-    assert_eq!(choice(Asked::Auto, &auto).engine, Engine::Module, "who has no rights learns nothing of the host");
+    assert_eq!(
+        choice(EngineSetting::Auto, &auto).engine,
+        Engine::Module,
+        "who has no rights learns nothing of the host"
+    );
 }

@@ -1,4 +1,4 @@
-//! Reads a configuration: a regular file, or `/dev/null` for an empty one; and where a person names the file, a pipe.
+//! Reads a configuration file: a regular file, `/dev/null` as an empty one, or a pipe that a person names.
 
 use mpu_os::file::{Links, read_all, read_bounded};
 use std::fs::{self, File};
@@ -6,7 +6,7 @@ use std::io;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
-/// Whether anything has the name, be it a link that leads nowhere: the administrator wanted a file there.
+/// Whether the path exists, also as a dangling link: the administrator expects a file there.
 pub fn is_there(path: &Path) -> bool {
     !fs::symlink_metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
 }
@@ -17,10 +17,10 @@ pub fn read(path: &Path, longest: u64) -> io::Result<String> {
     bytes.map_err(|error| name_target(path, error)).and_then(text)
 }
 
-/// What a person who names no file calls standard input.
+/// Standard input, if a person names no file.
 pub const STDIN: &str = "/dev/stdin";
 
-/// The text in a file that a person names: standard input, and a pipe such as a shell's `<(…)`, are read to their end, too.
+/// The text in a file that a person names. Standard input, and a pipe such as a shell's `<(…)`, are read to their end.
 pub fn read_named(path: &Path, longest: u64) -> io::Result<String> {
     if path == Path::new(STDIN) {
         return read_all(io::stdin().lock(), longest).and_then(text);
@@ -35,7 +35,7 @@ fn text(bytes: Vec<u8>) -> io::Result<String> {
     String::from_utf8(bytes).map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "it is no text in UTF-8"))
 }
 
-/// The same error, with where a link points to.
+/// Adds the target of a link to an error.
 fn name_target(path: &Path, error: io::Error) -> io::Error {
     match fs::read_link(path) {
         Ok(target) if error.kind() == io::ErrorKind::NotFound => {

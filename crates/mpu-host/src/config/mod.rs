@@ -1,13 +1,11 @@
-//! `/etc/mpu/config.toml`: the engine to use, and who sees more than its own PID namespace.
-//!
-//! Owns the file's grammar, its defaults and its errors, which name the line. What the rules become for an engine is
-//! `rules`'s; nothing here looks at the host beyond that one file. No file is the same as an empty one.
+//! Parses `/etc/mpu/config.toml`: the engine, and the containers that see more than their own PID namespace. Errors name the line.
+//! Without a file the defaults apply.
 
 mod file;
 pub mod rules;
-mod wanted;
+mod settings;
 
-pub use wanted::{Asked, Drivers, Modules, Redirect, UnknownDriver};
+pub use settings::{Drivers, EngineSetting, Modules, Redirect, UnknownDriver};
 
 use crate::exit::Exit;
 use crate::explain::Facts;
@@ -25,27 +23,27 @@ pub const FILE: &str = "/etc/mpu/config.toml";
 /// The file as it is shipped: every key with its default, as comments.
 pub const DEFAULT: &str = include_str!("default.toml");
 
-/// A longer file is refused: nothing that fits an engine needs it.
+/// A longer file is refused: no engine accepts that many rules.
 const LONGEST: u64 = 1 << 20;
 
-/// What a container sees.
+/// The view of a container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, JsonSchema, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Visibility {
     /// The processes of its own PID namespace.
     #[default]
     Own,
-    /// Those of its pod's other containers, too, by the host's numbers.
+    /// Those of its pod's other containers too, by their host PIDs.
     Pod,
-    /// What the host sees.
+    /// The host's processes.
     Host,
 }
 
-/// Which containers a rule is for: a glob over one thing.
+/// Selects containers by a glob over one property.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Selector {
-    /// A container's id, or its name where its cgroup has it (LXC, systemd-nspawn).
+    /// A container's id, or its name if its cgroup has that (LXC, systemd-nspawn).
     Container(String),
     /// A pod's uid (Kubernetes) or id (Podman).
     Pod(String),
@@ -53,28 +51,28 @@ pub enum Selector {
     Cgroup(String),
 }
 
-/// One rule. The first that fits decides.
+/// One rule. The first that matches decides.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Rule {
-    /// What those see.
+    /// The view of the selected containers.
     pub sees: Visibility,
-    /// Whom it is for.
+    /// The selected containers.
     #[serde(rename = "for")]
-    pub whom: Selector,
+    pub selector: Selector,
 }
 
-/// The file's contents, with the defaults filled in.
+/// The configuration, with defaults filled in.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Config {
     /// The engine.
-    pub engine: Asked,
-    /// The releases of the driver that it goes with.
+    pub engine: EngineSetting,
+    /// The accepted releases of the driver.
     pub drivers: Drivers,
-    /// The module files that are taken.
+    /// The accepted module files.
     pub modules: Modules,
     /// How the module redirects.
     pub redirect: Redirect,
-    /// What containers see that no rule is for.
+    /// The view of containers without a rule.
     pub visibility: Visibility,
     /// Processor time that the notify engine spends on one container, in percent of one processor; 0 is no limit.
     pub notify_cpu_percent: u32,
@@ -89,7 +87,7 @@ const NOTIFY_CPU_PERCENT: u32 = 100;
 impl Default for Config {
     fn default() -> Config {
         Config {
-            engine: Asked::Auto,
+            engine: EngineSetting::Auto,
             drivers: Drivers::default(),
             modules: Modules::default(),
             redirect: Redirect::default(),
@@ -105,7 +103,7 @@ impl Default for Config {
 #[serde(deny_unknown_fields)]
 struct Raw {
     #[serde(default)]
-    engine: Option<Asked>,
+    engine: Option<EngineSetting>,
     #[serde(default)]
     drivers: Drivers,
     #[serde(default)]
@@ -130,13 +128,13 @@ struct RawRule {
     cgroup: Option<Spanned<String>>,
 }
 
-/// Why a file is not used.
+/// Why a file is rejected.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// It is there and cannot be read.
+    /// It cannot be read.
     #[error("cannot read {}", path.display())]
     Unreadable { path: PathBuf, source: io::Error },
-    /// It is not what it must be.
+    /// It is malformed.
     #[error("{}, line {line}: {what}", path.display())]
     Malformed {
         path: PathBuf,
@@ -169,7 +167,7 @@ impl Config {
     /// The host's configuration; the defaults if it has no file.
     ///
     /// # Errors
-    /// If there is a file that cannot be used: a policy is never half applied.
+    /// If the file cannot be used: a policy is never half applied.
     pub fn of(host: &Host) -> Result<Config, ConfigError> {
         let path = host.at(FILE);
         match Config::at(&path) {
@@ -185,15 +183,15 @@ impl Config {
     /// The configuration in a file.
     ///
     /// # Errors
-    /// If it is not there, cannot be read, or is malformed.
+    /// If it does not exist, cannot be read, or is malformed.
     pub fn at(path: &Path) -> Result<Config, ConfigError> {
         Config::read(path, file::read(path, LONGEST))
     }
 
-    /// The configuration in a file that a person names: a pipe, too, and standard input, which is also `-`.
+    /// The configuration in a file that a person names, a pipe, or standard input (`-`).
     ///
     /// # Errors
-    /// If it is not there, cannot be read, is too long, or is malformed.
+    /// If it does not exist, cannot be read, is too long, or is malformed.
     pub fn named(path: &Path) -> Result<Config, ConfigError> {
         let path = if path == Path::new("-") { Path::new(file::STDIN) } else { path };
         Config::read(path, file::read_named(path, LONGEST))
@@ -204,17 +202,17 @@ impl Config {
         Config::parse(&text).map_err(|(line, what)| ConfigError::Malformed { path: path.to_path_buf(), line, what })
     }
 
-    /// What is sound and cannot be meant, in sentences.
+    /// Valid rules that cannot be intended, as sentences.
     pub fn warnings(&self) -> Vec<String> {
         let of = |(at, rule): (usize, &Rule)| {
-            let why = rules::futile(&rule.whom)?;
-            let (Selector::Container(glob) | Selector::Pod(glob) | Selector::Cgroup(glob)) = &rule.whom;
+            let why = rules::never_matches(&rule.selector)?;
+            let (Selector::Container(glob) | Selector::Pod(glob) | Selector::Cgroup(glob)) = &rule.selector;
             Some(format!("rule {} of {} (\"{glob}\") never matches: {why}", at + 1, self.rules.len()))
         };
         self.rules.iter().enumerate().filter_map(of).collect()
     }
 
-    /// The configuration in a text; else the line that is wrong, and how.
+    /// Parses a text. The error has the line and the fault.
     fn parse(text: &str) -> Result<Config, (usize, String)> {
         let raw: Raw = toml::from_str(text).map_err(|error| {
             let at = error.span().map_or(text.len(), |span| span.start);
@@ -225,7 +223,7 @@ impl Config {
             let start = rule.span().start;
             rules.push(rule.into_inner().check().map_err(|(at, what)| (line_of(text, at.unwrap_or(start)), what))?);
         }
-        let engine = raw.engine.unwrap_or(Asked::Auto);
+        let engine = raw.engine.unwrap_or(EngineSetting::Auto);
         let notify_cpu_percent = raw.notify_cpu_percent.unwrap_or(NOTIFY_CPU_PERCENT);
         let Raw { drivers, modules, redirect, visibility, nri, .. } = raw;
         let config = Config { engine, drivers, modules, redirect, visibility, notify_cpu_percent, nri, rules };
@@ -240,25 +238,25 @@ impl Config {
 }
 
 impl RawRule {
-    /// The rule, or what is wrong with it and where, if that is a place of its own.
+    /// The rule; or its fault, and the line if it differs from the rule's first.
     fn check(self) -> Result<Rule, (Option<usize>, String)> {
         type Make = fn(String) -> Selector;
-        let given = [
+        let named_by = [
             (self.container, Selector::Container as Make),
             (self.pod, Selector::Pod as Make),
             (self.cgroup, Selector::Cgroup as Make),
         ];
-        let mut given: Vec<_> = given.into_iter().filter_map(|(glob, make)| Some((glob?, make))).collect();
+        let mut named_by: Vec<_> = named_by.into_iter().filter_map(|(glob, make)| Some((glob?, make))).collect();
         let one = "a rule names one of container, pod and cgroup";
-        let (glob, make) = given.pop().ok_or((None, format!("{one}; this one names none")))?;
-        if let Some((other, _)) = given.pop() {
+        let (glob, make) = named_by.pop().ok_or((None, format!("{one}; this one names none")))?;
+        if let Some((other, _)) = named_by.pop() {
             return Err((Some(other.span().start.max(glob.span().start)), format!("{one}; this one names several")));
         }
         let at = Some(glob.span().start);
-        let whom = make(glob.into_inner());
-        match rules::fault(self.sees, &whom) {
+        let selector = make(glob.into_inner());
+        match rules::fault(self.sees, &selector) {
             Some(what) => Err((at, what)),
-            None => Ok(Rule { sees: self.sees, whom }),
+            None => Ok(Rule { sees: self.sees, selector }),
         }
     }
 }
@@ -280,14 +278,14 @@ mod tests {
     }
 
     #[test]
-    fn no_file_is_defaults_and_so_is_shipped_one() {
+    fn missing_and_shipped_file_give_defaults() {
         let fake = FakeHost::in_order();
         assert_eq!(Config::of(&fake.host()).expect("defaults"), Config::default());
         assert_eq!(Config::parse(DEFAULT).expect("sound"), Config::default());
     }
 
     #[test]
-    fn shipped_file_shows_every_key_and_its_examples_are_sound() {
+    fn shipped_file_has_every_key_and_valid_examples() {
         for key in [
             "engine",
             "drivers",
@@ -322,7 +320,10 @@ mod tests {
             "engine = \"module\"\nvisibility = \"pod\"\n[[rule]]\nsees = \"host\"\ncgroup = \"/system.slice/dcgm.service\"\n",
         )
         .expect("sound");
-        assert_eq!((config.engine, config.visibility, config.drivers), (Asked::Module, Visibility::Pod, Drivers::Any));
+        assert_eq!(
+            (config.engine, config.visibility, config.drivers),
+            (EngineSetting::Module, Visibility::Pod, Drivers::Any)
+        );
         assert_eq!(Config::parse("drivers = \"known\"\n").expect("sound").drivers, Drivers::Known);
         assert_eq!(wrong("drivers = \"580\"\n").0, 1);
         assert_eq!(Config::parse("redirect = \"ipmodify\"\n").expect("sound").redirect, Redirect::Ipmodify);
@@ -335,7 +336,7 @@ mod tests {
             (true, false)
         );
         assert_eq!(wrong("nri = \"on\"\n").0, 1);
-        assert_eq!(config.rules[0].whom, Selector::Cgroup("/system.slice/dcgm.service".to_string()));
+        assert_eq!(config.rules[0].selector, Selector::Cgroup("/system.slice/dcgm.service".to_string()));
     }
 
     #[test]
@@ -364,26 +365,26 @@ mod tests {
     fn special_config_file_is_error() {
         let fake = FakeHost::in_order();
         let path = fake.host().at(FILE);
-        let said = || match Config::of(&fake.host()) {
+        let error = || match Config::of(&fake.host()) {
             Err(error @ ConfigError::Unreadable { .. }) => crate::explain::chain(&error).to_string(),
             other => panic!("{other:?}"),
         };
         std::fs::create_dir_all(path.parent().expect("a folder")).expect("made");
         std::os::unix::fs::symlink("/nowhere/config.toml", &path).expect("a link");
-        assert!(said().contains("a link to /nowhere/config.toml, which is not there"), "{}", said());
+        assert!(error().contains("a link to /nowhere/config.toml, which is not there"), "{}", error());
         std::fs::remove_file(&path).expect("removed");
-        // No process writes into it: reading it would wait for ever.
+        // No process writes into it: reading would block for ever.
         rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, 0o600.into(), 0).expect("a pipe");
-        assert!(said().contains("not a file"), "{}", said());
+        assert!(error().contains("not a file"), "{}", error());
         std::fs::remove_file(&path).expect("removed");
         std::os::unix::fs::symlink("/dev/zero", &path).expect("a link");
-        assert!(said().contains("not a file"), "{}", said());
+        assert!(error().contains("not a file"), "{}", error());
         std::fs::remove_file(&path).expect("removed");
         std::os::unix::fs::symlink("/dev/null", &path).expect("a link");
         assert_eq!(Config::of(&fake.host()).expect("empty"), Config::default());
         std::fs::remove_file(&path).expect("removed");
         std::fs::write(&path, [b'#'].repeat(LONGEST as usize + 1)).expect("written");
-        assert!(said().contains("more than"), "{}", said());
+        assert!(error().contains("more than"), "{}", error());
     }
 
     #[test]

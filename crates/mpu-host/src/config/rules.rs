@@ -1,18 +1,17 @@
-//! What the configuration becomes for an engine: lines of `own|group|host GLOB` over cgroup paths, as `mpu_core::policy`
-//! reads them.
+//! Compiles the configuration for an engine: lines of `own|group|host GLOB` over cgroup paths, as `mpu_core::policy` parses them.
 //!
-//! Owns how container managers name cgroups, as far as a glob can say it. Sources: systemd's transient scopes
-//! (`docker-ID.scope`, `cri-containerd-ID.scope`, `crio-ID.scope`, `libpod-ID.scope`, `machine-NAME.scope`), the
-//! managers' cgroupfs layouts (`/docker/ID`, `/libpod_parent/libpod-ID`, `/kubepods/…/podUID/ID`, `/lxc/NAME`,
-//! `/lxc.payload.NAME`), and the kubelet's slices, which write the dashes of a pod's uid as underscores.
+//! Source for the names of cgroups: systemd's transient scopes (`docker-ID.scope`, `cri-containerd-ID.scope`, `crio-ID.scope`,
+//! `libpod-ID.scope`, `machine-NAME.scope`), the managers' cgroupfs layouts (`/docker/ID`, `/libpod_parent/libpod-ID`,
+//! `/kubepods/…/podUID/ID`, `/lxc/NAME`, `/lxc.payload.NAME`), and the kubelet's slices, which write the dashes of a pod's uid as
+//! underscores.
 //!
-//! Every place is anchored at the root: a tenant who may make cgroups can make them only beneath its own, where no place
-//! lies, so it cannot name itself into a rule. Rootless containers are in their user's cgroups and in no place here.
+//! Every pattern is anchored at the root. A tenant can make cgroups only below its own, which no pattern matches, so it cannot name
+//! itself into a rule. Rootless containers are in their user's cgroups, which no pattern matches either.
 
 use super::{Config, Selector, Visibility};
 use mpu_core::policy::{LONGEST_GLOB, MOST_NAMES, Rules};
 
-/// Where a container's id (or name) stands; `{}` is its place.
+/// Cgroups of containers; `{}` is the id or name.
 const CONTAINERS: [&str; 10] = [
     "/system.slice/*-{}.scope",
     "/docker/{}",
@@ -26,18 +25,17 @@ const CONTAINERS: [&str; 10] = [
     "/lxc.payload.{}",
 ];
 
-/// Where a pod's uid or id stands.
+/// Cgroups of pods; `{}` is the uid or id.
 const PODS: [&str; 4] =
     ["/kubepods/pod{}", "/kubepods/*/pod{}", "/machine.slice/machine-libpod_pod_{}.slice", "/libpod_parent/{}"];
-/// Where a pod's uid stands with underscores for dashes.
+/// Cgroups of pods with underscores for the dashes of the uid.
 const POD_SLICES: [&str; 2] =
     ["/kubepods.slice/kubepods-pod{}.slice", "/kubepods.slice/kubepods-*.slice/kubepods-*-pod{}.slice"];
 
-/// Why a selector fits no cgroup there can be, if it does not: the rule grants nothing, and what it takes from a wider
-/// rule that one gives all the same.
-pub fn futile(whom: &Selector) -> Option<String> {
-    let Selector::Cgroup(glob) = whom else { return None };
-    // `*` and `?` stand for no slash; what `**` stands for comes on top.
+/// Why a selector matches no possible cgroup, if so: the rule then has no effect, and a wider rule decides.
+pub fn never_matches(selector: &Selector) -> Option<String> {
+    let Selector::Cgroup(glob) = selector else { return None };
+    // `*` and `?` match no slash; `**` may match more.
     let names = glob.matches('/').count();
     match () {
         () if glob.ends_with('/') => Some("no cgroup's path ends with /, and the root is no container's".to_string()),
@@ -49,9 +47,9 @@ pub fn futile(whom: &Selector) -> Option<String> {
     }
 }
 
-/// The rules of a configuration, one a line, without a newline at the end. Empty if everybody sees its own.
+/// The rules of a configuration, one per line, without a newline at the end. Empty if every container sees its own.
 pub fn compile(config: &Config) -> String {
-    let mut lines: Vec<String> = config.rules.iter().flat_map(|rule| lines(rule.sees, &rule.whom)).collect();
+    let mut lines: Vec<String> = config.rules.iter().flat_map(|rule| lines(rule.sees, &rule.selector)).collect();
     lines.extend(match config.visibility {
         Visibility::Own => Vec::new(),
         Visibility::Pod => self::lines(Visibility::Pod, &Selector::Pod("*".to_string())),
@@ -60,13 +58,13 @@ pub fn compile(config: &Config) -> String {
     lines.join("\n")
 }
 
-/// What is wrong with a selector's glob, if anything.
-pub fn fault(sees: Visibility, whom: &Selector) -> Option<String> {
-    let (Selector::Container(glob) | Selector::Pod(glob) | Selector::Cgroup(glob)) = whom;
+/// The fault of a selector's glob, if any.
+pub fn fault(sees: Visibility, selector: &Selector) -> Option<String> {
+    let (Selector::Container(glob) | Selector::Pod(glob) | Selector::Cgroup(glob)) = selector;
     if glob.is_empty() || glob.chars().any(|c| c.is_control() || c == '"') {
         return Some("a glob is at least one character, none of them a control character or a quote".to_string());
     }
-    match whom {
+    match selector {
         Selector::Cgroup(_) if !(glob.starts_with('/') || glob.starts_with("**")) => {
             return Some("a cgroup's path begins with /".to_string());
         }
@@ -79,7 +77,7 @@ pub fn fault(sees: Visibility, whom: &Selector) -> Option<String> {
         Selector::Container(_) | Selector::Pod(_) if glob.contains('/') => {
             return Some("an id or name has no /; a path goes with `cgroup`".to_string());
         }
-        // It would cross folders, and so reach beneath the cgroups of any tenant.
+        // It would cross folders, and so match below the cgroups of any tenant.
         Selector::Container(_) | Selector::Pod(_) if glob.contains("**") => {
             return Some(
                 "** in an id or name: a tenant could make a cgroup that it fits; write *, which fits any part of a name"
@@ -88,12 +86,12 @@ pub fn fault(sees: Visibility, whom: &Selector) -> Option<String> {
         }
         _ => {}
     }
-    let sound = lines(sees, whom).iter().all(|line| Rules::parse(line.as_bytes()).is_ok());
+    let sound = lines(sees, selector).iter().all(|line| Rules::parse(line.as_bytes()).is_ok());
     (!sound).then(|| format!("a glob is at most {} characters", LONGEST_GLOB - 72))
 }
 
-/// A rule for pods shows each its own: the glob that fits the pod's cgroup says which cgroup the group is.
-fn lines(sees: Visibility, whom: &Selector) -> Vec<String> {
+/// A rule for pods shows each its own: the glob that matches the pod's cgroup also defines the group.
+fn lines(sees: Visibility, selector: &Selector) -> Vec<String> {
     let word = match sees {
         Visibility::Own => "own",
         Visibility::Pod => "group",
@@ -102,7 +100,7 @@ fn lines(sees: Visibility, whom: &Selector) -> Vec<String> {
     let fill = |places: &[&str], with: &str| -> Vec<String> {
         places.iter().map(|place| format!("{word} {}", place.replace("{}", with))).collect()
     };
-    match whom {
+    match selector {
         Selector::Cgroup(glob) => vec![format!("{word} {glob}")],
         Selector::Container(glob) => fill(&CONTAINERS, glob),
         Selector::Pod(glob) => [fill(&PODS, glob), fill(&POD_SLICES, &glob.replace('-', "_"))].concat(),
@@ -115,8 +113,8 @@ mod tests {
     use super::*;
     use mpu_core::policy::Sees;
 
-    fn sees(sees: Visibility, whom: Selector, path: &str) -> Sees {
-        let config = Config { rules: vec![Rule { sees, whom }], ..Config::default() };
+    fn sees(sees: Visibility, selector: Selector, path: &str) -> Sees {
+        let config = Config { rules: vec![Rule { sees, selector }], ..Config::default() };
         let text = compile(&config);
         Rules::parse(text.as_bytes()).expect("sound").of(path.as_bytes())
     }
@@ -124,7 +122,7 @@ mod tests {
     const UID: &str = "6b0f8a52-6f0b-4d0e-a9b3-2f1f3a0e7c11";
 
     #[test]
-    fn container_is_found_by_its_id_in_every_layout() {
+    fn container_id_matches_in_every_layout() {
         for path in [
             "/system.slice/docker-3f2a81.scope",
             "/docker/3f2a81",
@@ -152,8 +150,8 @@ mod tests {
             (format!("/kubepods/besteffort/pod{UID}/ff"), 3),
             (format!("/machine.slice/machine-libpod_pod_{UID}.slice/libpod-ff.scope"), 2),
         ] {
-            for whom in [UID, "*"] {
-                let seen = sees(Visibility::Pod, Selector::Pod(whom.into()), &path);
+            for selector in [UID, "*"] {
+                let seen = sees(Visibility::Pod, Selector::Pod(selector.into()), &path);
                 assert_eq!(seen, Sees::Group { depth }, "{path}");
             }
         }
@@ -164,7 +162,7 @@ mod tests {
 
     #[test]
     fn rules_come_before_default() {
-        let rule = Rule { sees: Visibility::Own, whom: Selector::Cgroup("/a".into()) };
+        let rule = Rule { sees: Visibility::Own, selector: Selector::Cgroup("/a".into()) };
         let config = Config { visibility: Visibility::Host, rules: vec![rule], ..Config::default() };
         assert_eq!(compile(&config), "own /a\nhost **");
         assert_eq!(compile(&Config::default()), "");
@@ -172,7 +170,7 @@ mod tests {
 
     #[test]
     fn invalid_selectors_have_fault() {
-        for whom in [
+        for selector in [
             Selector::Container(String::new()),
             Selector::Container("a/b".into()),
             Selector::Pod("a\"b".into()),
@@ -184,7 +182,7 @@ mod tests {
             Selector::Container("**".into()),
             Selector::Pod("**dcgm*".into()),
         ] {
-            assert!(fault(Visibility::Own, &whom).is_some(), "{whom:?}");
+            assert!(fault(Visibility::Own, &selector).is_some(), "{selector:?}");
         }
         assert_eq!(fault(Visibility::Own, &Selector::Cgroup("**/x".into())), None);
         assert_eq!(fault(Visibility::Host, &Selector::Cgroup("/monitors/**".into())), None);
@@ -192,9 +190,9 @@ mod tests {
     }
 
     #[test]
-    fn rule_matching_no_cgroup_is_futile() {
+    fn rule_matching_no_cgroup_is_reported() {
         let deep = |names: usize| "/a".repeat(names);
-        for (glob, path, is_futile) in [
+        for (glob, path, matches_nothing) in [
             (deep(MOST_NAMES), deep(MOST_NAMES), false),
             (deep(MOST_NAMES), deep(40), false),
             (deep(MOST_NAMES + 1), deep(MOST_NAMES + 1), true),
@@ -205,26 +203,26 @@ mod tests {
             ("/a//b".to_string(), "/a/b".to_string(), true),
             ("/".to_string(), "/".to_string(), true),
         ] {
-            let whom = Selector::Cgroup(glob.clone());
-            assert_eq!(futile(&whom).is_some(), is_futile, "{glob}");
-            assert_eq!(sees(Visibility::Pod, whom, &path) == Sees::Own, is_futile, "{glob} {path}");
+            let selector = Selector::Cgroup(glob.clone());
+            assert_eq!(never_matches(&selector).is_some(), matches_nothing, "{glob}");
+            assert_eq!(sees(Visibility::Pod, selector, &path) == Sees::Own, matches_nothing, "{glob} {path}");
         }
-        assert_eq!(futile(&Selector::Container("a".into())), None);
+        assert_eq!(never_matches(&Selector::Container("a".into())), None);
     }
 
-    /// With a wider rule behind it, a futile rule leaves the decision to the wider one.
+    /// Behind a rule that never matches, the wider one decides.
     #[test]
     fn wider_rule_decides_beyond_name_limit() {
         let of = |names: usize| {
-            let own = Rule { sees: Visibility::Own, whom: Selector::Cgroup("/a".repeat(names)) };
-            let wide = Rule { sees: Visibility::Host, whom: Selector::Cgroup("/a/**".into()) };
+            let own = Rule { sees: Visibility::Own, selector: Selector::Cgroup("/a".repeat(names)) };
+            let wide = Rule { sees: Visibility::Host, selector: Selector::Cgroup("/a/**".into()) };
             let text = compile(&Config { rules: vec![own, wide], ..Config::default() });
             Rules::parse(text.as_bytes()).expect("sound").of("/a".repeat(names + 1).as_bytes())
         };
         assert_eq!((of(MOST_NAMES), of(MOST_NAMES + 1)), (Sees::Own, Sees::Host));
     }
 
-    /// Beneath its own cgroup a tenant can make any name.
+    /// Below its own cgroup a tenant can make any name.
     #[test]
     fn tenant_cannot_name_itself_into_rule() {
         let own = [
@@ -244,11 +242,11 @@ mod tests {
         for path in own.iter().flat_map(|own| made.iter().map(move |made| format!("{own}{made}"))) {
             for deeper in made {
                 let path = format!("{path}{deeper}");
-                for whom in ["dcgm*", "**dcgm*", "**"].into_iter().flat_map(|glob| {
-                    let sound = |whom: &Selector| fault(Visibility::Host, whom).is_none();
+                for selector in ["dcgm*", "**dcgm*", "**"].into_iter().flat_map(|glob| {
+                    let sound = |selector: &Selector| fault(Visibility::Host, selector).is_none();
                     [Selector::Container(glob.into()), Selector::Pod(glob.into())].into_iter().filter(sound)
                 }) {
-                    assert_eq!(sees(Visibility::Host, whom.clone(), &path), Sees::Own, "{path} {whom:?}");
+                    assert_eq!(sees(Visibility::Host, selector.clone(), &path), Sees::Own, "{path} {selector:?}");
                 }
             }
         }

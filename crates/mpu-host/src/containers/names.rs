@@ -1,6 +1,4 @@
-//! How containers, their runtimes and their pods are named.
-//!
-//! Owns the names. Reads nothing.
+//! The names of containers, of their runtimes and of their pods.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -50,44 +48,44 @@ impl Runtime {
 /// A container.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Container {
-    /// As its runtime names it: 64 hexadecimal digits as a rule, for LXC and the like a name.
+    /// Its runtime's id for it: 64 hexadecimal digits as a rule, for LXC and the like a name.
     pub id: String,
-    /// Who runs it.
+    /// The software that runs it.
     pub runtime: Runtime,
-    /// The user whose service manager it runs below; none for one that root started. A user's container has the id that the
-    /// user chose for it, which may be another container's.
+    /// The user whose service manager runs it; none for one that root started. A user chooses the id of such a container, which may be
+    /// another container's.
     pub user: Option<u32>,
-    /// The name that a person gave it; none when its runtime's files cannot be read.
+    /// Its name; none if its runtime's files cannot be read.
     pub name: Option<String>,
-    /// The Kubernetes pod that it belongs to.
+    /// Its Kubernetes pod.
     pub pod: Option<Pod>,
-    /// The container around this one, when a runtime runs inside another's container.
+    /// The container around this one, if a runtime runs inside a container.
     pub outer: Option<Box<Container>>,
 }
 
 /// A Kubernetes pod.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Pod {
-    /// As the cgroup has it; for static pods the hash of their file.
+    /// The uid in the cgroup's name; for static pods the hash of their file.
     pub uid: Option<String>,
-    /// Its name; none when the runtime's files cannot be read.
+    /// Its name; none if the runtime's files cannot be read.
     pub name: Option<String>,
     /// Its namespace, likewise.
     pub namespace: Option<String>,
 }
 
 impl Container {
-    /// The id as people write it: the first twelve digits of a long one, a name whole.
+    /// The short id: the first twelve digits of a long one, or a whole name.
     pub fn short_id(&self) -> &str {
         if is_long_id(&self.id) { &self.id[..12] } else { &self.id }
     }
 
-    /// Its runtime's name, with the user's number behind it where the container is a user's: `docker@1000`.
+    /// Its runtime's name, with the user's number for a user's container: `docker@1000`.
     pub fn runtime_name(&self) -> String {
         self.of_user(self.runtime.name())
     }
 
-    /// Its id, likewise: no user's container has the same as one that root started.
+    /// Its id, with the user's number for a user's container: unique on the host.
     pub fn whole_id(&self) -> String {
         self.of_user(&self.id)
     }
@@ -96,7 +94,7 @@ impl Container {
         self.user.map_or_else(|| text.to_string(), |user| format!("{text}@{user}"))
     }
 
-    /// The outermost container, this one if it is in no other.
+    /// The outermost container; this one if it is in no other.
     pub fn outermost(&self) -> &Container {
         self.outer.as_deref().map_or(self, Container::outermost)
     }

@@ -1,20 +1,19 @@
-//! Reads container ids, runtimes and pods from cgroup paths.
+//! Parses container ids, runtimes and pods in cgroup paths.
 //!
-//! A pure function of text. Knows every layout as data: [`UNITS`] are the names that runtimes give to units and directories, with the
-//! systemd driver and with the cgroupfs driver; the rest are directories named by their parent. Outside truth: the sources of the
-//! runtimes, which name these cgroups (runc's and crun's systemd drivers, containerd's and CRI-O's CRI services, kubelet's cgroup
-//! manager, libpod, LXC, systemd-nspawn); the cases in `tests` say who writes which.
+//! [`UNITS`] has the names of units and directories by runtime, for the systemd and the cgroupfs driver; other directories are named
+//! by their parent. Source: the runtimes that name these cgroups (runc's and crun's systemd drivers, containerd's and CRI-O's CRI
+//! services, kubelet's cgroup manager, libpod, LXC, systemd-nspawn).
 
 use super::names::{Runtime, is_long_id};
 
-/// How much of a cgroup file is read. Version 1 has some fifteen lines, and a path is shorter than 4096 bytes.
+/// The most that is read of a cgroup file. Version 1 has some fifteen lines, and a path is shorter than 4096 bytes.
 pub const LIMIT: usize = 64 * 1024;
 
 /// One container in a path.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Layer {
     pub id: String,
-    /// Who runs it, as far as the path says.
+    /// The software that runs it, if the path names it.
     pub runtime: Runtime,
     /// The uid of the pod around it.
     pub pod: Option<String>,
@@ -22,7 +21,7 @@ pub struct Layer {
     pub user: Option<u32>,
 }
 
-/// What an id looks like.
+/// The form of an id.
 #[derive(Clone, Copy)]
 enum Shape {
     /// 64 hexadecimal digits.
@@ -33,7 +32,7 @@ enum Shape {
     Escaped,
 }
 
-/// Names of units and directories: prefix, suffix, shape of the id between them, runtime. The first that fits counts.
+/// Names of units and directories: prefix, suffix, form of the id between them, runtime. The first match counts.
 const UNITS: &[(&str, &str, Shape, Runtime)] = &[
     ("docker-", ".scope", Shape::Long, Runtime::Docker),
     ("cri-containerd-", ".scope", Shape::Long, Runtime::Containerd),
@@ -49,7 +48,7 @@ const UNITS: &[(&str, &str, Shape, Runtime)] = &[
     ("crun-", ".scope", Shape::Name, Runtime::Crun),
 ];
 
-/// Directories that hold one directory for each container, by its bare id.
+/// Directories with one directory for each container, by its bare id.
 const PARENTS: &[(&str, Shape, Runtime)] = &[
     ("docker", Shape::Long, Runtime::Docker),
     ("libpod_parent", Shape::Long, Runtime::Podman),
@@ -58,14 +57,14 @@ const PARENTS: &[(&str, Shape, Runtime)] = &[
     ("actions_job", Shape::Long, Runtime::Docker),
 ];
 
-/// Whether this can be one file name, and is no way out of a directory.
+/// Whether this can be one file name, and stays inside a directory.
 pub fn is_name(text: &str) -> bool {
     let first = text.bytes().next().is_some_and(|b| b.is_ascii_alphanumeric() || b == b'_');
     first && text.len() <= 255 && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"_.-+:@".contains(&b))
 }
 
-/// The containers in a cgroup file's text, outermost first. Of several hierarchies the one that tells most counts, and of those that
-/// tell as much the unified one, then the first.
+/// The containers in a cgroup file's text, outermost first. Of several hierarchies the one with most layers counts; among equals the
+/// unified one, then the first.
 pub fn layers(text: &str) -> Vec<Layer> {
     let mut best: Vec<Layer> = Vec::new();
     for path in paths(text) {
@@ -102,7 +101,7 @@ pub fn in_path(path: &str) -> Vec<Layer> {
     let mut in_kubepods = false;
     let mut user = None;
     let mut parent = "";
-    // Seen from a cgroup namespace, a path elsewhere starts with `..`; a process that has ended may leave ` (deleted)`.
+    // In a cgroup namespace an outside path starts with `..`; an ended process may leave ` (deleted)`.
     let path = path.strip_suffix(" (deleted)").unwrap_or(path);
     for segment in path.split('/').filter(|s| !s.is_empty() && *s != "..") {
         in_kubepods |= segment.contains("kubepods");
@@ -112,7 +111,7 @@ pub fn in_path(path: &str) -> Vec<Layer> {
             is_long_id(segment).then(|| (segment.to_string(), Runtime::Unknown))
         });
         if let Some((id, runtime)) = found {
-            // The systemd form of a pod given to the cgroupfs driver is one directory: slice, prefix and id.
+            // The systemd name of a pod under the cgroupfs driver is one directory: slice, prefix and id.
             let own_pod = segment.split_once(':').and_then(|(slice, _)| pod_slice(slice));
             let pod = own_pod.or_else(|| pod.take());
             layers.push(Layer { id, runtime, pod, user });
@@ -149,7 +148,7 @@ fn unit(segment: &str) -> Option<(String, Runtime)> {
     })
 }
 
-/// systemd-machined registers virtual machines and libvirt's containers the same way; they call themselves by a driver and a number.
+/// systemd-machined also registers virtual machines and libvirt's containers; their names are a driver and a number.
 fn nspawn_machine(escaped: &str) -> Option<(String, Runtime)> {
     let name = unescape(escaped)?;
     let numbered = |driver: &str| {
@@ -176,7 +175,7 @@ fn shaped(shape: Shape, text: &str) -> Option<String> {
     }
 }
 
-/// `\x2d` is how systemd writes a dash in a unit's name.
+/// Decodes systemd's `\x2d`, a dash in a unit's name.
 fn unescape(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text;
@@ -205,7 +204,7 @@ fn is_pod_uid(uid: &str) -> bool {
     digits == 32 && uid.len() == 32 + dashes && (dashes == 0 || dashes == 4)
 }
 
-/// The user whose service manager a part of a path is of.
+/// The user of a service manager's part of a path.
 pub fn user_of(segment: &str) -> Option<u32> {
     segment.strip_prefix("user@")?.strip_suffix(".service")?.parse().ok()
 }

@@ -1,8 +1,7 @@
-//! What runtimes leave on disk about a container: its names and its pod.
+//! Reads a container's names and pod from its runtime's files.
 //!
-//! Owns the places, as data. Reads bounded regular files only, and believes nothing in them beyond names: a rootless runtime's files
-//! are its user's. Outside truth: the runtimes' sources (Docker's `config.v2.json`, containers/storage's `containers.json`, containerd's
-//! and CRI-O's annotations in the OCI bundle).
+//! Files are regular and bounded, and their contents untrusted: a rootless runtime's files are its user's. Source: Docker's
+//! `config.v2.json`, containers/storage's `containers.json`, containerd's and CRI-O's annotations in the OCI bundle.
 
 use super::names::{Pod, Runtime};
 use super::path::{self, Layer, is_name};
@@ -12,7 +11,7 @@ use std::cell::Cell;
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct State {
-    /// Who runs it, where the path did not say.
+    /// The software that runs it, if the path did not name it.
     pub runtime: Option<Runtime>,
     pub name: Option<String>,
     pub pod: Option<Pod>,
@@ -25,17 +24,17 @@ const DOCKER_AT_HOME: &[&str] = &[".local/share/docker"];
 /// containerd's state directories: its own, those of k3s and RKE2, MicroK8s, k0s.
 const CONTAINERD: &[&str] =
     &["/run/containerd", "/run/k3s/containerd", "/var/snap/microk8s/common/run/containerd", "/run/k0s/containerd"];
-/// Its task plugin, and its namespaces that have no names of their own in their ids: Kubernetes', nerdctl's and ctr's.
+/// Its task plugin, and its namespaces whose ids have no name of their own: Kubernetes', nerdctl's and ctr's.
 const TASKS: &str = "io.containerd.runtime.v2.task";
 const CONTAINERD_NAMESPACES: &[&str] = &["k8s.io", "default"];
 
-/// containers/storage, for CRI-O and Podman: where bundles run, where they are kept, and below a rootless user's home.
+/// containers/storage, for CRI-O and Podman: running bundles, stored ones, and below a rootless user's home.
 const STORAGE: &[&str] = &["/run/containers/storage", "/var/lib/containers/storage", "/var/run/containers/storage"];
 const STORAGE_AT_HOME: &[&str] = &[".local/share/containers/storage"];
-/// Its drivers; the directory of containers is named after one.
+/// Storage drivers; the directory of containers has one's name.
 const DRIVERS: &[&str] = &["overlay", "vfs", "btrfs", "zfs"];
 
-/// Annotations and labels that hold names: of the container, of its pod, of the pod's namespace, the pod's uid.
+/// Annotations and labels with names: of the container, its pod, the pod's namespace, and the pod's uid.
 const KEYS: &[[&str; 4]] = &[
     [
         "io.kubernetes.cri.container-name",
@@ -48,15 +47,15 @@ const KEYS: &[[&str; 4]] = &[
 /// nerdctl passes its labels on as annotations.
 const NERDCTL_NAME: &str = "nerdctl/name";
 
-/// How large a file may be. A bundle is some 20 kB; the list of all containers some 1 kB for each.
+/// The size limit of a file. A bundle has some 20 kB; the list of all containers some 1 kB for each.
 const LIMIT: usize = 4 << 20;
 
-/// How many parts of cgroups' paths are looked for among the containers that were started by hand: a user's path may have thousands.
+/// The most path components to look up among containers that were started by hand: a user's path may have thousands.
 const MOST_PARTS: usize = 128;
 
-/// Reads what there is about a container, as far as so many bytes are left: of a user's in that user's home alone, if at all.
-pub fn look(host: &Host, layer: &Layer, homes: bool, left: &Cell<usize>) -> State {
-    let files = Files { host, left };
+/// Reads the files about a container, within `left` bytes. For a user's container only the files in that user's home, if `homes`.
+pub fn look(host: &Host, layer: &Layer, homes: bool, remaining: &Cell<usize>) -> State {
+    let files = Files { host, remaining };
     let home = layer.user.filter(|_| homes).and_then(|uid| host.home_of(uid));
     let at = |roots: &[&str], at_home: &[&str]| -> Vec<String> {
         match layer.user {
@@ -73,7 +72,7 @@ pub fn look(host: &Host, layer: &Layer, homes: bool, left: &Cell<usize>) -> Stat
         Runtime::Containerd => containerd(),
         Runtime::Crio => crio(),
         Runtime::Podman => podman(&files, &at(STORAGE, STORAGE_AT_HOME), id),
-        // The path has an id and no more: the runtime that has files about it runs it.
+        // The path has only an id: the runtime with files about it runs it.
         Runtime::Unknown => docker().or_else(containerd).or_else(crio),
         Runtime::Lxc | Runtime::Nspawn => Some(State { name: Some(id.clone()), ..State::default() }),
         Runtime::Runc | Runtime::Crun => None,
@@ -90,7 +89,7 @@ fn docker(files: &Files, roots: &[String], id: &str) -> Option<State> {
     let name =
         string(config.get("Name")).map(|name| name.trim_start_matches('/').to_string()).filter(|n| !n.is_empty());
     let labelled = by_keys(config.pointer("/Config/Labels"));
-    // Under Kubernetes the container's own name is a label, and Docker's a compound of everything.
+    // Under Kubernetes the container's own name is a label; Docker's name combines several.
     Some(of(Runtime::Docker, State { name: labelled.name.or(name), ..labelled }))
 }
 
@@ -130,7 +129,7 @@ fn by_keys(map: Option<&Value>) -> State {
     State { runtime: None, name: first(0).or_else(|| get(NERDCTL_NAME)), pod }
 }
 
-/// A container that runc or crun was asked for by hand is any directory; their state says which are theirs.
+/// A container that a person started with runc or crun may have any directory; their state lists them.
 pub fn started_by_hand(host: &Host, cgroups: &str) -> Option<Layer> {
     let of_path = |path| {
         let mut user = None;
@@ -151,23 +150,23 @@ pub fn started_by_hand(host: &Host, cgroups: &str) -> Option<Layer> {
     None
 }
 
-/// A host's files, and how much of them may still be read.
+/// A host's files, with a limit for reading.
 struct Files<'a> {
     host: &'a Host,
-    left: &'a Cell<usize>,
+    remaining: &'a Cell<usize>,
 }
 
 impl Files<'_> {
     fn json(&self, path: &str) -> Option<Value> {
-        let most = LIMIT.min(self.left.get());
-        // What turns out to be too long has been read, too.
+        let most = LIMIT.min(self.remaining.get());
+        // A file beyond the limit counts as read too.
         let bytes = self.host.beginning(path, most + 1)?;
-        self.left.set(self.left.get().saturating_sub(bytes.len()));
+        self.remaining.set(self.remaining.get().saturating_sub(bytes.len()));
         serde_json::from_slice(&bytes).ok().filter(|_| bytes.len() <= most)
     }
 }
 
-/// A string that can stand in a table: not empty, and not a page.
+/// A non-empty string that is short enough for a table.
 fn string(value: Option<&Value>) -> Option<String> {
     value?.as_str().filter(|text| !text.is_empty() && text.len() <= 512).map(str::to_string)
 }

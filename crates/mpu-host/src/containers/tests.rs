@@ -1,9 +1,9 @@
-//! Cgroup lines as the runtimes write them, one row each: who writes it, the line, and what it says.
+//! Cgroup lines of each runtime: the writer, the line, and the expected layers.
 
 use super::*;
 use crate::host::fake::FakeHost;
 
-/// Three long ids; `ID1` and so on stand for them in the rows. [`filled`] has the other words that stand for longer ones.
+/// Three long ids; `ID1` and so on stand for them in the rows. [`filled`] has the other placeholders.
 const IDS: [&str; 3] = [
     "a1b2c3d4e5f60718293a4b5c6d7e8f90a1b2c3d4e5f60718293a4b5c6d7e8f90",
     "0f9e8d7c6b5a493827160f9e8d7c6b5a493827160f9e8d7c6b5a493827160f9e",
@@ -12,7 +12,7 @@ const IDS: [&str; 3] = [
 const UID: &str = "2ca4a155-3599-498d-bb9d-4446693fa3ea";
 const STATIC: &str = "8d9a0f6f2f0d5c0b8f6a9f4a5d9c1e37";
 
-/// Who writes it, the line, and the layers, outermost first: `runtime id`, behind ` pod ` the pod's uid.
+/// The writer, the line, and the layers, outermost first: `runtime id`, behind ` pod ` the pod's uid.
 const LINES: &[(&str, &str, &str)] = &[
     // Docker
     ("systemd, v2", "0::/system.slice/docker-ID1.scope", "docker ID1"),
@@ -149,7 +149,7 @@ fn filled(text: &str) -> String {
     ids.iter().fold(text, |text, (mark, id)| text.replace(mark, id))
 }
 
-fn told(layers: &[path::Layer]) -> String {
+fn describe(layers: &[path::Layer]) -> String {
     let one = |layer: &path::Layer| {
         let pod = layer.pod.as_ref().map(|uid| format!(" pod {uid}")).unwrap_or_default();
         let user = layer.user.map(|uid| format!(" user {uid}")).unwrap_or_default();
@@ -161,14 +161,15 @@ fn told(layers: &[path::Layer]) -> String {
 #[test]
 fn lines_of_every_runtime_are_read() {
     assert!(LINES.len() >= 60);
-    for (who, line, expected) in LINES {
-        assert_eq!(told(&path::layers(&filled(line))), filled(expected), "{who}: {line}");
+    for (writer, line, expected) in LINES {
+        assert_eq!(describe(&path::layers(&filled(line))), filled(expected), "{writer}: {line}");
     }
 }
 
 #[test]
 fn most_specific_cgroup_hierarchy_wins() {
-    let check = |text: &str, expected: &str| assert_eq!(told(&path::layers(&filled(text))), filled(expected), "{text}");
+    let check =
+        |text: &str, expected: &str| assert_eq!(describe(&path::layers(&filled(text))), filled(expected), "{text}");
     check("12:pids:/docker/ID1\n1:name=systemd:/docker/ID1\n0::/system.slice/containerd.service\n", "docker ID1");
     check("0::/\n5:devices:/kubepods/podUID/ID1\n", "unknown ID1 pod UID");
     check("4:memory:/jobs/ID1\n1:name=systemd:/system.slice/docker-ID1.scope\n", "docker ID1");
@@ -201,7 +202,7 @@ fn docker_names_its_container() {
 }
 
 #[test]
-fn rootless_runtime_keeps_its_files_in_its_users_home() {
+fn rootless_containers_are_read_from_users_home() {
     let fake = FakeHost::in_order();
     fake.write("/etc/passwd", "root:x:0:0:root:/root:/bin/sh\nada:x:1000:1000:Ada:/home/ada:/bin/sh\n");
     let at = format!("/home/ada/.local/share/docker/containers/{}/config.v2.json", IDS[0]);
@@ -215,7 +216,7 @@ fn rootless_runtime_keeps_its_files_in_its_users_home() {
 }
 
 #[test]
-fn user_cannot_be_somebody_elses_container() {
+fn user_container_never_gets_other_users_name() {
     let fake = FakeHost::in_order();
     fake.write("/etc/passwd", "ada:x:1000:1000:Ada:/home/ada:/bin/sh\n");
     let cri = r#"{"annotations":{"io.kubernetes.cri.container-name":"worker","io.kubernetes.cri.sandbox-name":"train-0",
@@ -253,7 +254,7 @@ fn user_cannot_be_somebody_elses_container() {
 }
 
 #[test]
-fn files_are_read_once_for_many_and_not_without_end() {
+fn runtime_files_are_read_once_within_limit() {
     let fake = FakeHost::in_order();
     let at = |id: &str| format!("/var/lib/docker/containers/{id}/config.v2.json");
     fake.write(&at(IDS[0]), r#"{"Name":"/train"}"#);
@@ -273,7 +274,7 @@ fn files_are_read_once_for_many_and_not_without_end() {
 }
 
 #[test]
-fn path_of_thousands_of_parts_is_looked_at_in_part() {
+fn very_long_path_is_read_in_part() {
     let fake = FakeHost::in_order();
     fake.write("/run/runc/train/state.json", "{}");
     let look = |path: &str| Look::new(&fake.host()).in_cgroups(&format!("0::{path}\n")).map(|container| container.id);
@@ -338,7 +339,7 @@ fn bare_oci_container_is_found_by_runtime_state() {
 fn nested_container_reports_innermost_and_outermost() {
     let fake = FakeHost::in_order();
     fake.write(&format!("/var/lib/docker/containers/{}/config.v2.json", IDS[0]), r#"{"Name":"/kind-worker"}"#);
-    // A user inside may write files of that name for the inner one out here; they are not read.
+    // A user inside may write files of that name for the inner one here; they are not read.
     fake.write(&format!("/var/lib/docker/containers/{}/config.v2.json", IDS[1]), r#"{"Name":"/not this one"}"#);
     let found = container(&fake, "0::/docker/ID1/kubelet/kubepods/burstable/podUID/ID2");
     assert_eq!((found.id.as_str(), found.name.as_deref()), (IDS[1], None));
@@ -373,7 +374,7 @@ proptest::proptest! {
         }
     }
 
-    /// Made of the pieces that the grammar knows, so that every branch is reached.
+    /// Random combinations of known pieces, to reach every branch.
     #[test]
     fn no_mixture_of_known_pieces_makes_it_panic(pieces in proptest::collection::vec(0..PIECES.len(), 0..24)) {
         let path: String = pieces.iter().map(|piece| PIECES[*piece]).collect();

@@ -41,7 +41,7 @@ pub struct Use {
     pub mappings: u32,
 }
 
-/// A process at whose sockets descriptors wait to be received. The kernel does not tell of what.
+/// A process at whose sockets descriptors wait to be received. The kernel does not show their files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InFlight {
     pub pid: HostPid,

@@ -37,7 +37,7 @@ fn looked(fake: &FakeHost) -> Scan {
 }
 
 /// `PID: NODE DESCRIPTORS MAPPINGS`, one for each node.
-fn told(scan: &Scan) -> Vec<String> {
+fn lines_of(scan: &Scan) -> Vec<String> {
     let of = |holder: &Holder| {
         let one =
             |used: &Use| format!("{}: {} {} {}", holder.pid.get(), used.node.name, used.descriptors, used.mappings);
@@ -77,7 +77,7 @@ fn node_is_found_in_tables_and_mappings() {
     fake.write("/proc/15/fdinfo/4", "exp_name:\ti915\n");
     let scan = looked(&fake);
     assert_eq!(
-        told(&scan),
+        lines_of(&scan),
         [
             "10: card1 1 0",
             "10: nvidia-uvm-tools 2 0",
@@ -113,8 +113,8 @@ fn nodes_are_named_by_number() {
         ((226, 9), None),
     ] {
         let node = nodes.node(device);
-        let told = node.as_ref().map(|node| (node.name.as_str(), node.gpu, node.module));
-        assert_eq!(told, expected, "{device:?}");
+        let found = node.as_ref().map(|node| (node.name.as_str(), node.gpu, node.module));
+        assert_eq!(found, expected, "{device:?}");
     }
     let gpus: Vec<_> = nodes::gpus(&host).into_iter().map(|gpu| (gpu.index, gpu.minor, gpu.uuid)).collect();
     assert_eq!(gpus, [(0, 1, None), (1, 0, Some("GPU-b".to_string()))]);
@@ -128,7 +128,7 @@ fn descriptors_in_flight_are_counted_once_per_socket() {
         link(&fake, &format!("/proc/20/fd/{fd}"), &format!("socket:[{socket}]"));
         fake.write(&format!("/proc/20/fdinfo/{fd}"), &format!("pos:\t0\nflags:\t02\nscm_fds: {waiting}\n"));
     }
-    // A socket of another kind, or a kernel that does not tell.
+    // A socket of another kind, or a kernel without the count.
     link(&fake, "/proc/20/fd/7", "socket:[10]");
     let scan = looked(&fake);
     let expected = InFlight { pid: HostPid::new(20).expect("a PID"), start_ticks: 200, descriptors: 5 };
@@ -172,7 +172,7 @@ fn large_table_is_looked_at_whole() {
     }
     symlink("/dev/full", folder.join("100000")).expect("a link");
     let scan = looked(&fake);
-    assert_eq!((told(&scan), scan.not_read.len()), (vec!["40: nvidia-uvm-tools 1 0".to_string()], 0));
+    assert_eq!((lines_of(&scan), scan.not_read.len()), (vec!["40: nvidia-uvm-tools 1 0".to_string()], 0));
 }
 
 #[test]
@@ -202,15 +202,15 @@ fn real_process_is_found_by_device_number() {
 #[test]
 fn threads_of_one_process_share_descriptors() {
     use std::sync::mpsc;
-    let (tell, told) = mpsc::channel();
+    let (sender, receiver) = mpsc::channel();
     let (end, ended) = mpsc::channel::<()>();
     let thread = std::thread::spawn(move || {
         let own = std::fs::read_link("/proc/thread-self").expect("a link");
         let number = own.file_name().and_then(|name| name.to_str()?.parse().ok());
-        tell.send(number.expect("a number")).expect("heard");
+        sender.send(number.expect("a number")).expect("heard");
         let _ = ended.recv();
     });
-    let other = told.recv().expect("a thread");
+    let other = receiver.recv().expect("a thread");
     // None on a kernel without kcmp(2), or where a sandbox forbids it.
     assert_ne!(share_descriptors(std::process::id(), other), Some(false));
     drop(end);

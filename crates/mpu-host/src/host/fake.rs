@@ -1,20 +1,20 @@
-//! Made-up hosts for tests, of this crate and of those above it.
+//! Fake hosts for tests, of this crate and of those above it.
 
 use super::Host;
 use std::fs;
 use std::path::Path;
 
-/// A directory that looks like a host on which everything is in order.
+/// A directory that looks like a host in order.
 pub struct FakeHost {
-    /// The directory; it goes when this does.
+    /// The directory; removed with this value.
     pub dir: tempfile::TempDir,
 }
 
-/// The release that fake hosts run.
+/// The kernel release of fake hosts.
 pub const RELEASE: &str = "6.1.0-28-amd64";
 
 impl FakeHost {
-    /// A root caller, an armed-able kernel, headers, make and gcc, and driver 550.163.01.
+    /// Root, a suitable kernel, headers, make and gcc, and driver 550.163.01.
     pub fn in_order() -> FakeHost {
         let host = FakeHost { dir: tempfile::tempdir().expect("a temporary directory") };
         host.write("/proc/sys/kernel/osrelease", &format!("{RELEASE}\n"));
@@ -32,14 +32,14 @@ impl FakeHost {
         host
     }
 
-    /// Makes its kernel one with listeners for system calls, and this process one of the host's.
+    /// Adds system call listeners to its kernel, and puts this process into the host's PID namespace.
     pub fn can_notify(&self) {
         self.write("/proc/sys/kernel/seccomp/actions_avail", "kill_process errno user_notif trace log allow\n");
         fs::create_dir_all(self.host().at("/proc/self/ns")).expect("directories");
         std::os::unix::fs::symlink(super::INIT_PID_NAMESPACE, self.host().at("/proc/self/ns/pid")).expect("a link");
     }
 
-    /// The host to hand to the code under test.
+    /// The host for the code under test.
     pub fn host(&self) -> Host {
         Host::below(self.dir.path())
     }
@@ -55,8 +55,8 @@ impl FakeHost {
         self.program(&format!("/usr/bin/{name}"), body);
     }
 
-    /// Puts a shell script at a path. Another process writes it: what another test starts meanwhile would inherit a
-    /// descriptor of ours that is open for writing, and the kernel runs nothing that is being written (`ETXTBSY`).
+    /// Puts a shell script at a path. Another process writes it: a child of another test would inherit our descriptor, open for writing, and
+    /// the kernel does not execute a file that is open for writing (`ETXTBSY`).
     pub fn program(&self, path: &str, body: &str) {
         use std::io::Write;
         use std::process::{Command, Stdio};
@@ -68,7 +68,7 @@ impl FakeHost {
         assert!(child.wait().expect("waited").success());
     }
 
-    /// Takes a file or a whole directory away.
+    /// Removes a file or a directory tree.
     pub fn remove(&self, path: &str) {
         let path = self.host().at(path);
         if path.is_dir() {

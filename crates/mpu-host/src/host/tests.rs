@@ -1,4 +1,4 @@
-//! Facts from files of made-up hosts, those that are missing or odd among them.
+//! Reads facts from fake hosts, with missing and odd files among them.
 
 use super::fake::{FakeHost, RELEASE};
 use super::{CAP_SYS_MODULE, Lockdown};

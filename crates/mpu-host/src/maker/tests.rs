@@ -1,4 +1,4 @@
-//! Real processes, with a device that everybody may open in the driver's place.
+//! Real processes, with a public device in the driver's place.
 
 use super::*;
 use std::io::{BufRead, BufReader};
@@ -15,8 +15,8 @@ fn look() -> Look {
     Look::at_most(MOST_TOGETHER, is_full)
 }
 
-/// A process of two threads. By its argument it has the device in its second one's own table (`u`), or in its only table, and its first
-/// thread has ended (`e`).
+/// A process of two threads. With argument `u` it has the device in its second one's own table; with `e` in its only table, and its first
+/// thread has ended.
 const THREADS: &str = r#"
     #define _GNU_SOURCE
     #include <fcntl.h>
@@ -110,30 +110,30 @@ fn no_thread_hides_descriptor() {
 }
 
 #[test]
-fn node_is_known_by_its_device_whatever_it_is_called() {
+fn node_is_recognized_by_device_number() {
     let renamed = shell("exec 5</dev/full; echo; read");
     assert_eq!(renamed.has(&look()), Has::Yes);
     assert_eq!(renamed.has(&Look::new()), Has::No, "it is not the driver's");
-    // A file that is called like one of the driver's, and is none.
+    // A regular file with the name of a driver's node.
     let folder = tempfile::tempdir().expect("a folder");
     let named = folder.path().join("nvidia0");
     std::fs::write(&named, "").expect("ours");
     let named = shell(&format!("exec 5<{}; echo; read", named.display()));
     assert_eq!(named.has(&Look::new()), Has::No);
-    // The driver's own numbers under a name of one's choice; only who may make nodes can try it.
+    // The driver's device number under another name; needs the right to make nodes.
     let node = folder.path().join("x");
     let made = Command::new("mknod").arg(&node).args(["c", "195", "255"]).stderr(Stdio::null()).status();
     if made.is_ok_and(|status| status.success()) {
-        // Without a driver no process can open it but like this.
+        // Without a driver this is the only way to open it.
         let flags = rustix::fs::OFlags::PATH | rustix::fs::OFlags::CLOEXEC;
-        let _held = rustix::fs::open(&node, flags, rustix::fs::Mode::empty()).expect("a node");
+        let _open = rustix::fs::open(&node, flags, rustix::fs::Mode::empty()).expect("a node");
         let own = HostPid::new(std::process::id()).expect("a PID");
         assert_eq!(has_the_driver(Path::new(PROC), own, &Look::new()), Has::Yes);
     }
 }
 
 #[test]
-fn descriptors_without_end_are_not_looked_at_and_said_so() {
+fn descriptor_limit_is_reported() {
     // The device is the last of many.
     let many = shell("for n in $(seq 100 160); do eval \"exec $n</dev/null\"; done; exec 200</dev/full; echo; read");
     assert_eq!(many.has(&look()), Has::Yes);
@@ -141,8 +141,8 @@ fn descriptors_without_end_are_not_looked_at_and_said_so() {
     assert_eq!(many.has(&few), Has::NoRoom);
     assert_eq!((few.left(), many.has(&few)), (0, Has::NoRoom), "not even that it is there is looked at");
     let folder = Folder::at(format!("/proc/{}", many.1.get())).expect("ours");
-    let mut left = 1;
-    assert!(!is_in_table(&folder, "fd", is_full, &mut left).expect("ours") && left == 0);
+    let mut remaining = 1;
+    assert!(!is_in_table(&folder, "fd", is_full, &mut remaining).expect("ours") && remaining == 0);
 }
 
 #[test]

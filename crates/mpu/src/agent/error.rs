@@ -1,5 +1,3 @@
-//! What ends an agent.
-
 use super::turns::TurnError;
 use mpu_engine::error::EngineError;
 use mpu_host::explain::{Explain, Sum};

@@ -1,9 +1,7 @@
-//! The engine of this node: its label's if it has one, else the one that the chart has for all.
-//!
-//! Owns the label's name and its words.
+//! Reads the engine of this node from its label. Without the label the chart's engine applies.
 
 use clap::ValueEnum;
-use mpu_host::config::Asked;
+use mpu_host::config::EngineSetting;
 use std::collections::BTreeMap;
 
 /// The label of a node by which its operator chooses the engine. The chart's templates have the same name, for the pods' affinity.
@@ -12,20 +10,20 @@ pub const ENGINE: &str = "mpu-project.github.io/engine";
 /// The longest value of a label, by Kubernetes.
 const LONGEST: usize = 63;
 
-/// What the labels ask for; else what is wrong with them. None where they do not say.
-pub fn engine(labels: &BTreeMap<String, String>) -> Result<Option<Asked>, String> {
+/// The engine that the labels name, none if they name none. The error describes an invalid label.
+pub fn engine(labels: &BTreeMap<String, String>) -> Result<Option<EngineSetting>, String> {
     let Some(word) = labels.get(ENGINE) else { return Ok(None) };
-    let words = Asked::value_variants().iter().filter_map(ValueEnum::to_possible_value);
+    let words = EngineSetting::value_variants().iter().filter_map(ValueEnum::to_possible_value);
     let words: Vec<String> = words.map(|value| value.get_name().to_string()).collect();
-    Asked::from_str(word, false).map(Some).map_err(|_| {
+    EngineSetting::from_str(word, false).map(Some).map_err(|_| {
         let words = words.join(", ");
-        let word = shown(word);
+        let word = printable(word);
         format!("the node's label {ENGINE}={word} is none of {words} (fix: kubectl label node NODE {ENGINE}=auto --overwrite)")
     })
 }
 
-/// A word for a log: what Kubernetes takes in a label, and no more of it.
-fn shown(word: &str) -> String {
+/// Makes a label's value printable, in at most the length that Kubernetes permits.
+fn printable(word: &str) -> String {
     word.chars().take(LONGEST).map(|c| if c.is_ascii_graphic() { c } else { '?' }).collect()
 }
 
@@ -40,16 +38,16 @@ mod tests {
         assert!(wrong.len() < 400 && wrong.is_ascii() && !wrong.contains(|c: char| c.is_control()), "{}", wrong.len());
     }
 
-    fn labelled(word: &str) -> Result<Option<Asked>, String> {
+    fn labelled(word: &str) -> Result<Option<EngineSetting>, String> {
         engine(&BTreeMap::from([(ENGINE.to_string(), word.to_string())]))
     }
 
     #[test]
-    fn label_is_one_of_engines_words_or_named_as_wrong() {
+    fn unknown_engine_label_is_error() {
         assert_eq!(engine(&BTreeMap::new()), Ok(None));
-        assert_eq!(labelled("auto"), Ok(Some(Asked::Auto)));
-        assert_eq!(labelled("module"), Ok(Some(Asked::Module)));
-        assert_eq!(labelled("notify"), Ok(Some(Asked::Notify)));
+        assert_eq!(labelled("auto"), Ok(Some(EngineSetting::Auto)));
+        assert_eq!(labelled("module"), Ok(Some(EngineSetting::Module)));
+        assert_eq!(labelled("notify"), Ok(Some(EngineSetting::Notify)));
         for word in ["", "Module", "modul", "true"] {
             let wrong = labelled(word).expect_err("refused");
             assert!(wrong.contains(&format!("{ENGINE}={word} ")) && wrong.contains("auto, module, notify"), "{wrong}");

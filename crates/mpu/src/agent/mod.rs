@@ -1,15 +1,15 @@
 //! The agent: keeps MPU up on a node, as the entry point of a Kubernetes DaemonSet.
 //!
-//! Owns the round: wait for the driver, raise the engine, measure, and again. It is made for a container that has the
-//! node's directories at their own paths, so that everything else of this crate works there unchanged. Who of several
-//! agents may touch the engine is [`turns`]'s, what a kubelet hears is [`note`]'s, what a cluster hears [`telling`]'s. Raises the
-//! module and no other engine: a supervisor in a pod would take the containers' calls with it when the pod ends. One that the node
-//! itself has is left at its work, and so is a newer module that no agent loaded.
+//! One round waits for the driver, raises the engine and measures. The pod mounts the node's directories at their own paths, so
+//! the rest of this crate works there unchanged. [`turns`] decides which of several agents manages the engine, [`note`] answers
+//! the kubelet's probes, [`reporter`] makes Events in the cluster. The agent raises only the module: a supervisor in a pod would
+//! end with the pod, and the containers' calls with it. It leaves the node's own notify engine, and a newer module that no agent
+//! loaded, as they are.
 
 mod error;
 pub mod label;
 pub mod note;
-pub mod telling;
+pub mod reporter;
 pub mod turns;
 
 use crate::cluster::Cluster;
@@ -22,15 +22,15 @@ use mpu_engine::module::record::Record;
 use mpu_engine::module::state::{self, Phase, State};
 use mpu_engine::up::{self, How};
 use mpu_engine::{Engine, apply, down, observe};
-use mpu_host::config::{Asked, Config, rules};
+use mpu_host::config::{Config, EngineSetting, rules};
 use mpu_host::driver::Driver;
 use mpu_host::explain::{Explain, chain};
 use mpu_host::host::{CAP_SYS_MODULE, Host};
-use note::{Doing, Note, Seen, uptime};
+use note::{Doing, Measurement, Note, uptime};
+use reporter::{Reason, Reporter};
 use std::path::PathBuf;
 use std::time::Duration;
-use telling::{Reason, Telling};
-use turns::{Left, Turn, TurnError};
+use turns::{Leave, Turn, TurnError};
 
 /// Where a pod's specification puts the agent's name: the commands of probes know no other variables.
 pub const ID: &str = "MPU_AGENT_ID";
@@ -44,8 +44,8 @@ pub struct AgentOptions {
 
     /// The engine of this node, unless its label mpu-project.github.io/engine names another: auto leaves a notify engine that
     /// the node has at its work, and loads the module where there is none
-    #[arg(long, value_enum, default_value_t = Asked::Auto)]
-    pub engine: Asked,
+    #[arg(long, value_enum, default_value_t = EngineSetting::Auto)]
+    pub engine: EngineSetting,
 
     /// Read the node's label, and make Events on the node: the folder with the pod's token and ca.crt
     #[arg(long, value_name = "DIR", requires = "node", value_hint = clap::ValueHint::DirPath)]
@@ -80,19 +80,19 @@ pub struct AgentOptions {
     pub source: Option<PathBuf>,
 }
 
-/// Looks whether a container is seen right: whether it is, and what was found in words.
+/// Measures whether a container is seen right. Returns that, and the finding as text.
 pub type Measure<'a> = &'a dyn Fn(&Host) -> Result<(bool, String), Box<dyn Explain>>;
 
 /// Where a line for the log goes.
 pub type Log<'a> = &'a dyn Fn(&str);
 
-/// After a failure the next try comes later and later, up to this many seconds.
+/// The longest pause after a failure, in seconds. The pause doubles up to it.
 const LONGEST_PAUSE: u64 = 300;
-/// How soon a measurement that was not right, or failed, is repeated.
+/// Seconds until a measurement that was not right, or failed, is repeated.
 const SOON: u64 = 10;
-/// How often a log that has nothing new repeats what it waits for.
+/// Seconds until the log repeats that the agent waits.
 const REPEAT: u64 = 60;
-/// How long a leaving agent tries while something holds the engine.
+/// How long a leaving agent tries to unload an engine in use.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// An agent at work.
@@ -104,27 +104,27 @@ pub struct Agent<'a> {
     options: AgentOptions,
     turn: Turn,
     driver: Option<String>,
-    seen: Option<Seen>,
+    seen: Option<Measurement>,
     failures: u32,
     failed: String,
     next_try: u64,
-    said: (String, u64),
-    telling: Option<Telling<'a>>,
+    last_logged: (String, u64),
+    reporter: Option<Reporter<'a>>,
 }
 
-/// What became of the engine when an agent left.
+/// The state of the engine after an agent left.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Parting {
     /// It was taken down; or none was up.
     Down,
-    /// It stays, as was asked for.
+    /// It stays up, by an option.
     Kept,
-    /// It stays with that agent.
+    /// It stays up, managed by that agent.
     With(String),
 }
 
 impl<'a> Agent<'a> {
-    /// Takes a place among the node's agents.
+    /// Registers among the node's agents.
     pub fn new(
         host: &'a Host,
         kernel: &'a dyn Kernel,
@@ -137,7 +137,7 @@ impl<'a> Agent<'a> {
             return Err(Unfit::NotRoot.into());
         }
         let turn = Turn::take(host, &options.id)?;
-        let said = (String::new(), 0);
+        let last_logged = (String::new(), 0);
         Ok(Agent {
             host,
             kernel,
@@ -150,12 +150,12 @@ impl<'a> Agent<'a> {
             failures: 0,
             failed: String::new(),
             next_try: 0,
-            said,
-            telling: cluster.map(|cluster| Telling::new(cluster, log)),
+            last_logged,
+            reporter: cluster.map(|cluster| Reporter::new(cluster, log)),
         })
     }
 
-    /// Goes round until `wait`, which is given the time to the next round, says that it is over.
+    /// Runs rounds until `wait`, which gets the time to the next round, returns true.
     pub fn run(mut self, wait: &mut dyn FnMut(Duration) -> bool) -> Result<Parting, AgentError> {
         loop {
             self.round()?;
@@ -165,34 +165,34 @@ impl<'a> Agent<'a> {
         }
     }
 
-    /// One round. Fails only if the meeting place does: everything else is logged, and tried again.
+    /// One round. Fails only if the agents' directory cannot be used. Other errors are logged, and the next round tries again.
     pub fn round(&mut self) -> Result<(), AgentError> {
         let driver = Driver::loaded(self.host).map(|driver| driver.version);
         if driver != self.driver {
-            // Whatever was measured was measured of another driver.
+            // The measurements are about another driver.
             (self.seen, self.failures, self.next_try) = (None, 0, 0);
             self.driver = driver;
         }
         let (doing, words) = match (self.turn.other()?, self.driver.clone()) {
             (_, None) => (Doing::WaitsForDriver, "waiting for the NVIDIA driver to be loaded on this node".to_string()),
             (Some(other), _) => (Doing::StandsBy, format!("standing by: agent {other} manages the engine")),
-            (None, Some(version)) => self.look_after(&version)?,
+            (None, Some(version)) => self.maintain_engine(&version)?,
         };
-        self.say(&words);
+        self.log_change(&words);
         if matches!(doing, Doing::Watches | Doing::StandsBy | Doing::LeavesToNode) {
-            // The first client of a GPU waits for it to start: until then a kubelet must know that the loop runs.
+            // The first client of a GPU waits for it to start, and the kubelet's liveness probe must not fail meanwhile.
             self.note(doing, &words)?;
             self.measure_if_due();
         }
         self.note(doing, &words)?;
-        self.tell(doing, &words);
+        self.report(doing, &words);
         Ok(())
     }
 
-    /// Tells the cluster why this node is not served, or that it is. Of two agents the one that stands by is silent.
-    fn tell(&mut self, doing: Doing, words: &str) {
-        let Some(telling) = &mut self.telling else { return };
-        let so = match (doing, &self.seen) {
+    /// Reports to the cluster whether this node is served. An agent on standby reports nothing.
+    fn report(&mut self, doing: Doing, words: &str) {
+        let Some(reporter) = &mut self.reporter else { return };
+        let state = match (doing, &self.seen) {
             (Doing::StandsBy, _) => return,
             (Doing::WaitsForDriver, _) => Some((Reason::WaitsForDriver, words)),
             (Doing::Failed, _) => Some((Reason::EngineFailed, words)),
@@ -200,41 +200,41 @@ impl<'a> Agent<'a> {
             (_, Some(seen)) => Some((Reason::NotRight, seen.because.as_str())),
             (_, None) => None,
         };
-        telling.tell(uptime(self.host), so);
+        reporter.report(uptime(self.host), state);
     }
 
-    /// The engine that this node is to have.
-    fn engine(&mut self) -> Asked {
-        let label = self.telling.as_mut().and_then(|telling| telling.engine(uptime(self.host)));
+    /// The engine that is configured for this node.
+    fn engine(&mut self) -> EngineSetting {
+        let label = self.reporter.as_mut().and_then(|reporter| reporter.engine(uptime(self.host)));
         label.unwrap_or(self.options.engine)
     }
 
-    /// The engine that is up and is not this agent's to touch, in words; an error if the node is to have its own and has none.
-    fn left_alone(&mut self) -> Result<Option<String>, AgentError> {
+    /// Describes an engine that is up and that this agent must not touch. Fails if the node is to have its own engine, and has none.
+    fn engine_of_node(&mut self) -> Result<Option<String>, AgentError> {
         let engine = self.engine();
-        if let Some(words) = newer_of_others(self.host).filter(|_| engine != Asked::Notify) {
+        if let Some(words) = newer_of_others(self.host).filter(|_| engine != EngineSetting::Notify) {
             return Ok(Some(words));
         }
-        if engine == Asked::Module {
+        if engine == EngineSetting::Module {
             return Ok(None);
         }
-        // One that is retired goes on for containers of before, and takes no new ones.
+        // A retired engine serves its old containers only.
         let is_up = observe::observe(Engine::Notify, self.host)?.is_some_and(|engine| engine.state == Phase::Armed);
-        // A module that is up, and an agent that raised it, come before an engine that is being tried beside it.
-        let is_theirs = is_up && (engine == Asked::Notify || state::read(self.host)?.is_none());
-        match is_theirs || engine == Asked::Auto {
-            true => Ok(is_theirs.then(|| "the node's own notify engine is up".to_string())),
+        // A loaded module takes precedence over a notify engine that is tried beside it.
+        let is_nodes = is_up && (engine == EngineSetting::Notify || state::read(self.host)?.is_none());
+        match is_nodes || engine == EngineSetting::Auto {
+            true => Ok(is_nodes.then(|| "the node's own notify engine is up".to_string())),
             false => Err(TurnError::NoNotifyEngine.into()),
         }
     }
 
-    /// Sees that the engine is up, with the node's rules.
-    fn look_after(&mut self, driver: &str) -> Result<(Doing, String), AgentError> {
+    /// Raises the engine if it is not up, and applies the node's rules.
+    fn maintain_engine(&mut self, driver: &str) -> Result<(Doing, String), AgentError> {
         let now = uptime(self.host);
         if now < self.next_try {
             return Ok((Doing::Failed, self.failed.clone()));
         }
-        let raised = match self.left_alone() {
+        let raised = match self.engine_of_node() {
             Ok(Some(words)) => Ok((false, Doing::LeavesToNode, words)),
             Ok(None) => {
                 self.note(Doing::Raises, "raising the engine")?;
@@ -255,13 +255,13 @@ impl<'a> Agent<'a> {
                 self.failures += 1;
                 self.next_try = uptime(self.host) + pause;
                 self.seen = None;
-                self.failed = format!("the engine is not up: {}", in_full(&error));
+                self.failed = format!("the engine is not up: {}", explain_in_full(&error));
                 Ok((Doing::Failed, self.failed.clone()))
             }
         }
     }
 
-    /// Raises the engine, or lets this version take over from another; whether that changed anything, and what is up.
+    /// Raises the engine, or replaces another version. Returns whether that changed anything, and a description.
     fn raise(&self) -> Result<(bool, String), AgentError> {
         let release = self.host.release().unwrap_or_default();
         let of_release = |path: &PathBuf| PathBuf::from(path.to_string_lossy().replace("{release}", &release));
@@ -272,17 +272,17 @@ impl<'a> Agent<'a> {
             ..raise::ModuleOptions::default()
         };
         let config = Config::of(self.host)?;
-        if config.engine == Asked::Notify {
+        if config.engine == EngineSetting::Notify {
             return Err(TurnError::NotifyInPod.into());
         }
-        // It measures by itself, and says what it saw.
+        // No `probe`: the agent measures by itself.
         let options = up::UpOptions {
-            engine: Some(Asked::Module),
+            engine: Some(EngineSetting::Module),
             module,
             any_driver: self.options.any_driver,
             by_agent: true,
             keeper: None,
-            ask: None,
+            probe: None,
         };
         let done = up::up(self.host, self.kernel, &options)?;
         if done.raised.how != How::AlreadyUp {
@@ -302,27 +302,28 @@ impl<'a> Agent<'a> {
 
     fn measure_if_due(&mut self) {
         let now = uptime(self.host);
-        let pause =
-            |seen: &Seen| if seen.right { self.options.measure_every } else { SOON.min(self.options.measure_every) };
+        let pause = |seen: &Measurement| {
+            if seen.right { self.options.measure_every } else { SOON.min(self.options.measure_every) }
+        };
         if self.seen.as_ref().is_some_and(|seen| now < seen.at + pause(seen)) {
             return;
         }
         let (right, because) = match (self.measure)(self.host) {
             Ok(found) => found,
-            Err(error) => (false, in_full(error.as_ref())),
+            Err(error) => (false, explain_in_full(error.as_ref())),
         };
         if self.seen.as_ref().is_none_or(|seen| (seen.right, &seen.because) != (right, &because)) {
             (self.log)(&because);
         }
-        self.seen = Some(Seen { at: uptime(self.host), right, because });
+        self.seen = Some(Measurement { at: uptime(self.host), right, because });
     }
 
-    fn say(&mut self, words: &str) {
+    fn log_change(&mut self, words: &str) {
         let now = uptime(self.host);
-        let waits = self.driver.is_none() && now >= self.said.1 + REPEAT;
-        if self.said.0 != words || waits {
+        let waits = self.driver.is_none() && now >= self.last_logged.1 + REPEAT;
+        if self.last_logged.0 != words || waits {
             (self.log)(words);
-            self.said = (words.to_string(), now);
+            self.last_logged = (words.to_string(), now);
         }
     }
 
@@ -332,35 +333,35 @@ impl<'a> Agent<'a> {
         Ok(note.write(self.host, &self.options.id)?)
     }
 
-    /// Gives the place up, and takes the engine down if no other agent is there to look after it.
+    /// Deregisters, and takes the engine down if this is the last agent.
     fn leave(self) -> Result<Parting, AgentError> {
         let Agent { host, kernel, options, turn, .. } = self;
         Note::remove(host, &options.id);
-        // What this agent left alone stays when it goes.
+        // An engine that this agent did not raise stays up.
         let keep = options.keep || newer_of_others(host).is_some();
         match turn.leave(|| if keep { Ok(()) } else { down::lower_module(host, kernel, PATIENCE).map(drop) })? {
-            Left::To(other) => Ok(Parting::With(other)),
-            Left::Last(Ok(())) if keep => Ok(Parting::Kept),
-            Left::Last(taken_down) => Ok(taken_down.map(|()| Parting::Down)?),
+            Leave::To(other) => Ok(Parting::With(other)),
+            Leave::Last(Ok(())) if keep => Ok(Parting::Kept),
+            Leave::Last(taken_down) => Ok(taken_down.map(|()| Parting::Down)?),
         }
     }
 }
 
-/// Says of a newer module that is not the agents' that it is one: the node's own package, a person or kernel-module-management loaded it,
-/// and would load it again. One that a newer agent loaded, before a rollback, is replaced like an older one.
+/// Describes a newer module that no agent loaded. The node's package, a person or kernel-module-management loaded it, and would
+/// load it again. A module that a newer agent loaded before a rollback is replaced.
 fn newer_of_others(host: &Host) -> Option<String> {
     let this = env!("CARGO_PKG_VERSION");
     let State { version, phase, .. } = state::read(host).ok()??;
     let of_an_agent = |record: Record| record.by_agent && record.version.as_ref() == Some(&version);
     let works = phase.is_placed() || phase == Phase::Waiting;
-    let is_theirs = works && is_newer(&version, this) && !Record::read(host).is_some_and(of_an_agent);
-    is_theirs.then(|| {
+    let is_nodes = works && is_newer(&version, this) && !Record::read(host).is_some_and(of_an_agent);
+    is_nodes.then(|| {
         format!("MPU {version} is up, which is newer than this agent ({this}) and was not loaded by one: it is left at its work")
     })
 }
 
 /// An error with its causes and its cure, in one line.
-fn in_full(error: &dyn Explain) -> String {
+fn explain_in_full(error: &dyn Explain) -> String {
     format!("{} (fix: {})", chain(error), error.fix())
 }
 

@@ -1,10 +1,9 @@
-//! What an agent leaves for those who ask about it: `/run/mpu/agents/<id>.json`.
+//! The state file of an agent, `/run/mpu/agents/<id>.json`, and the answers to the kubelet's probes.
 //!
-//! Owns that file, and what it means for the kubelet's probes: an agent is ready if a container got a right answer
-//! recently, and alive if its loop runs. Measures nothing. Times are the kernel's uptime, which no clock change
-//! moves.
+//! An agent is ready if a container got a right answer recently, and alive if its loop runs. Times are the kernel's uptime:
+//! clock changes do not move it.
 
-use super::turns::{MEETING, TurnError, check_id};
+use super::turns::{AGENTS_DIR, TurnError, check_id};
 use mpu_host::host::Host;
 use mpu_os::file::{Mode, replace_file_atomically};
 use schemars::JsonSchema;
@@ -32,7 +31,7 @@ pub enum Doing {
 
 /// What a measurement came to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema, Deserialize)]
-pub struct Seen {
+pub struct Measurement {
     /// When, in seconds of uptime.
     pub at: u64,
     /// Whether a container was seen right, with an engine up.
@@ -53,7 +52,7 @@ pub struct Note {
     /// The same in words.
     pub words: String,
     /// The last measurement.
-    pub seen: Option<Seen>,
+    pub seen: Option<Measurement>,
 }
 
 /// The kernel's uptime in seconds.
@@ -63,11 +62,11 @@ pub fn uptime(host: &Host) -> u64 {
 }
 
 fn path(id: &str) -> PathBuf {
-    PathBuf::from(MEETING).join(format!("{id}.json"))
+    PathBuf::from(AGENTS_DIR).join(format!("{id}.json"))
 }
 
 impl Note {
-    /// Writes it; a reader never gets half of it.
+    /// Replaces the file atomically.
     pub fn write(&self, host: &Host, id: &str) -> Result<(), TurnError> {
         let path = host.at(path(id));
         let failed = |source| TurnError::Io { path: path.clone(), source };
@@ -75,13 +74,12 @@ impl Note {
         replace_file_atomically(&path, text.as_bytes(), Mode::Of(0o644)).map(drop).map_err(failed)
     }
 
-    /// The agent's last one, if there is one that makes sense.
+    /// The agent's last note. None if the file is absent or invalid.
     pub fn read(host: &Host, id: &str) -> Result<Option<Note>, TurnError> {
         check_id(id)?;
         Ok(host.text(path(id)).and_then(|text| serde_json::from_str(&text).ok()))
     }
 
-    /// Takes it away.
     pub fn remove(host: &Host, id: &str) {
         let _ = fs::remove_file(host.at(path(id)));
     }
@@ -97,7 +95,7 @@ pub enum Question {
     Alive,
 }
 
-/// Its answer, with the reason.
+/// Answers a probe, with the reason.
 pub fn answer(question: Question, note: Option<&Note>, now: u64, within: u64) -> (bool, String) {
     let Some(note) = note else { return (false, "there is no agent of this name, or it has just begun".to_string()) };
     let age = now.saturating_sub(note.at);
@@ -117,7 +115,7 @@ mod tests {
     use mpu_host::host::fake::FakeHost;
 
     fn note(at: u64, seen: Option<(u64, bool)>) -> Note {
-        let seen = seen.map(|(at, right)| Seen { at, right, because: "a reason".to_string() });
+        let seen = seen.map(|(at, right)| Measurement { at, right, because: "a reason".to_string() });
         Note { at, version: "0.1.0".to_string(), doing: Doing::Watches, words: "words".to_string(), seen }
     }
 
@@ -138,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn note_is_read_as_it_was_written_and_nonsense_is_none() {
+    fn note_round_trips_and_invalid_note_is_none() {
         let fake = FakeHost::in_order();
         fake.write("/run/mpu/agents/a.json", "{\"at\":");
         assert_eq!(Note::read(&fake.host(), "a").expect("readable"), None);

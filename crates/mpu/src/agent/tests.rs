@@ -1,7 +1,7 @@
 //! Agents on made-up hosts, with the real raising and taking down of the engine.
 
 use super::*;
-use crate::cluster::fake::Heard;
+use crate::cluster::fake::FakeCluster;
 use crate::probe::ProbeError;
 use mpu_engine::module::load::fake::FakeKernel;
 use mpu_engine::module::raise::fake::Setup;
@@ -13,13 +13,13 @@ use std::cell::{Cell, RefCell};
 const BUILDS_BOTH: &str =
     r#"for a; do case $a in M=*) for m in mpu mpu_next; do echo m >"${a#M=}/$m.ko"; done;; esac; done"#;
 
-/// What is measured, how often it was, and the log.
+/// The measured value, the number of measurements, and the log.
 struct Stage {
     setup: Setup,
     right: Cell<Option<bool>>,
     measured: Cell<usize>,
     log: RefCell<Vec<String>>,
-    cluster: Heard,
+    cluster: FakeCluster,
 }
 
 impl Stage {
@@ -44,7 +44,7 @@ impl Stage {
         let id = id.to_string();
         AgentOptions {
             id,
-            engine: Asked::Auto,
+            engine: EngineSetting::Auto,
             cluster: None,
             node: None,
             interval: 5,
@@ -64,8 +64,8 @@ impl Stage {
         state::is_loaded(&self.fake().host())
     }
 
-    /// Has an agent under each name for the time of `play`.
-    fn play(&self, ids: &[&str], play: impl FnOnce(&FakeKernel<'_>, Vec<Agent<'_>>)) {
+    /// Runs `body` with an agent for each name.
+    fn run(&self, ids: &[&str], body: impl FnOnce(&FakeKernel<'_>, Vec<Agent<'_>>)) {
         let (host, kernel) = (self.fake().host(), self.setup.kernel());
         let measure = |_: &Host| {
             self.measured.set(self.measured.get() + 1);
@@ -78,10 +78,10 @@ impl Stage {
         let cluster = Some(&self.cluster as &dyn Cluster);
         let agent =
             |id: &&str| Agent::new(&host, &kernel, &measure, &log, cluster, self.options(id)).expect("an agent");
-        play(&kernel, ids.iter().map(agent).collect());
+        body(&kernel, ids.iter().map(agent).collect());
     }
 
-    fn said(&self, word: &str) -> usize {
+    fn logged(&self, word: &str) -> usize {
         self.log.borrow().iter().filter(|line| line.contains(word)).count()
     }
 }
@@ -90,14 +90,14 @@ impl Stage {
 fn agent_waits_for_driver_and_cleans_up() {
     let stage = Stage::new();
     stage.fake().remove("/sys/module/nvidia");
-    stage.play(&["a"], |_, mut agents| {
+    stage.run(&["a"], |_, mut agents| {
         let mut agent = agents.remove(0);
         for _ in 0..13 {
             agent.round().expect("a round");
             stage.later(5);
         }
         assert_eq!((stage.note("a").doing, stage.up(), stage.measured.get()), (Doing::WaitsForDriver, false, 0));
-        assert_eq!(stage.said("waiting for the NVIDIA driver"), 2, "at once, and after a minute");
+        assert_eq!(stage.logged("waiting for the NVIDIA driver"), 2, "at once, and after a minute");
         stage.fake().write("/sys/module/nvidia/version", "550.163.01\n");
         agent.round().expect("a round");
         let note = stage.note("a");
@@ -110,7 +110,7 @@ fn agent_waits_for_driver_and_cleans_up() {
 #[test]
 fn lost_engine_is_raised_and_measured_again() {
     let stage = Stage::new();
-    stage.play(&["a"], |kernel, mut agents| {
+    stage.run(&["a"], |kernel, mut agents| {
         let agent = &mut agents[0];
         agent.round().expect("a round");
         stage.fake().remove("/sys/module/mpu");
@@ -123,7 +123,7 @@ fn lost_engine_is_raised_and_measured_again() {
 #[test]
 fn replaced_driver_is_measured_again() {
     let stage = Stage::new();
-    stage.play(&["a"], |_, mut agents| {
+    stage.run(&["a"], |_, mut agents| {
         let agent = &mut agents[0];
         agent.round().expect("a round");
         stage.fake().remove("/sys/module/nvidia");
@@ -137,9 +137,9 @@ fn replaced_driver_is_measured_again() {
 }
 
 #[test]
-fn measurements_come_now_and_then_and_sooner_while_something_is_wrong() {
+fn failed_measurement_is_repeated_sooner() {
     let stage = Stage::new();
-    stage.play(&["a"], |_, mut agents| {
+    stage.run(&["a"], |_, mut agents| {
         let agent = &mut agents[0];
         let mut round_after = |seconds| {
             stage.later(seconds);
@@ -173,15 +173,15 @@ fn kubelet_hears_of_loop_before_driver_has_answered() {
 fn failed_raise_is_logged_and_backs_off() {
     let stage = Stage::new();
     stage.fake().remove("/usr/bin/make");
-    stage.play(&["a"], |kernel, mut agents| {
+    stage.run(&["a"], |kernel, mut agents| {
         let agent = &mut agents[0];
         for _ in 0..60 {
             agent.round().expect("a round");
             assert_eq!(stage.note("a").doing, Doing::Failed);
             stage.later(1);
         }
-        assert_eq!(stage.said("no make on this host"), 1, "{:?}", stage.log.borrow());
-        assert!(stage.said("fix:") == 1 && agent.failures == 4, "after 0, 5, 15 and 35 s");
+        assert_eq!(stage.logged("no make on this host"), 1, "{:?}", stage.log.borrow());
+        assert!(stage.logged("fix:") == 1 && agent.failures == 4, "after 0, 5, 15 and 35 s");
         assert_eq!((stage.measured.get(), kernel.calls.get()), (0, (0, 0)));
         stage.fake().tool("make", BUILDS_BOTH);
         stage.later(300);
@@ -191,10 +191,10 @@ fn failed_raise_is_logged_and_backs_off() {
 }
 
 #[test]
-fn why_it_failed_is_said_again_after_another_agent_came_and_went() {
+fn failure_is_reported_again_after_standby() {
     let stage = Stage::new();
     stage.fake().remove("/usr/bin/make");
-    stage.play(&["old"], |kernel, mut agents| {
+    stage.run(&["old"], |kernel, mut agents| {
         let agent = &mut agents[0];
         for _ in 0..3 {
             agent.round().expect("a round");
@@ -207,15 +207,15 @@ fn why_it_failed_is_said_again_after_another_agent_came_and_went() {
         let new = Turn::take(&host, "new").expect("a place");
         agent.round().expect("a round");
         assert_eq!(stage.note("old").doing, Doing::StandsBy);
-        assert_eq!(new.leave(|| ()).expect("left"), Left::To("old".to_string()));
-        stage.cluster.told();
+        assert_eq!(new.leave(|| ()).expect("left"), Leave::To("old".to_string()));
+        stage.cluster.take_events();
         stage.later(1);
         agent.round().expect("a round");
         let note = stage.note("old");
         assert_eq!((note.doing, note.words), (Doing::Failed, failed.clone()));
         stage.later(61);
         agent.round().expect("a round");
-        assert!(stage.cluster.told().iter().all(|(_, words)| *words == failed));
+        assert!(stage.cluster.take_events().iter().all(|(_, words)| *words == failed));
     });
 }
 
@@ -224,7 +224,7 @@ fn another_version_is_replaced_without_gap() {
     let stage = Stage::new();
     stage.fake().tool("make", BUILDS_BOTH);
     stage.fake().write("/sys/module/mpu/parameters/state", "version=0.0.9\nstate=armed\n");
-    stage.play(&["new"], |kernel, mut agents| {
+    stage.run(&["new"], |kernel, mut agents| {
         agents[0].round().expect("a round");
         let loaded = state::read(&stage.fake().host()).expect("readable").expect("up");
         assert_eq!(
@@ -233,7 +233,7 @@ fn another_version_is_replaced_without_gap() {
             "{:?}",
             stage.log.borrow()
         );
-        assert_eq!(stage.said("in the place of version 0.0.9"), 1);
+        assert_eq!(stage.logged("in the place of version 0.0.9"), 1);
     });
 }
 
@@ -246,7 +246,7 @@ fn newer_module_from_node_is_left_alone() {
         let stage = Stage::new();
         stage.fake().write("/run/mpu/up.json", record);
         stage.fake().write("/sys/module/mpu/parameters/state", NEWER);
-        stage.play(&["old"], |kernel, mut agents| {
+        stage.run(&["old"], |kernel, mut agents| {
             let mut agent = agents.remove(0);
             agent.round().expect("a round");
             let note = stage.note("old");
@@ -264,7 +264,7 @@ fn newer_module_from_agent_is_replaced_after_rollback() {
     stage.fake().tool("make", BUILDS_BOTH);
     stage.fake().write("/run/mpu/up.json", "{\"since\":1,\"module\":\"/m\",\"version\":\"99.0.0\",\"by_agent\":true}");
     stage.fake().write("/sys/module/mpu/parameters/state", NEWER);
-    stage.play(&["old"], |_, mut agents| {
+    stage.run(&["old"], |_, mut agents| {
         agents[0].round().expect("a round");
         let loaded = state::read(&stage.fake().host()).expect("readable").expect("up");
         assert_eq!(loaded.version, env!("CARGO_PKG_VERSION"), "{:?}", stage.log.borrow());
@@ -272,9 +272,9 @@ fn newer_module_from_agent_is_replaced_after_rollback() {
 }
 
 #[test]
-fn in_rolling_upgrade_old_agent_steps_back_and_leaves_engine() {
+fn rolling_upgrade_hands_engine_to_new_agent() {
     let stage = Stage::new();
-    stage.play(&["old", "new"], |kernel, mut agents| {
+    stage.run(&["old", "new"], |kernel, mut agents| {
         let (mut new, mut old) = (agents.remove(1), agents.remove(0));
         new.round().expect("a round");
         old.round().expect("a round");
@@ -288,9 +288,9 @@ fn in_rolling_upgrade_old_agent_steps_back_and_leaves_engine() {
 }
 
 #[test]
-fn in_rollback_old_agent_looks_after_engine_again() {
+fn rollback_returns_engine_to_old_agent() {
     let stage = Stage::new();
-    stage.play(&["old", "new"], |_, mut agents| {
+    stage.run(&["old", "new"], |_, mut agents| {
         let (mut new, mut old) = (agents.remove(1), agents.remove(0));
         new.round().expect("a round");
         assert_eq!(new.leave().expect("left"), Parting::With("old".to_string()));
@@ -304,7 +304,7 @@ fn in_rollback_old_agent_looks_after_engine_again() {
 #[test]
 fn killed_agent_leaves_engine_to_next() {
     let stage = Stage::new();
-    stage.play(&["a"], |kernel, mut agents| {
+    stage.run(&["a"], |kernel, mut agents| {
         agents[0].round().expect("a round");
         drop(agents); // no leave: its lock goes as the kernel lets it go
         let again = || {
@@ -328,20 +328,20 @@ fn killed_agent_leaves_engine_to_next() {
 #[test]
 fn changed_rules_reach_running_engine() {
     let stage = Stage::new();
-    stage.play(&["a"], |kernel, mut agents| {
+    stage.run(&["a"], |kernel, mut agents| {
         agents[0].round().expect("a round");
         stage.fake().write("/etc/mpu/config.toml", "[[rule]]\nsees = \"host\"\ncgroup = \"/monitor\"\n");
         agents[0].round().expect("a round");
         let rules = state::read_policy(&stage.fake().host()).expect("readable").expect("up");
         assert!(rules.iter().any(|rule| rule.contains("/monitor")), "{rules:?}");
-        assert_eq!((kernel.calls.get(), stage.said("new rules"), stage.measured.get()), ((1, 0), 1, 2));
+        assert_eq!((kernel.calls.get(), stage.logged("new rules"), stage.measured.get()), ((1, 0), 1, 2));
     });
 }
 
 #[test]
 fn agent_with_keep_leaves_engine_up() {
     let stage = Stage::new();
-    stage.play(&["a"], |_, mut agents| {
+    stage.run(&["a"], |_, mut agents| {
         let mut agent = agents.remove(0);
         agent.options.keep = true;
         let mut rounds = 0;
@@ -358,28 +358,28 @@ fn agent_with_keep_leaves_engine_up() {
 fn agent_refuses_notify_engine() {
     let stage = Stage::new();
     stage.fake().write("/etc/mpu/config.toml", "engine = \"notify\"\n");
-    stage.play(&["a"], |kernel, mut agents| {
+    stage.run(&["a"], |kernel, mut agents| {
         agents[0].round().expect("a round");
         assert_eq!((stage.note("a").doing, kernel.calls.get()), (Doing::Failed, (0, 0)));
-        assert_eq!(stage.said("a supervisor in a pod would end with the pod"), 1);
-        assert_eq!(stage.said("fix: install MPU's package on the node"), 1);
+        assert_eq!(stage.logged("a supervisor in a pod would end with the pod"), 1);
+        assert_eq!(stage.logged("fix: install MPU's package on the node"), 1);
     });
 }
 
 #[test]
-fn nodes_own_notify_engine_is_left_at_its_work() {
+fn agent_leaves_nodes_notify_engine_alone() {
     let stage = Stage::new();
     let supervisor = FakeSupervisor::on(stage.fake(), mpu_notify::fake::state(&[]));
-    stage.play(&["a"], |kernel, mut agents| {
+    stage.run(&["a"], |kernel, mut agents| {
         agents[0].round().expect("a round");
         assert_eq!((stage.note("a").doing, kernel.calls.get(), stage.up()), (Doing::LeavesToNode, (0, 0), false));
         assert!(stage.note("a").seen.is_some(), "it is measured all the same");
         // Its node's operator wants the module.
-        agents[0].options.engine = Asked::Module;
+        agents[0].options.engine = EngineSetting::Module;
         agents[0].round().expect("a round");
         assert_eq!((stage.note("a").doing, stage.up()), (Doing::Watches, true));
         // And a module that is up is not left for an engine beside it.
-        agents[0].options.engine = Asked::Auto;
+        agents[0].options.engine = EngineSetting::Auto;
         agents[0].round().expect("a round");
         assert_eq!((stage.note("a").doing, stage.up()), (Doing::Watches, true));
     });
@@ -393,7 +393,7 @@ fn retired_notify_engine_does_not_block_module() {
         stage.fake(),
         mpu_notify::client::State { state: mpu_host::phase::Phase::Retired, ..mpu_notify::fake::state(&["old"]) },
     );
-    stage.play(&["a"], |_, mut agents| {
+    stage.run(&["a"], |_, mut agents| {
         agents[0].round().expect("a round");
         assert_eq!((stage.note("a").doing, stage.up()), (Doing::Watches, true));
     });
@@ -402,7 +402,7 @@ fn retired_notify_engine_does_not_block_module() {
 #[test]
 fn nodes_label_wins_over_charts_engine() {
     let stage = Stage::new();
-    stage.play(&["a"], |kernel, mut agents| {
+    stage.run(&["a"], |kernel, mut agents| {
         let (mut agent, cluster) = (agents.remove(0), &stage.cluster);
         let label = |word: &str| cluster.labels.borrow_mut().insert(label::ENGINE.to_string(), word.to_string());
         label("notify");
@@ -425,22 +425,22 @@ fn nodes_label_wins_over_charts_engine() {
 fn only_managing_agent_reports_cluster_events() {
     let stage = Stage::new();
     stage.fake().remove("/usr/bin/make");
-    stage.play(&["old", "new"], |_, mut agents| {
+    stage.run(&["old", "new"], |_, mut agents| {
         let cluster = &stage.cluster;
         for number in [1, 0] {
             agents[number].round().expect("a round");
         }
-        let heard = cluster.told();
-        assert_eq!(heard.len(), 1, "{heard:?}");
-        assert!(heard[0].0 == "MpuEngineFailed" && heard[0].1.contains("no make on this host"), "{heard:?}");
+        let events = cluster.take_events();
+        assert_eq!(events.len(), 1, "{events:?}");
+        assert!(events[0].0 == "MpuEngineFailed" && events[0].1.contains("no make on this host"), "{events:?}");
         stage.fake().tool("make", BUILDS_BOTH);
         stage.right.set(Some(false));
         stage.later(300);
         agents[1].round().expect("a round");
-        assert_eq!(cluster.told(), [("MpuNotRight", "right: false".to_string())]);
+        assert_eq!(cluster.take_events(), [("MpuNotRight", "right: false".to_string())]);
         stage.right.set(Some(true));
         stage.later(300);
         agents[1].round().expect("a round");
-        assert_eq!(cluster.told(), [("MpuServed", "right: true".to_string())]);
+        assert_eq!(cluster.take_events(), [("MpuServed", "right: true".to_string())]);
     });
 }

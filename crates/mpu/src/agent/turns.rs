@@ -1,9 +1,8 @@
-//! Whose turn it is: which of the agents on this node looks after the engine.
+//! Elects the agent of this node that manages the engine.
 //!
-//! Owns `/run/mpu/agents`: one file per agent, locked for as long as that agent lives, so that the kernel itself says
-//! who is alive, also after a kill. The youngest agent that lives has the turn; that is what a rolling upgrade wants
-//! (the new pod takes over, the old one steps back) and what a rollback wants (the new pod goes, the old one has the
-//! turn again). The last one to leave takes the engine with it. Knows nothing of engines.
+//! `/run/mpu/agents` has one file per agent, locked while the agent lives: the kernel drops the lock, also after a kill. The
+//! youngest living agent has the turn. In a rolling upgrade the new pod takes over; in a rollback the old pod takes over again.
+//! The last agent to leave takes the engine down.
 
 use mpu_host::exit::Exit;
 use mpu_host::explain::Explain;
@@ -16,12 +15,12 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Where agents meet. It goes with the next boot, as the engine does.
-pub const MEETING: &str = "/run/mpu/agents";
+/// A reboot clears it, as it does the engine.
+pub const AGENTS_DIR: &str = "/run/mpu/agents";
 
-const KIND: &str = "turn";
+const TURN_SUFFIX: &str = "turn";
 
-/// How long is waited at the gate: the last agent takes the engine down behind it, and has half a minute for that.
+/// How long to wait for the gate. The last agent holds it while it takes the engine down, for half a minute at most.
 const PATIENCE: Duration = Duration::from_secs(90);
 
 /// Why an agent cannot take part.
@@ -82,7 +81,7 @@ impl Explain for TurnError {
                     .to_string()
             }
             TurnError::Held(held) => held.fix(),
-            TurnError::Io { .. } => format!("mount the node's /run/mpu, writable: agents meet in {MEETING}"),
+            TurnError::Io { .. } => format!("mount the node's /run/mpu, writable: agents meet in {AGENTS_DIR}"),
         }
     }
 }
@@ -96,7 +95,7 @@ pub fn check_id(id: &str) -> Result<(), TurnError> {
     }
 }
 
-/// A place among the agents of this node, for as long as it is held.
+/// The registration of an agent on this node. Dropping it gives it up.
 #[derive(Debug)]
 pub struct Turn {
     dir: PathBuf,
@@ -106,52 +105,52 @@ pub struct Turn {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-pub enum Left<T> {
-    /// No other agent is there; this is what the last one did.
+pub enum Leave<T> {
+    /// No other agent lives. Has the result of the last agent's action.
     Last(T),
     To(String),
 }
 
 impl Turn {
-    /// Takes a place. An agent that comes back under its name, after a crash, has its old place again.
+    /// Registers an agent. After a crash an agent with the same name regains its old order.
     pub fn take(host: &Host, id: &str) -> Result<Turn, TurnError> {
         check_id(id)?;
-        let dir = host.at(MEETING);
+        let dir = host.at(AGENTS_DIR);
         fs::create_dir_all(&dir).map_err(at(&dir))?;
-        // A process that can open a file can lock it, and would be taken for an agent.
+        // Root only: a process that locks a file here counts as an agent.
         fs::set_permissions(&dir, fs::Permissions::from_mode(0o700)).map_err(at(&dir))?;
         let _gate = gate(&dir, PATIENCE)?;
-        let others = living(&dir, None)?;
+        let others = live_agents(&dir, None)?;
         if others.iter().any(|(_, name)| name == id) {
             return Err(TurnError::Taken { id: id.to_string() });
         }
-        let path = dir.join(format!("{id}.{KIND}"));
+        let path = dir.join(format!("{id}.{TURN_SUFFIX}"));
         let mut file = lock::open(&path).map_err(at(&path))?;
         flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|e| at(&path)(e.into()))?;
         let mut text = String::new();
-        // What is no number was not written by an agent, or not to its end: that one never had a place.
-        let kept = file.read_to_string(&mut text).ok().and_then(|_| text.trim().parse().ok());
-        let order = kept.unwrap_or_else(|| others.iter().map(|(order, _)| order + 1).max().unwrap_or(1));
+        // No number: no agent wrote the file to its end, so it has no old order.
+        let saved = file.read_to_string(&mut text).ok().and_then(|_| text.trim().parse().ok());
+        let order = saved.unwrap_or_else(|| others.iter().map(|(order, _)| order + 1).max().unwrap_or(1));
         file.set_len(0).and_then(|()| file.rewind()).and_then(|()| write!(file, "{order}")).map_err(at(&path))?;
-        forget_the_dead(&dir, &others, id);
+        remove_dead_agents(&dir, &others, id);
         Ok(Turn { dir, id: id.to_string(), order, _alive: file })
     }
 
     /// The agent that has the turn, if it is not this one.
     pub fn other(&self) -> Result<Option<String>, TurnError> {
         let _gate = gate(&self.dir, PATIENCE)?;
-        let youngest = living(&self.dir, Some(&self.id))?.into_iter().max();
+        let youngest = live_agents(&self.dir, Some(&self.id))?.into_iter().max();
         Ok(youngest.filter(|(order, id)| (*order, id.as_str()) > (self.order, self.id.as_str())).map(|(_, id)| id))
     }
 
-    /// Gives the place up. If no other agent is there, `last` is done before one can come.
-    pub fn leave<T>(self, last: impl FnOnce() -> T) -> Result<Left<T>, TurnError> {
+    /// Deregisters. If no other agent lives, `last` runs before one can register.
+    pub fn leave<T>(self, last: impl FnOnce() -> T) -> Result<Leave<T>, TurnError> {
         let _gate = gate(&self.dir, PATIENCE)?;
-        let others = living(&self.dir, Some(&self.id))?;
-        let _ = fs::remove_file(self.dir.join(format!("{}.{KIND}", self.id)));
+        let others = live_agents(&self.dir, Some(&self.id))?;
+        let _ = fs::remove_file(self.dir.join(format!("{}.{TURN_SUFFIX}", self.id)));
         Ok(match others.into_iter().max() {
-            Some((_, id)) => Left::To(id),
-            None => Left::Last(last()),
+            Some((_, id)) => Leave::To(id),
+            None => Leave::Last(last()),
         })
     }
 }
@@ -170,7 +169,7 @@ fn files(dir: &Path, endings: &[&str]) -> io::Result<Vec<(PathBuf, String)>> {
     Ok(fs::read_dir(dir)?.flatten().filter_map(|entry| named(entry.path())).collect())
 }
 
-/// Holds everybody else's coming, going and looking off.
+/// Locks out the registration, election and leaving of other agents.
 fn gate(dir: &Path, patience: Duration) -> Result<File, TurnError> {
     let path = dir.join("gate");
     lock::take(&path, patience).map_err(|error| match error {
@@ -179,10 +178,12 @@ fn gate(dir: &Path, patience: Duration) -> Result<File, TurnError> {
     })
 }
 
-/// The agents that live, but for one, with their order. To be called behind the gate: it tries locks.
-fn living(dir: &Path, but: Option<&str>) -> Result<Vec<(u64, String)>, TurnError> {
+/// The living agents with their order, except one. Call it with the gate held: it tries locks.
+fn live_agents(dir: &Path, except: Option<&str>) -> Result<Vec<(u64, String)>, TurnError> {
     let mut found = Vec::new();
-    for (path, id) in files(dir, &[KIND]).map_err(at(dir))?.into_iter().filter(|(_, id)| Some(id.as_str()) != but) {
+    for (path, id) in
+        files(dir, &[TURN_SUFFIX]).map_err(at(dir))?.into_iter().filter(|(_, id)| Some(id.as_str()) != except)
+    {
         let Ok(file) = File::open(&path) else { continue };
         if flock(&file, FlockOperation::NonBlockingLockShared).is_err() {
             let order = fs::read_to_string(&path).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0);
@@ -192,10 +193,10 @@ fn living(dir: &Path, but: Option<&str>) -> Result<Vec<(u64, String)>, TurnError
     Ok(found)
 }
 
-/// Takes away what agents that died left, so that a node does not collect them.
-fn forget_the_dead(dir: &Path, living: &[(u64, String)], but: &str) {
-    for (path, stem) in files(dir, &[KIND, "json"]).unwrap_or_default() {
-        if stem != but && !living.iter().any(|(_, id)| *id == stem) {
+/// Removes the files of dead agents.
+fn remove_dead_agents(dir: &Path, live_agents: &[(u64, String)], except: &str) {
+    for (path, stem) in files(dir, &[TURN_SUFFIX, "json"]).unwrap_or_default() {
+        if stem != except && !live_agents.iter().any(|(_, id)| *id == stem) {
             let _ = fs::remove_file(path);
         }
     }
@@ -211,16 +212,16 @@ mod tests {
     }
 
     #[test]
-    fn youngest_has_turn_and_oldest_has_it_again_when_it_goes() {
+    fn turn_returns_when_youngest_leaves() {
         let fake = FakeHost::in_order();
         let old = turn(&fake, "old");
         assert_eq!(old.other().expect("readable"), None);
         let new = turn(&fake, "new");
         assert_eq!(old.other().expect("readable").as_deref(), Some("new"));
         assert_eq!(new.other().expect("readable"), None);
-        assert_eq!(new.leave(|| "gone").expect("left"), Left::To("old".to_string()), "the old one is still there");
+        assert_eq!(new.leave(|| "gone").expect("left"), Leave::To("old".to_string()), "the old one is still there");
         assert_eq!(old.other().expect("readable"), None);
-        assert_eq!(old.leave(|| "gone").expect("left"), Left::Last("gone"));
+        assert_eq!(old.leave(|| "gone").expect("left"), Leave::Last("gone"));
     }
 
     #[test]
@@ -232,7 +233,7 @@ mod tests {
                 let threads = turns.map(|turn| scope.spawn(move || turn.leave(|| ()).expect("left")));
                 threads.into_iter().map(|t| t.join().expect("ended")).collect()
             });
-            assert_eq!(left.iter().filter(|l| **l == Left::Last(())).count(), 1, "{left:?}");
+            assert_eq!(left.iter().filter(|l| **l == Leave::Last(())).count(), 1, "{left:?}");
         }
     }
 
@@ -246,7 +247,7 @@ mod tests {
         drop(new);
         assert_eq!(old.other().expect("readable"), None);
         let third = turn(&fake, "third");
-        assert!(!fake.host().at(MEETING).join("new.turn").exists(), "the dead are forgotten");
+        assert!(!fake.host().at(AGENTS_DIR).join("new.turn").exists(), "the dead are forgotten");
         assert_eq!(old.other().expect("readable").as_deref(), Some("third"));
         drop(third);
     }
@@ -274,7 +275,7 @@ mod tests {
     fn held_gate_times_out() {
         let fake = FakeHost::in_order();
         let turn = turn(&fake, "a");
-        // What another test starts at this moment has the descriptor of the turn's own look until it runs its program.
+        // A child of another test inherits the descriptor until it executes its program.
         let _held = gate(&turn.dir, Duration::from_secs(60)).expect("free");
         let error = gate(&turn.dir, Duration::from_millis(50)).expect_err("held");
         assert_eq!((error.code(), error.exit()), ("lock_held", Exit::Failed));
@@ -285,15 +286,16 @@ mod tests {
     #[test]
     fn turn_files_are_root_only() {
         let fake = FakeHost::in_order();
-        // As an older agent made them.
+        // An older agent made them with this mode.
         for name in ["gate", "a.turn"] {
-            fake.write(&format!("{MEETING}/{name}"), "");
-            let path = fake.host().at(MEETING).join(name);
+            fake.write(&format!("{AGENTS_DIR}/{name}"), "");
+            let path = fake.host().at(AGENTS_DIR).join(name);
             fs::set_permissions(path, fs::Permissions::from_mode(0o644)).expect("a mode");
         }
         let _turn = turn(&fake, "a");
-        let mode =
-            |name: &str| fs::metadata(fake.host().at(MEETING).join(name)).expect("a file").permissions().mode() & 0o777;
+        let mode = |name: &str| {
+            fs::metadata(fake.host().at(AGENTS_DIR).join(name)).expect("a file").permissions().mode() & 0o777
+        };
         assert_eq!((mode(""), mode("gate"), mode("a.turn")), (0o700, 0o600, 0o600));
     }
 }

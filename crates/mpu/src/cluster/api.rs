@@ -1,7 +1,6 @@
-//! The connection to the API server: TLS by the cluster's own authority, the pod's token, one request a connection.
+//! Sends requests to the API server: TLS by the cluster's own authority, the pod's token, one request per connection.
 //!
-//! Owns addresses, credentials and bounds: how long an answer may take, and how large it may be. The token is read for each request: the
-//! kubelet writes a new one long before the old one ends.
+//! Answers are bounded in time and size. The token is read for each request: the kubelet replaces it before it expires.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -26,16 +25,16 @@ use tokio_rustls::TlsConnector;
 
 use super::{Cluster, Event};
 
-/// How long one request may take, with everything that belongs to it. The agent's round waits for it.
+/// How long one request may take, with the connection. The agent's round waits for it.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// The largest answer that is read. A node's labels are a few kilobytes; the images of a whole Node are not asked for.
+/// The largest answer that is read. A node's labels take a few kilobytes.
 const LARGEST: usize = 1 << 20;
-/// Of a node only what every object has.
+/// Requests a node's metadata only, without its list of images.
 const LABELS_ONLY: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
-/// Creates what is not there, and changes what is.
+/// Creates or updates an object.
 const APPLY: &str = "application/apply-patch+yaml";
 
-/// Why the API server did not do it.
+/// Why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ClusterError {
     /// The pod has no address of an API server.
@@ -55,9 +54,8 @@ pub enum ClusterError {
     Answer(String),
     #[error("the API server did not answer in {} seconds", PATIENCE.as_secs())]
     Late,
-    /// It does not want to.
-    #[error("the API server refused {what}: {status}{}", if .message.is_empty() { String::new() } else { format!(": {message}") })]
-    Refused { what: &'static str, status: u16, message: String },
+    #[error("the API server refused {action}: {status}{}", if .message.is_empty() { String::new() } else { format!(": {message}") })]
+    Refused { action: &'static str, status: u16, message: String },
 }
 
 /// The API server of the cluster that this pod is in.
@@ -70,10 +68,10 @@ pub struct ApiServer {
 }
 
 impl ApiServer {
-    /// As the kubelet tells a pod of it. The folder has `token` and `ca.crt`.
+    /// The API server that the kubelet names in a pod's environment. The folder has `token` and `ca.crt`.
     ///
     /// # Errors
-    /// When the kubelet did not, or the name cannot be a node's.
+    /// If the environment names none, or if the name cannot be a node's.
     pub fn of_pod(
         credentials: &Path,
         node: &str,
@@ -82,7 +80,7 @@ impl ApiServer {
         let host = variable("KUBERNETES_SERVICE_HOST").filter(|host| !host.is_empty());
         let port = variable("KUBERNETES_SERVICE_PORT").and_then(|port| port.parse().ok());
         let (Some(host), Some(port)) = (host, port) else { return Err(ClusterError::NoAddress) };
-        // It becomes a part of paths and of names.
+        // The name becomes part of paths and object names.
         let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '.');
         if node.is_empty() || node.len() > 253 || !node.chars().all(fits) || node.starts_with('.') {
             return Err(ClusterError::BadNode(node.to_string()));
@@ -121,18 +119,18 @@ impl ApiServer {
         Ok(token.trim().to_string())
     }
 
-    /// One request, and the answer's body if it was done.
-    fn ask(&self, what: &'static str, request: Wanted<'_>) -> Result<Bytes, ClusterError> {
-        let answered = within(PATIENCE, self.exchange(request));
+    /// Sends one request. Returns the answer's body.
+    fn send(&self, action: &'static str, request: ApiRequest<'_>) -> Result<Bytes, ClusterError> {
+        let answered = with_timeout(PATIENCE, self.exchange(request));
         let answered = answered.map_err(|error| ClusterError::Connection(self.address(), error))?;
         let (status, body) = answered.ok_or(ClusterError::Late)??;
         match status {
             200..=299 => Ok(body),
-            _ => Err(ClusterError::Refused { what, status, message: words_of(&body) }),
+            _ => Err(ClusterError::Refused { action, status, message: status_message(&body) }),
         }
     }
 
-    async fn exchange(&self, wanted: Wanted<'_>) -> Result<(u16, Bytes), ClusterError> {
+    async fn exchange(&self, request: ApiRequest<'_>) -> Result<(u16, Bytes), ClusterError> {
         let lost = |error: io::Error| ClusterError::Connection(self.address(), error);
         let unreadable = |error: &(dyn std::error::Error + 'static)| ClusterError::Answer(chain(error));
         let (trust, token) = (self.trust()?, self.token()?);
@@ -144,14 +142,14 @@ impl ApiServer {
         // Ends with the runtime.
         tokio::spawn(connection);
         let request = Request::builder()
-            .method(wanted.method)
-            .uri(wanted.path)
+            .method(request.method)
+            .uri(request.path)
             .header(HOST, self.address())
             .header(AUTHORIZATION, format!("Bearer {token}"))
-            .header(ACCEPT, wanted.accept)
+            .header(ACCEPT, request.accept)
             .header(CONTENT_TYPE, APPLY)
-            .body(Full::new(wanted.body))
-            // A token with a line break in it, at worst.
+            .body(Full::new(request.body))
+            // Fails if the token has a line break.
             .map_err(|error| ClusterError::Credential(self.credentials.join("token"), io::Error::other(error)))?;
         let answer = sender.send_request(request).await.map_err(|error| unreadable(&error))?;
         let status = answer.status().as_u16();
@@ -160,16 +158,16 @@ impl ApiServer {
     }
 }
 
-/// What comes of this, if it comes in time.
-fn within<T>(patience: Duration, work: impl Future<Output = T>) -> io::Result<Option<T>> {
+/// The result of the work, none if it takes longer.
+fn with_timeout<T>(patience: Duration, work: impl Future<Output = T>) -> io::Result<Option<T>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let done = runtime.block_on(async { tokio::time::timeout(patience, work).await });
-    // Dropping it would wait for its threads, and one of them may hang in the resolution of a name.
+    // A drop would wait for its threads, and name resolution may hang in one.
     runtime.shutdown_background();
     Ok(done.ok())
 }
 
-struct Wanted<'a> {
+struct ApiRequest<'a> {
     method: Method,
     path: String,
     accept: &'a str,
@@ -188,8 +186,8 @@ impl Cluster for ApiServer {
             metadata: Metadata,
         }
         let path = format!("/api/v1/nodes/{}", self.node);
-        let wanted = Wanted { method: Method::GET, path, accept: LABELS_ONLY, body: Bytes::new() };
-        let body = self.ask("to show this node", wanted)?;
+        let request = ApiRequest { method: Method::GET, path, accept: LABELS_ONLY, body: Bytes::new() };
+        let body = self.send("to show this node", request)?;
         let object: Object =
             serde_json::from_slice(&body).map_err(|error| ClusterError::Answer(format!("no Node: {error}")))?;
         Ok(object.metadata.labels)
@@ -199,13 +197,13 @@ impl Cluster for ApiServer {
         let name = event.name(&self.node);
         let path = format!("/api/v1/namespaces/default/events/{name}?fieldManager=mpu&force=true");
         let body = event.object(&self.node).to_string().into();
-        let wanted = Wanted { method: Method::PATCH, path, accept: "application/json", body };
-        self.ask("an Event on this node", wanted).map(drop)
+        let request = ApiRequest { method: Method::PATCH, path, accept: "application/json", body };
+        self.send("an Event on this node", request).map(drop)
     }
 }
 
-/// What a `Status` says, on one line.
-fn words_of(body: &[u8]) -> String {
+/// The message of a `Status`, on one line.
+fn status_message(body: &[u8]) -> String {
     #[derive(Deserialize)]
     struct Status {
         message: String,

@@ -1,10 +1,9 @@
 //! An Event on a Node, as the API server takes it.
 //!
-//! Owns its shape: one object for each node and reason, which later ones of that reason bring up to date. So a node has a handful of them
-//! at most, however long its trouble lasts and however often its agent starts anew.
+//! Each node and reason has one object, which later Events of that reason update. So a node has a handful of them at most.
 //!
-//! Outside truth: `EventSeries` and `ValidateEvent` of Kubernetes: an Event of a Node lives in the namespace `default`, a message has
-//! 1,024 bytes at most, and an object's name is one of DNS.
+//! Source: `EventSeries` and `ValidateEvent` of Kubernetes: an Event of a Node lives in the namespace `default`, a message has
+//! 1,024 bytes at most, and an object's name is a DNS name.
 
 use mpu_host::time;
 use serde_json::{Value, json};
@@ -21,7 +20,7 @@ pub struct Event {
     pub reason: &'static str,
     /// Whether an administrator has to act.
     pub is_warning: bool,
-    /// What is so, and how it is cured.
+    /// The state, and the fix.
     pub message: String,
     /// How often it was sent.
     pub count: u64,
@@ -32,7 +31,7 @@ pub struct Event {
 }
 
 impl Event {
-    /// Its object's name: with that of a node, which may be as long as a name may be, it must not be longer.
+    /// The object's name. A node's name may have the full length already, so it is cut.
     pub fn name(&self, node: &str) -> String {
         let reason = self.reason.to_ascii_lowercase();
         let room = LONGEST_NAME - reason.len() - 1;
@@ -45,7 +44,7 @@ impl Event {
             "apiVersion": "v1",
             "kind": "Event",
             "metadata": {"name": self.name(node), "namespace": "default"},
-            // `kubectl describe node` looks for a node's Events by this uid: the kubelet's have it, too.
+            // `kubectl describe node` finds a node's Events by this uid, as in the kubelet's Events.
             "involvedObject": {"apiVersion": "v1", "kind": "Node", "name": node, "uid": node},
             "reason": self.reason,
             "message": fitted(&self.message),
@@ -60,7 +59,7 @@ impl Event {
     }
 }
 
-/// One line that the API server takes and a terminal can show.
+/// Makes a message one printable line that the API server accepts.
 fn fitted(message: &str) -> String {
     let line: String = message.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     if line.len() <= LONGEST {

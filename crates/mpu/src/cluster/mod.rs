@@ -1,8 +1,6 @@
-//! A cluster's API server, as a pod speaks with it: the labels of the pod's node, and Events on it.
+//! A client of a cluster's API server: it reads the labels of the pod's node and makes Events on it.
 //!
-//! Owns the connection, the credentials and the two requests. Decides nothing: what a label means and when an Event is due is the agent's.
-//!
-//! No client library: the smallest of Kubernetes' own brings a hundred crates. hyper is here for the exporter; rustls is added to it.
+//! It uses hyper, which the exporter needs anyway, and rustls. The smallest Kubernetes client brings a hundred crates.
 
 mod api;
 mod event;
@@ -12,7 +10,7 @@ pub use event::Event;
 
 use std::collections::BTreeMap;
 
-/// What the agent wants of a cluster.
+/// The requests of an agent to its cluster.
 pub trait Cluster {
     /// The labels of this node.
     ///
@@ -34,19 +32,19 @@ pub mod fake {
 
     /// An API server that records its requests.
     #[derive(Default)]
-    pub struct Heard {
+    pub struct FakeCluster {
         pub labels: RefCell<BTreeMap<String, String>>,
         pub events: RefCell<Vec<Event>>,
-        pub asked: Cell<usize>,
+        pub requests: Cell<usize>,
         pub is_down: Cell<bool>,
-        /// Its role lets the agent read nodes, and no more.
+        /// The agent's role permits reading nodes only.
         pub denies_events: Cell<bool>,
-        pub tried: Cell<usize>,
+        pub event_requests: Cell<usize>,
     }
 
-    impl Heard {
+    impl FakeCluster {
         fn answer(&self) -> Result<(), ClusterError> {
-            self.asked.set(self.asked.get() + 1);
+            self.requests.set(self.requests.get() + 1);
             if self.is_down.get() { Err(ClusterError::Late) } else { Ok(()) }
         }
 
@@ -54,22 +52,22 @@ pub mod fake {
             self.events.borrow().iter().map(|event| event.reason).collect()
         }
 
-        /// Reasons and messages since it was asked last.
-        pub fn told(&self) -> Vec<(&'static str, String)> {
+        /// Reasons and messages since the last call.
+        pub fn take_events(&self) -> Vec<(&'static str, String)> {
             self.events.borrow_mut().drain(..).map(|event| (event.reason, event.message)).collect()
         }
     }
 
-    impl Cluster for Heard {
+    impl Cluster for FakeCluster {
         fn labels(&self) -> Result<BTreeMap<String, String>, ClusterError> {
             self.answer().map(|()| self.labels.borrow().clone())
         }
 
         fn event(&self, event: &Event) -> Result<(), ClusterError> {
-            self.tried.set(self.tried.get() + 1);
+            self.event_requests.set(self.event_requests.get() + 1);
             if self.denies_events.get() {
-                let (what, message) = ("an Event", "forbidden".to_string());
-                return Err(ClusterError::Refused { what, status: 403, message });
+                let (action, message) = ("an Event", "forbidden".to_string());
+                return Err(ClusterError::Refused { action, status: 403, message });
             }
             self.answer().map(|()| self.events.borrow_mut().push(event.clone()))
         }

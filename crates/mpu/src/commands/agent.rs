@@ -17,26 +17,26 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
-/// What became of the engine when the agent ended.
+/// The state of the engine after the agent ended.
 #[derive(Debug, Serialize, JsonSchema)]
-pub struct Left {
+pub struct AgentResult {
     /// `down`, `kept` or `left_to`.
     #[schemars(extend("enum" = ["down", "kept", "left_to"]))]
     pub result: &'static str,
-    /// The agent that looks after it now.
+    /// The agent that manages it now.
     pub left_to: Option<String>,
 }
 
 /// An answer to a probe.
 #[derive(Debug, Serialize, JsonSchema)]
-pub struct Answered {
+pub struct ProbeAnswer {
     /// The question.
     pub question: Question,
     /// Whether it is so.
     pub yes: bool,
     /// Why.
     pub because: String,
-    /// What the agent left, if it did.
+    /// The agent's note, if there is one.
     pub note: Option<Note>,
 }
 
@@ -46,46 +46,46 @@ pub fn run(
     kernel: &dyn Kernel,
     options: AgentOptions,
     wait: &mut dyn FnMut(Duration) -> bool,
-) -> Result<Left, Error> {
+) -> Result<AgentResult, Error> {
     let log = |line: &str| mpu_host::progress::say(format_args!("mpu: {line}"));
     let server = options.cluster.as_deref().map(|credentials| {
         let node = options.node.as_deref().unwrap_or_default();
         ApiServer::of_pod(credentials, node, |name| std::env::var(name).ok())
     });
-    // Without it the engine works as well: only the node's label and its Events are missing.
+    // The engine works without it: only the node's label and its Events are missing.
     let server = server.and_then(|server| server.map_err(|error| log(&format!("no Events: {error}"))).ok());
     let cluster = server.as_ref().map(|server| server as &dyn Cluster);
     let measuring = Measuring::new(look, PATIENCE);
     let measure = |host: &Host| measuring.measure(host).map_err(|error| Box::new(error) as Box<dyn Explain>);
     let parting = Agent::new(host, kernel, &measure, &log, cluster, options)?.run(wait)?;
     Ok(match parting {
-        Parting::Down => Left { result: "down", left_to: None },
-        Parting::Kept => Left { result: "kept", left_to: None },
-        Parting::With(other) => Left { result: "left_to", left_to: Some(other) },
+        Parting::Down => AgentResult { result: "down", left_to: None },
+        Parting::Kept => AgentResult { result: "kept", left_to: None },
+        Parting::With(other) => AgentResult { result: "left_to", left_to: Some(other) },
     })
 }
 
 /// How long the driver may take: the first client of a GPU waits for it to start.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-type Found = Result<(bool, String), ProbeError>;
+type MeasureResult = Result<(bool, String), ProbeError>;
 
-/// Measures in a thread of its own. One that hangs in the driver, where no signal ends it, is left alone: the agent goes round, says that
-/// the node is not right, and can end. Until it comes back no other is started.
+/// Measures in a thread of its own, which may hang in the driver, where no signal ends it. The agent then goes on and reports
+/// the node as not right. No second thread starts until the first comes back.
 struct Measuring {
-    look: fn(&Host) -> Found,
+    look: fn(&Host) -> MeasureResult,
     patience: Duration,
-    pending: RefCell<Option<Receiver<Found>>>,
+    pending: RefCell<Option<Receiver<MeasureResult>>>,
 }
 
 impl Measuring {
-    fn new(look: fn(&Host) -> Found, patience: Duration) -> Measuring {
+    fn new(look: fn(&Host) -> MeasureResult, patience: Duration) -> Measuring {
         Measuring { look, patience, pending: RefCell::new(None) }
     }
 
-    fn measure(&self, host: &Host) -> Found {
+    fn measure(&self, host: &Host) -> MeasureResult {
         let earlier = self.pending.borrow_mut().take();
-        // One that has hung is not waited for again.
+        // Do not wait again for a thread that hung.
         let patience = if earlier.is_some() { Duration::ZERO } else { self.patience };
         let answer = earlier.unwrap_or_else(|| self.begin(host));
         match answer.recv_timeout(patience) {
@@ -102,7 +102,7 @@ impl Measuring {
         }
     }
 
-    fn begin(&self, host: &Host) -> Receiver<Found> {
+    fn begin(&self, host: &Host) -> Receiver<MeasureResult> {
         let (send, answer) = mpsc::channel();
         let (host, look) = (host.clone(), self.look);
         thread::spawn(move || drop(send.send(look(&host))));
@@ -110,9 +110,9 @@ impl Measuring {
     }
 }
 
-/// Right is what `mpu probe` calls right, by an engine's doing: what a driver gets right by itself today it gets wrong
-/// tomorrow, with two programs more.
-fn look(host: &Host) -> Found {
+/// Right: `mpu probe` finds no fault, and an engine is up. The driver's own answers are right by chance only, until more
+/// programs run.
+fn look(host: &Host) -> MeasureResult {
     let found = compare::probe(host)?;
     let faults: Vec<&str> = found.faults.iter().map(|fault| fault.in_words()).collect();
     Ok(match (found.faults.is_empty(), found.engine.is_some()) {
@@ -122,14 +122,14 @@ fn look(host: &Host) -> Found {
     })
 }
 
-/// Answers a probe from what the agent left.
-pub fn ask(host: &Host, question: Question, id: &str, within: u64) -> Result<Answered, Error> {
+/// Answers a probe from the agent's note.
+pub fn probe(host: &Host, question: Question, id: &str, within: u64) -> Result<ProbeAnswer, Error> {
     let note = Note::read(host, id)?;
     let (yes, because) = answer(question, note.as_ref(), uptime(host), within);
-    Ok(Answered { question, yes, because, note })
+    Ok(ProbeAnswer { question, yes, because, note })
 }
 
-impl Report for Left {
+impl Report for AgentResult {
     const COMMAND: &'static str = "agent";
 
     fn text(&self, _: Style) -> String {
@@ -141,7 +141,7 @@ impl Report for Left {
     }
 }
 
-impl Report for Answered {
+impl Report for ProbeAnswer {
     const COMMAND: &'static str = "agent";
 
     fn exit(&self) -> Exit {
@@ -162,16 +162,16 @@ impl Report for Answered {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::agent::note::{Doing, Seen};
+    use crate::agent::note::{Doing, Measurement};
     use mpu_host::host::fake::FakeHost;
 
     #[test]
     fn hanging_driver_is_measured_only_once() {
         use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
-        static ASKED: AtomicUsize = AtomicUsize::new(0);
+        static CALLS: AtomicUsize = AtomicUsize::new(0);
         static IS_BACK: AtomicBool = AtomicBool::new(false);
         let hangs = |_: &Host| {
-            ASKED.fetch_add(1, SeqCst);
+            CALLS.fetch_add(1, SeqCst);
             while !IS_BACK.load(SeqCst) {
                 thread::sleep(Duration::from_millis(5));
             }
@@ -189,24 +189,27 @@ mod tests {
             measuring.measure(&host).expect("no error").0
         });
         assert!(has_answer, "its answer counts when it comes");
-        assert_eq!(ASKED.load(SeqCst), 1, "one thread hangs, not one for each measurement");
+        assert_eq!(CALLS.load(SeqCst), 1, "one thread hangs, not one for each measurement");
     }
 
     #[test]
     fn answers_are_documented_and_lead_to_exit_code() {
         let fake = FakeHost::in_order();
         fake.write("/proc/uptime", "100.0 1.0\n");
-        let asked = ask(&fake.host(), Question::Ready, "a", 60).expect("an answer");
-        assert_eq!((asked.exit(), asked.text(Style::Plain).starts_with("not ready: ")), (Exit::NotReady, true));
-        let seen = Seen { at: 90, right: true, because: "right".to_string() };
+        let answer = probe(&fake.host(), Question::Ready, "a", 60).expect("an answer");
+        assert_eq!((answer.exit(), answer.text(Style::Plain).starts_with("not ready: ")), (Exit::NotReady, true));
+        let seen = Measurement { at: 90, right: true, because: "right".to_string() };
         let (version, words) = ("0.1.0".to_string(), "up".to_string());
         let note = Note { at: 95, version, doing: Doing::Watches, words, seen: Some(seen) };
         fake.write("/run/mpu/agents/.keep", "");
         note.write(&fake.host(), "a").expect("written");
-        let asked = ask(&fake.host(), Question::Ready, "a", 60).expect("an answer");
-        assert_eq!((asked.exit(), asked.text(Style::Plain).as_str()), (Exit::Ok, "ready: measured 10 s ago: right\n"));
-        crate::report::documented::check("`mpu agent ready --json`", &crate::report::json(&asked));
-        let left = Left { result: "left_to", left_to: Some("b".to_string()) };
-        crate::report::documented::check("`mpu agent run --json`", &crate::report::json(&left));
+        let answer = probe(&fake.host(), Question::Ready, "a", 60).expect("an answer");
+        assert_eq!(
+            (answer.exit(), answer.text(Style::Plain).as_str()),
+            (Exit::Ok, "ready: measured 10 s ago: right\n")
+        );
+        crate::report::documented::check("`mpu agent ready --json`", &crate::report::json(&answer));
+        let result = AgentResult { result: "left_to", left_to: Some("b".to_string()) };
+        crate::report::documented::check("`mpu agent run --json`", &crate::report::json(&result));
     }
 }

@@ -1,4 +1,4 @@
-//! `mpu config`: whether the file is sound, what it means, and giving its rules to a running engine.
+//! `mpu config`: checks the file, shows it, and applies its rules to a running engine.
 
 use crate::error::Error;
 use crate::report::{Lines, Report, Style};
@@ -17,7 +17,7 @@ pub struct Sound {
     pub file: Option<PathBuf>,
     /// How many rules it has.
     pub rules: usize,
-    /// What is valid and cannot be meant, in sentences: rules that never match.
+    /// Valid rules that never match, as sentences.
     pub warnings: Vec<String>,
 }
 
@@ -28,13 +28,13 @@ pub struct Shown {
     pub file: Option<PathBuf>,
     /// What it says.
     pub config: Config,
-    /// What it becomes for an engine, a rule a line.
+    /// Its rules as an engine gets them, one per line.
     pub compiled: Vec<String>,
     /// Whether every engine that is up has these rules, and the notify engine this budget; null if none is up.
     pub applied: Option<bool>,
 }
 
-/// Checks a file: the host's, which need not be there, or the one that is named.
+/// Checks a file: the host's, which may be absent, or the named one.
 pub fn check(host: &Host, file: Option<&Path>) -> Result<Sound, Error> {
     let (file, config) = match file {
         Some(file) => (Some(file.to_path_buf()), Config::named(file)?),
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn supervisor_is_given_budget_and_one_with_another_does_not_have_files() {
+    fn apply_sends_budget_to_supervisor() {
         let fake = FakeHost::in_order();
         let supervisor = FakeSupervisor::on(&fake, fake::state(&["a"]));
         assert_eq!(show(&fake.host()).expect("defaults").applied, Some(true));
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn sound_file_is_called_so_and_another_by_its_line() {
+    fn check_names_line_of_invalid_file() {
         let fake = up();
         let sound = check(&fake.host(), None).expect("sound");
         crate::report::documented::check("`mpu config check --json`", &crate::report::json(&sound));

@@ -1,4 +1,4 @@
-//! `mpu doctor`: the report of what was found, the worst first.
+//! `mpu doctor`: prints the findings, the worst first.
 
 use crate::doctor::{self, Finding, Group, Level};
 use crate::error::Error;
@@ -11,9 +11,9 @@ use serde::Serialize;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-/// What was found.
+/// The findings.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
-pub struct Examined {
+pub struct DoctorReport {
     /// The worst level.
     pub level: Level,
     /// What to type next, on the way from a bare node to a container that sees its GPU right; null if all is right.
@@ -22,16 +22,16 @@ pub struct Examined {
     pub findings: Vec<Finding>,
 }
 
-pub fn examine(host: &Host) -> Examined {
+pub fn examine(host: &Host) -> DoctorReport {
     let findings = doctor::examine(host);
     let worst = findings.iter().map(|finding| finding.level).filter(|level| *level != Level::Skipped).max();
     let next = doctor::next(&findings).map(str::to_string);
-    Examined { level: worst.unwrap_or(Level::Ok), next, findings }
+    DoctorReport { level: worst.unwrap_or(Level::Ok), next, findings }
 }
 
 /// A report that was written for an issue.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
-pub struct Reported {
+pub struct IssueReport {
     /// The file.
     pub report: PathBuf,
     /// Its length.
@@ -40,13 +40,13 @@ pub struct Reported {
     pub has_names: bool,
 }
 
-pub fn report(host: &Host, file: &Path, with_names: bool, force: bool) -> Result<Reported, Error> {
+pub fn report(host: &Host, file: &Path, with_names: bool, force: bool) -> Result<IssueReport, Error> {
     let text = issue::report(host, with_names);
     issue::write(file, &text, force)?;
-    Ok(Reported { report: file.to_path_buf(), bytes: text.len(), has_names: with_names })
+    Ok(IssueReport { report: file.to_path_buf(), bytes: text.len(), has_names: with_names })
 }
 
-impl Report for Reported {
+impl Report for IssueReport {
     const COMMAND: &'static str = "doctor";
 
     fn text(&self, style: Style) -> String {
@@ -62,7 +62,7 @@ pub fn list() -> String {
     doctor::checks().map(|(id, _, about, _)| format!("{id:<18} {about}\n")).collect()
 }
 
-impl Report for Examined {
+impl Report for DoctorReport {
     const COMMAND: &'static str = "doctor";
 
     fn exit(&self) -> Exit {
@@ -94,19 +94,23 @@ impl Report for Examined {
                 }
             }
         }
+        let (skipped, made): (Vec<_>, Vec<_>) = self.findings.iter().partition(|f| f.level == Level::Skipped);
         let mut group: Option<Group> = None;
-        for finding in &self.findings {
+        for finding in made {
             if group != Some(finding.group) {
                 group = Some(finding.group);
                 let _ = writeln!(text, "\n{}", style.name(&format!("{:?}", finding.group)));
             }
             let word = match finding.level {
-                Level::Ok => style.good("ok       "),
-                Level::Skipped => "skipped  ".to_string(),
-                Level::Attention => style.warn("attention"),
                 Level::Broken => style.bad("broken   "),
+                Level::Attention => style.warn("attention"),
+                Level::Ok | Level::Skipped => style.good("ok       "),
             };
             let _ = writeln!(text, "  {word}  {:<16}  {}", finding.check, finding.seen);
+        }
+        if !skipped.is_empty() {
+            let names: Vec<_> = skipped.iter().map(|finding| finding.check).collect();
+            let _ = writeln!(text, "\nskipped {}: {} (reasons: mpu doctor --json)", names.len(), names.join(", "));
         }
         text
     }
@@ -122,5 +126,14 @@ mod tests {
         let examined = examine(&FakeHost::in_order().host());
         crate::report::documented::check("`mpu doctor --json`", &crate::report::json(&examined));
         assert_eq!((examined.level, examined.exit().code()), (Level::Broken, 2), "no engine is up");
+    }
+
+    #[test]
+    fn skipped_checks_share_one_line() {
+        let examined = examine(&FakeHost::in_order().host());
+        let skipped = examined.findings.iter().filter(|finding| finding.level == Level::Skipped).count();
+        let text = examined.text(Style::Plain);
+        let lines: Vec<_> = text.lines().filter(|line| line.contains("skipped")).collect();
+        assert!(skipped > 1 && lines.len() == 1 && lines[0].starts_with(&format!("skipped {skipped}: ")), "{text}");
     }
 }

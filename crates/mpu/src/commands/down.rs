@@ -1,4 +1,4 @@
-//! `mpu down`: unload, and say what had to be waited for.
+//! `mpu down`: unloads the engine and reports the wait.
 
 use crate::report::{Report, Style};
 use mpu_engine::down::{Down, How};
@@ -94,8 +94,8 @@ mod tests {
     }
 
     #[test]
-    fn held_module_stays_with_its_record_and_down_can_be_repeated() {
-        for (state, errnos, said) in [
+    fn busy_module_keeps_record_and_down_repeats() {
+        for (state, errnos, message) in [
             (ARMED, (Some(libc::EAGAIN), None), "the module is in use"),
             (state::HELD, (None, Some(libc::EBUSY)), "process 4242 (python3) in control 0x00000283 for 12.3 s"),
         ] {
@@ -107,7 +107,7 @@ mod tests {
             let before = fake.snapshot();
             let error = down(&fake.host(), &kernel, Duration::ZERO).expect_err("held");
             assert_eq!((error.code(), error.exit()), ("in_use", Exit::Failed));
-            assert!(error.to_string().contains(said), "{error}");
+            assert!(error.to_string().contains(message), "{error}");
             assert_eq!(fake.snapshot(), before);
             let done = down(&fake.host(), &kernel, Duration::from_secs(10)).expect("down");
             assert_eq!(done.result, How::Unloaded);

@@ -1,4 +1,4 @@
-//! `mpu install` and `mpu uninstall`: their report.
+//! `mpu install` and `mpu uninstall`: their reports.
 
 use crate::install::plan::Kind;
 use crate::install::{Became, Outcome};

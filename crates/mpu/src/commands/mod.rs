@@ -1,4 +1,4 @@
-//! The commands: each takes a host and options, has its work done, and gives a report.
+//! The commands: each takes a host and options, and returns a report.
 
 pub mod agent;
 pub mod build;
@@ -23,7 +23,7 @@ pub use views::{ArgumentView, DriverView, HolderView, NotifyView, ProofView, Sta
 
 struct Answers {
     name: &'static str,
-    /// Its reports; of a command without any, only failures are JSON.
+    /// Its reports. For a command without any, only failures are JSON.
     reports: fn(&mut SchemaGenerator) -> Vec<Schema>,
 }
 
@@ -32,7 +32,7 @@ const ANSWERS: &[Answers] = &[
     Answers { name: "up", reports: |g| vec![one::<up::Done>(g)] },
     Answers { name: "down", reports: |g| vec![one::<mpu_engine::down::Down>(g)] },
     Answers { name: "status", reports: |g| vec![one::<status::Status>(g)] },
-    Answers { name: "doctor", reports: |g| vec![one::<doctor::Examined>(g), one::<doctor::Reported>(g)] },
+    Answers { name: "doctor", reports: |g| vec![one::<doctor::DoctorReport>(g), one::<doctor::IssueReport>(g)] },
     Answers { name: "ps", reports: |g| vec![one::<Listed>(g)] },
     Answers { name: "top", reports: |g| vec![one::<Listed>(g)] },
     Answers { name: "who", reports: |g| vec![one::<Who>(g)] },
@@ -43,7 +43,7 @@ const ANSWERS: &[Answers] = &[
     },
     Answers { name: "install", reports: |g| vec![one::<Outcome>(g)] },
     Answers { name: "uninstall", reports: |g| vec![one::<Outcome>(g)] },
-    Answers { name: "agent", reports: |g| vec![one::<agent::Left>(g), one::<agent::Answered>(g)] },
+    Answers { name: "agent", reports: |g| vec![one::<agent::AgentResult>(g), one::<agent::ProbeAnswer>(g)] },
     Answers { name: "nri", reports: |_| Vec::new() },
     Answers { name: "build", reports: |g| vec![one::<mpu_engine::module::elsewhere::Elsewhere>(g)] },
     Answers { name: "metrics", reports: |_| Vec::new() },

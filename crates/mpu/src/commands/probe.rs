@@ -1,4 +1,4 @@
-//! `mpu probe`: the report of what a container would see, and whether that is right.
+//! `mpu probe`: reports what a container sees, and whether that is right.
 
 use super::DriverView;
 use crate::error::Error;
@@ -20,20 +20,19 @@ pub struct Probed {
     pub right: bool,
     /// Whether an engine is translating.
     pub engine_up: bool,
-    /// Which; with the notify engine, the child was put under its listener, as containers are that are started through the wrapper.
+    /// Which. With the notify engine, the child gets its listener, as containers under the wrapper do.
     pub engine: Option<Engine>,
-    /// Whether what was found is what the engine, or without one the driver's release, leads to expect; null if
-    /// nothing is expected.
+    /// Whether the result is as expected from the engine, or without one from the driver's release; null if nothing is expected.
     pub as_expected: Option<bool>,
     /// The driver.
     pub driver: DriverView,
     /// What is wrong.
     pub faults: Vec<FaultView>,
-    /// Whose numbers the list speaks, and whose the details want.
+    /// The numbering of the list, and the one that the details take.
     pub found: Numbers,
-    /// Whose numbers the release predicts without an engine.
+    /// The numbering that the release predicts without an engine.
     pub predicted: Option<Numbers>,
-    /// Whether the driver's symbols are those of its release; null where they cannot be seen.
+    /// Whether the driver's symbols are those of its release; null if they cannot be read.
     pub symbols_agree: Option<bool>,
     /// The evidence.
     pub evidence: Evidence,

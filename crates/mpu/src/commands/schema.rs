@@ -1,5 +1,5 @@
-//! `mpu schema`: the JSON of each command as JSON Schema (draft 2020-12), derived from the reports' types. Further fields pass, since a
-//! version may gain some.
+//! `mpu schema`: the JSON of each command as JSON Schema (draft 2020-12), derived from the reports' types. Unknown fields are
+//! valid: a later version may add some.
 
 use super::{ANSWERS, Answers};
 use crate::report::{Envelope, Failure, Report, SCHEMA};
@@ -70,7 +70,7 @@ fn schema(row: &Answers) -> Schema {
     schema
 }
 
-/// Takes back the derived closedness of an enumeration's objects, such as `{"pod": "…"}`: a later version may say more there, too.
+/// Reopens the objects of an enumeration, such as `{"pod": "…"}`, which the derivation closes: a later version may add fields.
 fn open(schema: &mut Schema) {
     if schema.get("additionalProperties") == Some(&Value::Bool(false)) {
         schema.remove("additionalProperties");
@@ -83,7 +83,7 @@ mod tests {
     use crate::cli::Cli;
     use clap::CommandFactory;
 
-    /// These print something else than a report, and fail without one.
+    /// These print no report; only their failures are JSON.
     const IN_TEXT_ONLY: [&str; 4] = ["run", "completions", "man", "schema"];
 
     #[test]

@@ -1,4 +1,4 @@
-//! `mpu status`: what is loaded, since when, and what it did.
+//! `mpu status`: reports what is loaded, since when, and its counters.
 
 use super::{DriverView, NotifyView, ProofView, StateView};
 use crate::error::Error;
@@ -7,7 +7,7 @@ use crate::report::{Lines, Report, Style};
 use mpu_engine::Engine;
 use mpu_engine::module::foreign::{self, Foreign};
 use mpu_engine::module::plan::Origin;
-use mpu_engine::module::proof::{self, Ask};
+use mpu_engine::module::proof::{self, ProbeFn};
 use mpu_engine::module::record::Record;
 use mpu_engine::module::sources::PassedOver;
 use mpu_engine::module::state::{self, Phase};
@@ -22,18 +22,18 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// What is so.
+/// The state.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct Status {
     /// Whether an engine is up.
     pub up: bool,
-    /// Which; of two, the one that translates, and the module before the other.
+    /// Which engine. If both are up, the one that translates, and the module first.
     pub engine: Option<Engine>,
     /// What the loaded module says.
     pub module_state: Option<StateView>,
     /// Whether the module was seen to translate; null while no redirect stands, and of a module before format 2.
     pub proof: Option<ProofView>,
-    /// Another project's module that is loaded under one of our names, and its files; null if none is loaded.
+    /// Another project's module that is loaded under one of our names, and its files; null if there is none.
     pub foreign_module: Option<Foreign>,
     /// Whether function tracing is on, by which the module's redirects work.
     pub function_tracing: bool,
@@ -70,16 +70,16 @@ pub struct Passed {
     pub explanation: Option<&'static str>,
 }
 
-/// How long the driver may take for the question whether the module translates.
-const ASK_PATIENCE: Duration = Duration::from_secs(20);
+/// How long the driver may take for the proof that the module translates.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Looks. A module whose redirects stand and that has not translated yet is asked to: that is the only thing that this
-/// does, once for each time that the redirects are placed, as the module is `armed` afterwards.
-pub fn status(host: &Host, ask: Ask) -> Result<Status, Error> {
+/// Reads the state. If the redirects stand and nothing was translated yet, one translation is asked for; afterwards the
+/// module is `armed`, so this happens once per placement.
+pub fn status(host: &Host, probe: ProbeFn) -> Result<Status, Error> {
     let (module, proof) = match state::read(host)? {
         None => (None, None),
         Some(state) => {
-            let (state, proof) = proof::prove(host, state, ask, ASK_PATIENCE)?;
+            let (state, proof) = proof::prove(host, state, probe, PROBE_TIMEOUT)?;
             (Some(state), proof)
         }
     };

@@ -1,4 +1,4 @@
-//! `mpu up`: the report of how an engine came up.
+//! `mpu up`: reports how an engine came up.
 
 use super::{DriverView, NotifyView, ProofView, StateView};
 use crate::error::Error;
@@ -26,7 +26,7 @@ pub struct Done {
     pub engine: Engine,
     /// Why this engine.
     pub engine_because: String,
-    /// What else the administrator may want to know, in sentences: what would let a better engine run, what became of another one.
+    /// Notes for the administrator, as sentences: what a better engine would need, what happened to another one.
     pub notes: Vec<String>,
     /// The module file.
     pub module: Option<PathBuf>,
@@ -42,13 +42,13 @@ pub struct Done {
     pub gapless: Option<bool>,
     /// What the loaded module says.
     pub module_state: Option<StateView>,
-    /// Whether it was seen to translate; null with the notify engine, while it waits for a driver, and where it was not asked.
+    /// Whether it was seen to translate; null with the notify engine, while it waits for a driver, and if it was not asked.
     pub proof: Option<ProofView>,
     /// What the notify engine's supervisor says.
     pub notify_state: Option<NotifyView>,
     /// The driver.
     pub driver: Option<DriverView>,
-    /// What to type now to see that it works, as this host's container engines have it; null while there is no driver.
+    /// The command to try it with this host's container engines; null while there is no driver.
     #[serde(rename = "try")]
     pub to_try: Option<String>,
     /// Seconds that all of it took.

@@ -1,6 +1,6 @@
-//! Others who want the same place: live patches, tracers, preloaded libraries.
+//! Checks for other programs that redirect the same functions: live patches, tracers, preloaded libraries.
 
-use super::seen::{CheckRow, Group, Seen};
+use super::check::{CheckResult, CheckRow, Group};
 use mpu_engine::module::{foreign, state};
 use mpu_host::host::Host;
 use std::path::Path;
@@ -22,7 +22,7 @@ pub const CHECKS: &[CheckRow] = &[
     ),
 ];
 
-/// The driver's functions that the module redirects, where a release has them. If one of them is taken, none is placed.
+/// The driver's functions that the module redirects. If another program has redirected one of them, the module places none.
 const NEEDED: [&str; 8] = [
     "nvidia_unlocked_ioctl",
     "nvidia_frontend_unlocked_ioctl",
@@ -44,22 +44,22 @@ const LISTS: [&str; 2] = ["/sys/kernel/tracing/enabled_functions", "/sys/kernel/
 const NAME: &[u8] = b"nvmlDevice";
 const LONGEST: usize = 16 << 20;
 
-fn foreign_module(host: &Host) -> Seen {
+fn foreign_module(host: &Host) -> CheckResult {
     let found = foreign::find(host);
     match (found.is_none(), found.loaded.is_empty()) {
-        (true, _) => Seen::fine("none"),
-        (_, true) => Seen::attention(found.in_words(), found.fix()),
-        (_, false) => Seen::broken(found.in_words(), found.fix()),
+        (true, _) => CheckResult::fine("none"),
+        (_, true) => CheckResult::attention(found.in_words(), found.fix()),
+        (_, false) => CheckResult::broken(found.in_words(), found.fix()),
     }
 }
 
-fn livepatch(host: &Host) -> Seen {
+fn livepatch(host: &Host) -> CheckResult {
     let mut of_driver = None;
     for patch in names(&host.at(PATCHES)) {
         let functions = names(&host.at(PATCHES).join(&patch).join("nvidia"));
         let needed = functions.iter().filter_map(|function| function.split(',').next()).find(|f| NEEDED.contains(f));
         if let Some(function) = needed {
-            return Seen::broken(
+            return CheckResult::broken(
                 format!("the live patch {patch} changes the NVIDIA driver's {function}, which MPU redirects"),
                 format!(
                     "cat {PATCHES}/{patch}/enabled   # once the patch's owner agrees: echo 0 | sudo tee \
@@ -70,15 +70,15 @@ fn livepatch(host: &Host) -> Seen {
         of_driver = of_driver.or((!functions.is_empty()).then_some(patch));
     }
     match of_driver {
-        None => Seen::fine("none of the driver"),
-        Some(patch) => Seen::attention(
+        None => CheckResult::fine("none of the driver"),
+        Some(patch) => CheckResult::attention(
             format!("the live patch {patch} changes the NVIDIA driver, in functions that MPU does not redirect"),
             "sudo mpu probe   # says whether the change affects containers",
         ),
     }
 }
 
-/// What is in a directory, in order; nothing if it is not there.
+/// The names in a directory, sorted; empty if it does not exist.
 fn names(dir: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
     let mut names: Vec<String> = entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
@@ -86,12 +86,12 @@ fn names(dir: &Path) -> Vec<String> {
     names
 }
 
-fn redirects(host: &Host) -> Seen {
+fn redirects(host: &Host) -> CheckResult {
     let Some(list) = LISTS.iter().find_map(|list| host.text(list)) else {
-        return Seen::skipped("the kernel's list of traced functions is not mounted, or only root can read it");
+        return CheckResult::skipped("the kernel's list of traced functions is not mounted, or only root can read it");
     };
     // `function [module] (count) FLAGS …`: I is an IPMODIFY user, D a direct call.
-    let taken: Vec<&str> = list
+    let redirected: Vec<&str> = list
         .lines()
         .filter(|line| {
             let mut words = line.split_whitespace();
@@ -103,30 +103,30 @@ fn redirects(host: &Host) -> Seen {
         .filter_map(|line| line.split_whitespace().next())
         .collect();
     let ours = state::read(host).ok().flatten().is_some_and(|state| state.phase.is_placed());
-    match taken.first() {
-        Some(function) if !ours => Seen::broken(
+    match redirected.first() {
+        Some(function) if !ours => CheckResult::broken(
             format!("{function} is redirected by something other than MPU"),
             format!("sudo grep {function} {}   # names the module: unload it, then sudo mpu up", LISTS[0]),
         ),
-        _ => Seen::fine(if ours { "MPU's own" } else { "none" }),
+        _ => CheckResult::fine(if ours { "MPU's own" } else { "none" }),
     }
 }
 
-fn preload(host: &Host) -> Seen {
+fn preload(host: &Host) -> CheckResult {
     let text = host.text("/etc/ld.so.preload").unwrap_or_default();
     // ld.so(8): names between blanks or colons; a # begins a comment.
     let lines = text.lines().map(|line| line.split('#').next().unwrap_or_default());
     let named: Vec<&str> =
         lines.flat_map(|line| line.split([' ', '\t', ':'])).filter(|word| !word.is_empty()).collect();
-    // A shim that answers in NVML's place has NVML's names; an allocator, say, has none.
+    // A library that replaces NVML exports NVML's names; an allocator, for example, does not.
     let meddles = |library: &&&str| {
         let bytes = host.beginning(library, LONGEST).unwrap_or_default();
         bytes.windows(NAME.len()).any(|window| window == NAME)
     };
     match named.iter().find(meddles) {
-        None if named.is_empty() => Seen::fine("none"),
-        None => Seen::fine(format!("{}, which does not contain NVML", named.join(", "))),
-        Some(library) => Seen::attention(
+        None if named.is_empty() => CheckResult::fine("none"),
+        None => CheckResult::fine(format!("{}, which does not contain NVML", named.join(", "))),
+        Some(library) => CheckResult::attention(
             format!("{library} is loaded into every program of this host, and intercepts NVML calls"),
             "cat /etc/ld.so.preload   # MPU does not need an NVML shim there",
         ),

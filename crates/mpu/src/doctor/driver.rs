@@ -1,7 +1,7 @@
-//! The NVIDIA driver: there, known, whole, and what it shows containers.
+//! Checks of the NVIDIA driver: loaded, known, complete, and its answers to containers.
 
-use super::seen::{CheckRow, Group, Level, Seen};
-use super::taken::uses_notify;
+use super::check::{CheckResult, CheckRow, Group, Level};
+use super::engine_in_use::uses_notify;
 use crate::probe::compare;
 use crate::wiring::{self, Wiring};
 use mpu_engine::Engine;
@@ -44,31 +44,31 @@ pub const CHECKS: &[CheckRow] = &[
     ),
 ];
 
-fn driver(host: &Host) -> Seen {
+fn driver(host: &Host) -> CheckResult {
     let Some(driver) = Driver::loaded(host) else {
         return match has_module(host) {
-            false => Seen::attention(
+            false => CheckResult::attention(
                 "no NVIDIA driver is installed for the running kernel; MPU waits for one",
                 "# install NVIDIA's driver; MPU takes no part in that",
             ),
-            true => Seen::attention("no NVIDIA driver is loaded; MPU waits for one", "sudo modprobe nvidia"),
+            true => CheckResult::attention("no NVIDIA driver is loaded; MPU waits for one", "sudo modprobe nvidia"),
         };
     };
-    let Some(why) = driver.unknown_because() else { return Seen::fine(driver.version) };
+    let Some(why) = driver.unknown_because() else { return CheckResult::fine(driver.version) };
     let what = format!("{}: {why}; MPU translates what it finds there", driver.version);
     match Config::of(host).is_ok_and(|config| config.drivers == Drivers::Known) {
-        false => Seen::attention(
+        false => CheckResult::attention(
             what,
             "sudo mpu probe   # says whether containers get right answers; a newer MPU may know the release",
         ),
-        true => Seen::broken(
+        true => CheckResult::broken(
             format!("{}: {why}, and /etc/mpu/config.toml has drivers = \"known\": `mpu up` refuses it", driver.version),
             "# update MPU, or remove `drivers` from /etc/mpu/config.toml",
         ),
     }
 }
 
-/// Whether `modprobe nvidia` would find anything; where depmod's list cannot be read, perhaps.
+/// Whether `modprobe nvidia` would find the module. True if depmod's list cannot be read.
 fn has_module(host: &Host) -> bool {
     let release = host.release().unwrap_or_default();
     let list = host.beginning(Path::new("/lib/modules").join(release).join("modules.dep"), 16 << 20);
@@ -76,14 +76,14 @@ fn has_module(host: &Host) -> bool {
     list.is_none_or(|list| names.iter().any(|name| list.windows(name.len()).any(|window| window == *name)))
 }
 
-fn library(host: &Host) -> Seen {
-    let Some(driver) = Driver::loaded(host) else { return Seen::skipped("no driver is loaded") };
+fn library(host: &Host) -> CheckResult {
+    let Some(driver) = Driver::loaded(host) else { return CheckResult::skipped("no driver is loaded") };
     let found: Vec<String> = LIBRARIES.iter().filter_map(|dir| version_of(host, dir)).collect();
-    // Which of several a program gets is the loader's business.
+    // With several libraries, the loader decides which one a program gets.
     match found.iter().find(|version| **version == driver.version).or(found.first()) {
-        None => Seen::skipped("there is no libnvidia-ml.so.1 with a version in the usual places"),
-        Some(version) if *version == driver.version => Seen::fine(version),
-        Some(version) => Seen::broken(
+        None => CheckResult::skipped("there is no libnvidia-ml.so.1 with a version in the usual places"),
+        Some(version) if *version == driver.version => CheckResult::fine(version),
+        Some(version) => CheckResult::broken(
             format!(
                 "libnvidia-ml is {version}, and the loaded driver is {}: programs get \"Driver/library version mismatch\"",
                 driver.version
@@ -95,9 +95,8 @@ fn library(host: &Host) -> Seen {
     }
 }
 
-/// The version in the name of the file that `libnvidia-ml.so.1` leads to, over as many links as there are: on some
-/// hosts it is a link to a link (`.so.1` → `.so.580` → `.so.580.159.04`). None if the name at the end has no whole
-/// version.
+/// The version in the file name at the end of the links of `libnvidia-ml.so.1`. Some hosts have two links
+/// (`.so.1` → `.so.580` → `.so.580.159.04`). None if that name has no full version.
 fn version_of(host: &Host, dir: &str) -> Option<String> {
     let mut path = Path::new(dir).join("libnvidia-ml.so.1");
     // The kernel follows forty (path_resolution(7)).
@@ -110,7 +109,7 @@ fn version_of(host: &Host, dir: &str) -> Option<String> {
     is_whole.then(|| version.to_string())
 }
 
-/// A path without `..`, as far as its words go: the folders of libraries are no links.
+/// Resolves `..` in a path by its text: library folders are no links.
 fn normal(path: &Path) -> PathBuf {
     path.components().fold(PathBuf::new(), |mut path, part| {
         match part {
@@ -122,48 +121,49 @@ fn normal(path: &Path) -> PathBuf {
     })
 }
 
-fn nodes(host: &Host) -> Seen {
+fn nodes(host: &Host) -> CheckResult {
     if Driver::loaded(host).is_none() {
-        return Seen::skipped("no driver is loaded");
+        return CheckResult::skipped("no driver is loaded");
     }
     if !host.at("/dev/nvidiactl").exists() {
-        return Seen::attention("there is no /dev/nvidiactl", "sudo nvidia-modprobe -c 0");
+        return CheckResult::attention("there is no /dev/nvidiactl", "sudo nvidia-modprobe -c 0");
     }
     let numbered = std::fs::read_dir(host.at("/dev")).into_iter().flatten().flatten().filter(|entry| {
         entry.file_name().to_str().and_then(|name| name.strip_prefix("nvidia")?.parse::<u32>().ok()).is_some()
     });
     match numbered.count() {
-        0 => Seen::attention("/dev/nvidiactl exists, but there is no /dev/nvidia0", "sudo nvidia-modprobe -c 0"),
-        count => Seen::fine(format!("/dev/nvidiactl and {count} GPUs")),
+        0 => CheckResult::attention("/dev/nvidiactl exists, but there is no /dev/nvidia0", "sudo nvidia-modprobe -c 0"),
+        count => CheckResult::fine(format!("/dev/nvidiactl and {count} GPUs")),
     }
 }
 
-fn container_gpus(host: &Host) -> Seen {
+fn container_gpus(host: &Host) -> CheckResult {
     if uses_notify(host) {
-        return Seen::skipped("`notify_wrapper` looks at this where the notify engine is used");
+        return CheckResult::skipped("`notify_wrapper` looks at this where the notify engine is used");
     }
     match wiring::look(host, Engine::Module) {
-        Wiring::NoEngine => Seen::skipped("there is no container engine that this mpu knows"),
-        Wiring::Wired { engine, .. } => Seen::fine(format!("{engine} does")),
-        Wiring::Missing { engine, fix } => {
-            Seen::attention(format!("{engine} is here, and nothing tells it how to put a GPU into a container"), fix)
-        }
+        Wiring::NoEngine => CheckResult::skipped("there is no container engine that this mpu knows"),
+        Wiring::Wired { engine, .. } => CheckResult::fine(format!("{engine} does")),
+        Wiring::Missing { engine, fix } => CheckResult::attention(
+            format!("{engine} is here, and nothing tells it how to put a GPU into a container"),
+            fix,
+        ),
     }
 }
 
-fn containers(host: &Host) -> Seen {
+fn containers(host: &Host) -> CheckResult {
     if !host.is_this() {
-        return Seen::skipped("--host-root names another host, whose kernel is not the running one");
+        return CheckResult::skipped("--host-root names another host, whose kernel is not the running one");
     }
     if Driver::loaded(host).is_none() {
-        return Seen::skipped("no driver is loaded");
+        return CheckResult::skipped("no driver is loaded");
     }
     if !host.has_capability(CAP_SYS_ADMIN) {
-        return Seen::skipped("only root can make a PID namespace");
+        return CheckResult::skipped("only root can make a PID namespace");
     }
     match compare::probe(host) {
-        Err(error) => Seen::of(Level::Attention, &error),
-        Ok(found) if found.faults.is_empty() => Seen::fine("its own processes, by its own numbers"),
+        Err(error) => CheckResult::from_error(Level::Attention, &error),
+        Ok(found) if found.faults.is_empty() => CheckResult::fine("its own processes, by its own numbers"),
         Ok(found) => {
             let faults: Vec<&str> = found.faults.iter().map(|fault| fault.in_words()).collect();
             let fix = if found.engine.is_some() {
@@ -171,7 +171,7 @@ fn containers(host: &Host) -> Seen {
             } else {
                 "sudo mpu up"
             };
-            Seen::broken(faults.join("; "), fix)
+            CheckResult::broken(faults.join("; "), fix)
         }
     }
 }

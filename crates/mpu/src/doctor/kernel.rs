@@ -1,6 +1,6 @@
-//! What the kernel and its owner allow, and what is there to build a module with.
+//! Checks of the kernel: version, restrictions, and the tools to build a module.
 
-use super::seen::{CheckRow, Group, Level, Seen};
+use super::check::{CheckResult, CheckRow, Group, Level};
 use mpu_engine::module::build::STORE;
 use mpu_engine::module::plan::{self, Origin};
 use mpu_engine::module::record::Record;
@@ -48,75 +48,75 @@ pub const CHECKS: &[CheckRow] = &[
     ),
 ];
 
-fn root(host: &Host) -> Seen {
+fn root(host: &Host) -> CheckResult {
     match host.has_capability(CAP_SYS_MODULE) {
-        true => Seen::fine("yes"),
-        false => Seen::attention("not root: files that only root may read were not checked", "sudo mpu doctor"),
+        true => CheckResult::fine("yes"),
+        false => CheckResult::attention("not root: files that only root may read were not checked", "sudo mpu doctor"),
     }
 }
 
-fn kernel(host: &Host) -> Seen {
+fn kernel(host: &Host) -> CheckResult {
     match checks::kernel(host) {
-        Ok(release) => Seen::fine(release),
-        Err(unfit) => Seen::of(Level::Broken, &unfit),
+        Ok(release) => CheckResult::fine(release),
+        Err(unfit) => CheckResult::from_error(Level::Broken, &unfit),
     }
 }
 
-fn modules_allowed(host: &Host) -> Seen {
+fn modules_allowed(host: &Host) -> CheckResult {
     match (host.modules_disabled(), state::is_loaded(host)) {
-        (false, _) => Seen::fine("yes"),
-        (true, true) => Seen::attention(
+        (false, _) => CheckResult::fine("yes"),
+        (true, true) => CheckResult::attention(
             "module loading is disabled: the engine that is up works, and cannot be replaced before a reboot",
             "sudo systemctl enable mpu.service   # so that the next boot starts it before the setting applies",
         ),
-        (true, false) => Seen::of(Level::Broken, &checks::Unfit::ModulesDisabled),
+        (true, false) => CheckResult::from_error(Level::Broken, &checks::Unfit::ModulesDisabled),
     }
 }
 
-fn tracing(host: &Host) -> Seen {
+fn tracing(host: &Host) -> CheckResult {
     match (host.ftrace_disabled(), state::read(host)) {
-        (false, _) => Seen::fine("on"),
-        (true, Ok(Some(state))) if state.phase.is_placed() => Seen::broken(
+        (false, _) => CheckResult::fine("on"),
+        (true, Ok(Some(state))) if state.phase.is_placed() => CheckResult::broken(
             "function tracing was switched off (kernel.ftrace_enabled = 0) under the module: its redirects do \
                 nothing, and containers see what \
              the driver shows them by itself",
             "sudo sysctl kernel.ftrace_enabled=1",
         ),
-        (true, _) => Seen::of(Level::Broken, &checks::Unfit::FtraceDisabled),
+        (true, _) => CheckResult::from_error(Level::Broken, &checks::Unfit::FtraceDisabled),
     }
 }
 
-fn signatures(host: &Host) -> Seen {
+fn signatures(host: &Host) -> CheckResult {
     let secure_boot = signing::secure_boot(host) == Some(true);
     let locked = host.lockdown() != Lockdown::None;
-    let said = match (secure_boot, locked, host.enforces_signatures()) {
+    let boot = match (secure_boot, locked, host.enforces_signatures()) {
         (_, false, false) => {
-            return Seen::fine(if secure_boot { "Secure Boot; any module loads" } else { "any module loads" });
+            return CheckResult::fine(if secure_boot { "Secure Boot; any module loads" } else { "any module loads" });
         }
         (true, ..) => "Secure Boot: signed modules only",
         (_, true, _) => "the kernel is locked down: signed modules only",
         _ => "the kernel accepts signed modules only",
     };
     if state::is_loaded(host) {
-        return Seen::fine(format!("{said}; the module is loaded"));
+        return CheckResult::fine(format!("{boot}; the module is loaded"));
     }
     let release = host.release().unwrap_or_default();
     let installed = ready_made(host, &release);
     if installed.as_ref().is_some_and(|built| built.signed) {
-        return Seen::fine(format!("{said}; the installed module is signed"));
+        return CheckResult::fine(format!("{boot}; the installed module is signed"));
     }
     let unsigned = installed.as_ref().map(|built| built.path.as_path());
-    let fix = super::seen::typeable(signing::advice(host, &release, unsigned));
+    let fix = super::check::typeable(signing::advice(host, &release, unsigned));
     match Key::find(host).filter(|_| unsigned.is_none() && Signer::find(host, &release).is_some()) {
         Some(key) if key.enrolled(host) != Enrolled::No => {
-            Seen::fine(format!("{said}; `mpu up` signs what it builds with {}", key.private))
+            CheckResult::fine(format!("{boot}; `mpu up` signs what it builds with {}", key.private))
         }
-        Some(key) => Seen::attention(format!("{said}, and the firmware does not know {}", key.certificate), fix),
-        None => Seen::broken(format!("{said}, and there is no signed module of MPU"), fix),
+        Some(key) => CheckResult::attention(format!("{boot}, and the firmware does not know {}", key.certificate), fix),
+        None => CheckResult::broken(format!("{boot}, and there is no signed module of MPU"), fix),
     }
 }
 
-/// The module that `mpu up` takes without building one.
+/// The module that `mpu up` loads without a build.
 fn ready_made(host: &Host, release: &str) -> Option<Built> {
     plan::ready_made(host, release, modules(host)).file.map(|(_, built)| built)
 }
@@ -125,9 +125,9 @@ fn modules(host: &Host) -> Modules {
     Config::of(host).unwrap_or_default().modules
 }
 
-/// Which file is used, or would be, and why.
-fn module_file(host: &Host) -> Seen {
-    let Ok(release) = host.release() else { return Seen::skipped("the kernel's release is not known") };
+/// Which module file is used or would be, and why.
+fn module_file(host: &Host) -> CheckResult {
+    let Ok(release) = host.release() else { return CheckResult::skipped("the kernel's release is not known") };
     let ready = plan::ready_made(host, &release, modules(host));
     let loaded = Record::read(host).filter(|_| state::is_loaded(host));
     let in_words = |path: &Path, origin: Origin| format!("{} ({})", path.display(), origin.in_words());
@@ -140,7 +140,7 @@ fn module_file(host: &Host) -> Seen {
     let recorded = loaded.map(|record| record.passed_over).unwrap_or_default();
     let over = if recorded.is_empty() { ready.passed_over } else { recorded };
     if over.is_empty() {
-        return Seen::fine(used);
+        return CheckResult::fine(used);
     }
     let is_elsewhere = |over: &PassedOver| !over.path.starts_with(host.at("/lib/modules"));
     let fix = match over.iter().any(is_elsewhere) {
@@ -149,55 +149,58 @@ fn module_file(host: &Host) -> Seen {
             "# mend the file as described, or remove it: `mpu up` builds a module where none is at hand".to_string()
         }
     };
-    Seen::attention(format!("{used}; passed over: {}", sources::in_words(&over)), fix)
+    CheckResult::attention(format!("{used}; passed over: {}", sources::in_words(&over)), fix)
 }
 
-fn headers(host: &Host) -> Seen {
-    let Ok(release) = host.release() else { return Seen::skipped("the kernel's release is not known") };
+fn headers(host: &Host) -> CheckResult {
+    let Ok(release) = host.release() else { return CheckResult::skipped("the kernel's release is not known") };
     if let Some(built) = ready_made(host, &release) {
-        return Seen::fine(format!("not needed: {} is there", built.path.display()));
+        return CheckResult::fine(format!("not needed: {} is there", built.path.display()));
     }
     match checks::toolchain(host, &release) {
-        Ok(_) => Seen::fine(format!("those of {release}")),
-        Err(unfit) if host.at(STORE).join(&release).join("mpu.ko").is_file() => Seen::of(Level::Attention, &unfit),
-        Err(unfit) if state::is_loaded(host) => Seen::of(Level::Attention, &unfit),
-        Err(unfit) => Seen::of(Level::Broken, &unfit),
+        Ok(_) => CheckResult::fine(format!("those of {release}")),
+        Err(unfit) if host.at(STORE).join(&release).join("mpu.ko").is_file() => {
+            CheckResult::from_error(Level::Attention, &unfit)
+        }
+        Err(unfit) if state::is_loaded(host) => CheckResult::from_error(Level::Attention, &unfit),
+        Err(unfit) => CheckResult::from_error(Level::Broken, &unfit),
     }
 }
 
-fn next_kernel(host: &Host) -> Seen {
-    let Ok(running) = host.release() else { return Seen::skipped("the kernel's release is not known") };
+fn next_kernel(host: &Host) -> CheckResult {
+    let Ok(running) = host.release() else { return CheckResult::skipped("the kernel's release is not known") };
     let names = std::fs::read_dir(host.at("/lib/modules")).into_iter().flatten().flatten();
     let mut releases: Vec<String> = names.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
     releases.sort_by_cached_key(|release| (kernel_release::numbers(release), release.clone()));
     let is_newer = |release: &String| kernel_release::numbers(release) > kernel_release::numbers(&running);
     let Some(newest) = releases.pop().filter(is_newer) else {
-        return Seen::fine("the running kernel is the newest");
+        return CheckResult::fine("the running kernel is the newest");
     };
     let built = ready_made(host, &newest).is_some();
     let buildable = host.at("/lib/modules").join(&newest).join("build").join("Makefile").is_file();
     match built || buildable {
-        true => {
-            Seen::fine(format!("{newest}: {}", if built { "its module is there" } else { "its headers are there" }))
-        }
-        false => Seen::attention(
+        true => CheckResult::fine(format!(
+            "{newest}: {}",
+            if built { "its module is there" } else { "its headers are there" }
+        )),
+        false => CheckResult::attention(
             format!("kernel {newest} is installed without its headers: after a boot of that kernel there is no module"),
-            super::seen::typeable(host.headers_hint(&newest)),
+            super::check::typeable(host.headers_hint(&newest)),
         ),
     }
 }
 
 /// Whether DKMS, if it has the module's sources, has built the module for the running kernel.
-pub fn dkms(host: &Host) -> Seen {
+pub fn dkms(host: &Host) -> CheckResult {
     let version = env!("CARGO_PKG_VERSION");
     let tree = Path::new("/var/lib/dkms/mpu");
     if !host.at(tree).is_dir() {
-        return Seen::skipped("DKMS does not manage the module here");
+        return CheckResult::skipped("DKMS does not manage the module here");
     }
-    let Ok(release) = host.release() else { return Seen::skipped("the kernel's release is not known") };
+    let Ok(release) = host.release() else { return CheckResult::skipped("the kernel's release is not known") };
     let found = prebuilt::find_installed(host, &release);
-    if found.taken.is_some() {
-        return Seen::fine(format!("mpu/{version} for {release}"));
+    if found.usable.is_some() {
+        return CheckResult::fine(format!("mpu/{version} for {release}"));
     }
     let log = tree.join(version).join("build/make.log");
     let failed = host.at(&log).is_file();
@@ -206,9 +209,9 @@ pub fn dkms(host: &Host) -> Seen {
     } else {
         format!("sudo dkms install mpu/{version} -k {release}")
     };
-    let said = match found.passed_over.as_slice() {
+    let text = match found.passed_over.as_slice() {
         [] => format!("DKMS has no module of MPU {version} for {release}"),
         over => format!("no module of DKMS for {release} can be used: {}", sources::in_words(over)),
     };
-    Seen::attention(said, fix)
+    CheckResult::attention(text, fix)
 }

@@ -1,15 +1,15 @@
-//! `mpu doctor`: everything that can be wrong with MPU on a host, looked at in one go, each with its way out. Changes nothing; no check
-//! can hang the others.
+//! `mpu doctor`: checks a host for everything that can be wrong with MPU, with a fix for each finding. Changes nothing.
+//! A check that hangs does not stop the others.
 
+mod check;
 mod conflicts;
 mod driver;
 mod engine;
+mod engine_in_use;
 mod kernel;
 mod notify;
-mod seen;
-mod taken;
 
-pub use seen::{CheckRow, Group, Level, Seen};
+pub use check::{CheckResult, CheckRow, Group, Level};
 
 use mpu_host::host::Host;
 use schemars::JsonSchema;
@@ -21,7 +21,7 @@ use std::time::Duration;
 /// How long one check may take. A driver that hangs must not hang the doctor.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// What a check found, for reports.
+/// The finding of a check, for reports.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Finding {
     /// The check.
@@ -44,8 +44,8 @@ pub fn examine(host: &Host) -> Vec<Finding> {
     checks().map(|check| finding(host, check, PATIENCE)).collect()
 }
 
-/// The way from a bare node to a container that sees its GPU, step by step. A finding early on it is to be mended first.
-const WAY: [&str; 17] = [
+/// The order in which findings are to be fixed, from a bare node to a container that sees its GPU.
+const ORDER: [&str; 17] = [
     "root",
     "configuration",
     "driver",
@@ -65,36 +65,37 @@ const WAY: [&str; 17] = [
     "service",
 ];
 
-/// The command to type next; none if all is right. On the way, whatever is broken or needs attention comes in the way's
-/// order; `headers` and the like stand before `engine` only where they keep it from coming up.
+/// The command to type next; none if all is right. Follows [`ORDER`]. `headers` and the like stand before `engine` only
+/// if they keep it from coming up.
 pub fn next(findings: &[Finding]) -> Option<&str> {
     let is_wrong = |finding: &&Finding| finding.level > Level::Skipped && finding.fix.is_some();
     let broken = |id: &str| findings.iter().find(|f| f.check == id && is_wrong(f));
     let is_up = findings.iter().any(|f| f.check == "engine" && f.level == Level::Ok);
     let headers = broken("headers").filter(|finding| !is_up && finding.level == Level::Broken);
-    let on_the_way = WAY.iter().find_map(|id| match *id {
+    let in_order = ORDER.iter().find_map(|id| match *id {
         "engine" => headers.or_else(|| broken(id)),
         _ => broken(id),
     });
     let worst = || findings.iter().filter(is_wrong).max_by_key(|finding| finding.level == Level::Broken);
-    on_the_way.or_else(worst).and_then(|finding| finding.fix.as_deref())
+    in_order.or_else(worst).and_then(|finding| finding.fix.as_deref())
 }
 
 fn finding(host: &Host, check: &CheckRow, patience: Duration) -> Finding {
     let (send, receive) = mpsc::channel();
     let (host, &(id, group, _, look)) = (host.clone(), check);
-    // A check that hangs is left to hang; the process ends without it.
-    thread::spawn(move || drop(send.send(taken::skipped(&host, id).unwrap_or_else(|| look(&host)))));
-    let seen = receive.recv_timeout(patience).unwrap_or_else(|error| match error {
+    // A hanging check stays in its thread; the process ends without it.
+    thread::spawn(move || drop(send.send(engine_in_use::skip_reason(&host, id).unwrap_or_else(|| look(&host)))));
+    let result = receive.recv_timeout(patience).unwrap_or_else(|error| match error {
         mpsc::RecvTimeoutError::Timeout => {
             let hangs = format!("no answer within {} s: something that this check reads hangs", patience.as_secs());
-            Seen::broken(hangs, "dmesg | tail -n 50")
+            CheckResult::broken(hangs, "dmesg | tail -n 50")
         }
-        mpsc::RecvTimeoutError::Disconnected => {
-            Seen::broken("the check itself failed: this is a fault in mpu", "mpu doctor --json   # report its output")
-        }
+        mpsc::RecvTimeoutError::Disconnected => CheckResult::broken(
+            "the check itself failed: this is a fault in mpu",
+            "mpu doctor --json   # report its output",
+        ),
     });
-    Finding { check: id, group, level: seen.level, seen: seen.what, fix: seen.fix }
+    Finding { check: id, group, level: result.level, seen: result.text, fix: result.fix }
 }
 
 #[cfg(test)]
@@ -112,7 +113,7 @@ mod tests {
 
     #[test]
     fn hanging_check_is_reported_broken() {
-        let hangs: fn(&Host) -> Seen = |_| loop {
+        let hangs: fn(&Host) -> CheckResult = |_| loop {
             thread::park();
         };
         let found = finding(&Host::this(), &("x", Group::Driver, "", hangs), Duration::from_millis(50));

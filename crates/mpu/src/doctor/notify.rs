@@ -1,7 +1,7 @@
-//! What the notify engine needs around it: a kernel, containers that get its filter, a keeper.
+//! Checks of what the notify engine needs: a kernel, containers with its filter, a running supervisor.
 
-use super::seen::{CheckRow, Group, Level, Seen};
-use super::taken::{not_used, uses_notify};
+use super::check::{CheckResult, CheckRow, Group, Level};
+use super::engine_in_use::{not_used, uses_notify};
 use crate::listing::columns::harmless;
 use crate::nri::presence::{self, Plugin, Standing};
 use crate::wiring::{self, Wiring};
@@ -62,40 +62,42 @@ pub const CHECKS: &[CheckRow] = &[
 const WRAPPER: &str = "nvidia-container-runtime";
 const OURS: &str = "mpu-container";
 
-fn kernel(host: &Host) -> Seen {
+fn kernel(host: &Host) -> CheckResult {
     match unfit(host) {
-        None => Seen::fine("the kernel has all of it"),
-        Some(error) if uses_notify(host) => Seen::of(Level::Broken, &error),
+        None => CheckResult::fine("the kernel has all of it"),
+        Some(error) if uses_notify(host) => CheckResult::from_error(Level::Broken, &error),
         Some(_) => not_used(),
     }
 }
 
-fn socket(host: &Host) -> Seen {
+fn socket(host: &Host) -> CheckResult {
     if is_stale(host) {
-        return Seen::broken(
+        return CheckResult::broken(
             "the notify engine's socket exists and no process answers: in containers with its filter the driver returns errors, and nothing can be \
              executed in them",
             "sudo mpu up --engine notify   # then restart those containers",
         );
     }
     match client::state(host) {
-        Ok(None) => Seen::fine("there is none"),
+        Ok(None) => CheckResult::fine("there is none"),
         Ok(Some(state)) => {
             let served =
                 format!("{}: {} containers, {} listeners", state.state, state.containers.len(), state.listeners);
-            Seen::fine(served)
+            CheckResult::fine(served)
         }
-        Err(error) if error.exit() == Exit::Refused => Seen::skipped("only root can reach the notify engine's sockets"),
-        Err(error) => Seen::of(Level::Broken, &error),
+        Err(error) if error.exit() == Exit::Refused => {
+            CheckResult::skipped("only root can reach the notify engine's sockets")
+        }
+        Err(error) => CheckResult::from_error(Level::Broken, &error),
     }
 }
 
-fn wrapper(host: &Host) -> Seen {
+fn wrapper(host: &Host) -> CheckResult {
     if presence::are_hidden(host) {
-        return Seen::skipped("only root can see whether a plugin brings the listener");
+        return CheckResult::skipped("only root can see whether a plugin brings the listener");
     }
     if let Some(plugin) = presence::plugins(host).iter().find(|plugin| plugin.standing == Standing::Serves) {
-        return Seen::fine(format!("`mpu nri` does it: {}", plugin.words));
+        return CheckResult::fine(format!("`mpu nri` does it: {}", plugin.words));
     }
     let is_ours = |path: &Path| {
         let target = fs::canonicalize(path).unwrap_or(path.to_path_buf());
@@ -106,19 +108,19 @@ fn wrapper(host: &Host) -> Seen {
         _ => "sudo nvidia-ctk runtime configure --runtime=docker   # or containerd, crio, podman".to_string(),
     };
     match host.tool(WRAPPER) {
-        None => Seen::attention(
+        None => CheckResult::attention(
             format!("there is no {WRAPPER}: without `mpu nri`, no container gets the notify engine's listener"),
             wiring::to_install(host, "then docs/container/README.md; `mpu run -- COMMAND` does not need it"),
         ),
-        Some(path) if !is_ours(&path) => Seen::attention(
+        Some(path) if !is_ours(&path) => CheckResult::attention(
             format!(
                 "{WRAPPER} is another project's and does not know the notify engine: no container gets its listener"
             ),
             wiring::to_install(host, "replaces it"),
         ),
         Some(_) => match wiring::names_wrapper(host) {
-            Some(file) => Seen::fine(format!("{} names it", file.display())),
-            None => Seen::attention(
+            Some(file) => CheckResult::fine(format!("{} names it", file.display())),
+            None => CheckResult::attention(
                 "no engine names the wrapper: without `mpu nri`, no container gets the listener",
                 configure,
             ),
@@ -126,46 +128,46 @@ fn wrapper(host: &Host) -> Seen {
     }
 }
 
-fn keeper(host: &Host) -> Seen {
+fn keeper(host: &Host) -> CheckResult {
     if !matches!(client::state(host), Ok(Some(_))) {
-        return Seen::skipped("the notify engine is not up");
+        return CheckResult::skipped("the notify engine is not up");
     }
     if !host.at("/run/systemd/system").is_dir() {
-        return Seen::fine("this host has no systemd; `mpu notify hold` keeps the engine");
+        return CheckResult::fine("this host has no systemd; `mpu notify hold` keeps the engine");
     }
     if fs::symlink_metadata(host.at("/run/mpu/notify/keeper.sock")).is_err() {
-        return Seen::fine(UNIT);
+        return CheckResult::fine(UNIT);
     }
     let fix = match systemd_has_unit(host) {
         true => "sudo mpu status   # when it counts no container: sudo mpu down && sudo mpu up",
         false => "sudo mpu install   # installs the unit; then, when no container needs it, mpu down && mpu up",
     };
-    Seen::attention(
+    CheckResult::attention(
         "a process that was started by hand keeps the notify engine, not systemd; it may end with its session",
         fix,
     )
 }
 
-/// So many in an hour may be an operator's own kills.
+/// Up to so many restarts in an hour may be an operator's own kills.
 const FEW_RESTARTS: u64 = 3;
 
-fn restarts(host: &Host) -> Seen {
+fn restarts(host: &Host) -> CheckResult {
     let state = match client::state(host) {
         Ok(Some(state)) => state,
-        Ok(None) => return Seen::skipped("the notify engine is not up"),
-        Err(_) => return Seen::skipped("only root can read the notify engine's state, or it is not known"),
+        Ok(None) => return CheckResult::skipped("the notify engine is not up"),
+        Err(_) => return CheckResult::skipped("only root can read the notify engine's state, or it is not known"),
     };
     let (all, recent) = (state.restarts, state.restarts_last_hour);
     if recent <= FEW_RESTARTS {
-        return Seen::fine(format!("{all} since the engine began, {recent} in the last hour"));
+        return CheckResult::fine(format!("{all} since the engine began, {recent} in the last hour"));
     }
-    // More are not told apart.
+    // The count stops there.
     let at_least = if recent >= MOST_COUNTED { " or more" } else { "" };
     let fix = match keeper::lives(host) {
         true => format!("sudo tail -n 50 {LOG}   # says how each ended, with its last messages; report it"),
         false => format!("sudo journalctl -u {UNIT} -n 50   # says how each ended, with its last messages; report it"),
     };
-    Seen::attention(
+    CheckResult::attention(
         format!(
             "the notify engine's supervisor died {recent}{at_least} times in the last hour ({all} since the engine began), and was \
              started again; containers' calls waited meanwhile, and none was lost"
@@ -174,7 +176,7 @@ fn restarts(host: &Host) -> Seen {
     )
 }
 
-fn rootless(host: &Host) -> Seen {
+fn rootless(host: &Host) -> CheckResult {
     let users = fs::read_dir(host.at("/run/user")).into_iter().flatten().flatten();
     let has = |folder: &Path| ["docker.sock", "podman/podman.sock"].iter().any(|name| folder.join(name).exists());
     let mut users: Vec<String> = users
@@ -184,8 +186,8 @@ fn rootless(host: &Host) -> Seen {
         .collect();
     users.sort();
     match users.as_slice() {
-        [] => Seen::fine("none"),
-        users => Seen::attention(
+        [] => CheckResult::fine("none"),
+        users => CheckResult::attention(
             format!(
                 "rootless container engines (of uid {}): their containers see what the driver shows by itself",
                 users.join(", ")
@@ -196,59 +198,64 @@ fn rootless(host: &Host) -> Seen {
     }
 }
 
-/// What becomes of containers where the plugin can do nothing for them.
+/// What happens to containers that the plugin cannot serve.
 const BY_WRAPPER: &str =
     "sudo nvidia-ctk runtime configure --runtime=containerd --set-as-default   # or containerd 2.3 or later";
 
-/// Whether all plugins stand well; without one, whether one is wanted.
-fn nri(host: &Host) -> Seen {
+/// Whether all plugins serve; without a plugin, whether the configuration asks for one.
+fn nri(host: &Host) -> CheckResult {
     if matches!(state::read(host), Ok(Some(state)) if state.phase.is_placed()) {
-        return Seen::skipped("the module serves every container");
+        return CheckResult::skipped("the module serves every container");
     }
     if presence::are_hidden(host) {
-        return Seen::skipped("only root can see the plugins");
+        return CheckResult::skipped("only root can see the plugins");
     }
     let plugins = presence::plugins(host);
     let of = |standing| plugins.iter().find(|plugin: &&Plugin| plugin.standing == standing);
     if let Some(plugin) = of(Standing::Serves) {
-        return Seen::fine(&plugin.words);
+        return CheckResult::fine(&plugin.words);
     }
     if let Some(plugin) = of(Standing::Partly) {
         let what =
             format!("{}, which tells no profiles: only containers without a seccomp profile are served", plugin.words);
-        return Seen::attention(what, BY_WRAPPER);
+        return CheckResult::attention(what, BY_WRAPPER);
     }
     if let Some(plugin) = of(Standing::Useless) {
-        return Seen::attention(format!("{}, which lets no plugin set a seccomp profile", plugin.words), BY_WRAPPER);
+        return CheckResult::attention(
+            format!("{}, which lets no plugin set a seccomp profile", plugin.words),
+            BY_WRAPPER,
+        );
     }
     if let Some(plugin) = of(Standing::Waits) {
-        return Seen::attention(
+        return CheckResult::attention(
             plugin.words.clone(),
             "sudo journalctl -u containerd | grep -i nri   # NRI is on by default since containerd 2.0: [plugins.'io.containerd.nri.v1.nri']",
         );
     }
     match Config::of(host) {
-        Ok(config) if config.nri && uses_notify(host) => Seen::attention(
+        Ok(config) if config.nri && uses_notify(host) => CheckResult::attention(
             format!(
                 "the configuration says nri = true, and no `mpu nri` runs: new containers start without MPU ({PLUGIN})"
             ),
             format!("sudo systemctl enable --now {PLUGIN}"),
         ),
-        _ => Seen::skipped("no plugin runs here, and none is asked for"),
+        _ => CheckResult::skipped("no plugin runs here, and none is asked for"),
     }
 }
 
-/// Containers that use a GPU and that the notify engine does not answer for. A process that has some filter and no container's id, as
-/// under `mpu run`, is not told of: whose filter it is cannot be seen.
-fn unserved(host: &Host) -> Seen {
+/// Containers that use a GPU and that the notify engine does not serve. A process with another filter and without a
+/// container's id, as under `mpu run`, is not listed: the filter's owner cannot be determined.
+fn unserved(host: &Host) -> CheckResult {
     if matches!(state::read(host), Ok(Some(state)) if state.phase.is_placed()) {
-        return Seen::fine("the module serves every container");
+        return CheckResult::fine("the module serves every container");
     }
     let engine = match client::state(host) {
         Ok(Some(state)) => state,
-        Ok(None) => return Seen::skipped("the notify engine is not up"),
-        Err(error) if error.exit() == Exit::Refused => return Seen::skipped("only root can read the engine's state"),
-        Err(_) => return Seen::skipped("the engine's state is not known"),
+        Ok(None) => return CheckResult::skipped("the notify engine is not up"),
+        Err(error) if error.exit() == Exit::Refused => {
+            return CheckResult::skipped("only root can read the engine's state");
+        }
+        Err(_) => return CheckResult::skipped("the engine's state is not known"),
     };
     let mut left_out = BTreeSet::new();
     let mut served = BTreeSet::new();
@@ -263,22 +270,22 @@ fn unserved(host: &Host) -> Seen {
         };
     }
     if left_out.is_empty() {
-        return Seen::fine(format!("{} containers use a GPU, and the engine serves each", served.len()));
+        return CheckResult::fine(format!("{} containers use a GPU, and the engine serves each", served.len()));
     }
     let names: Vec<String> = left_out.into_iter().collect();
-    Seen::attention(
+    CheckResult::attention(
         format!("these use a GPU, and the notify engine does not answer for them: {}", names.join(", ")),
         "# restart them through the wrapper (`docker run --runtime=nvidia …`, or as the default runtime) or under `mpu nri`; \
             a filter cannot be added to what runs already",
     )
 }
 
-/// Its name, or some digits of its id. The user who starts a container chooses both.
+/// The container's name, or the beginning of its id, made printable: a user chooses both.
 fn shown(container: &Container) -> String {
     harmless(container.name.as_deref().unwrap_or(container.short_id()))
 }
 
-/// It, and the containers around it: a filter is inherited.
+/// The container and those around it: a filter is inherited.
 fn layers(container: &Container) -> impl Iterator<Item = &Container> {
     std::iter::successors(Some(container), |layer| layer.outer.as_deref())
 }
@@ -288,7 +295,7 @@ fn processes(host: &Host) -> impl Iterator<Item = HostPid> {
     entries.filter_map(|entry| HostPid::new(entry.file_name().to_str()?.parse().ok()?))
 }
 
-/// Whether it is in a PID namespace below the host's and has a node of the driver open. Of one that has ended, or may not be looked at, no.
+/// Whether it is in a PID namespace below the host's and has a driver node open. False if it has ended or cannot be read.
 fn is_inside_with_gpu(host: &Host, process: HostPid) -> bool {
     let of_process = |name: &str| host.at(format!("/proc/{}/{name}", process.get()));
     let is_inside =
@@ -298,7 +305,7 @@ fn is_inside_with_gpu(host: &Host, process: HostPid) -> bool {
         && open().any(|fd| fs::read_link(fd.path()).is_ok_and(|file| file.to_string_lossy().starts_with("/dev/nvidia")))
 }
 
-/// Whether any system call filter is on it: `Seccomp:` in proc_pid_status(5) is 2 then.
+/// Whether it has a system call filter: `Seccomp:` in proc_pid_status(5) is 2 then.
 fn has_filter(host: &Host, process: HostPid) -> bool {
     let status = host.text(format!("/proc/{}/status", process.get())).unwrap_or_default();
     status.lines().filter_map(|line| line.strip_prefix("Seccomp:")).any(|mode| mode.trim() == "2")
@@ -323,16 +330,16 @@ mod tests {
             (Standing::Partly, Level::Attention, "configure"),
             (Standing::Serves, Level::Ok, ""),
         ] {
-            presence.say(standing, "registered with containerd v1 as 90-mpu");
-            let seen = nri(&host);
-            assert_eq!(seen.level, level, "{standing:?}");
-            assert!(seen.what.contains("90-mpu") && seen.fix.unwrap_or_default().contains(fix), "{standing:?}");
+            presence.publish(standing, "registered with containerd v1 as 90-mpu");
+            let result = nri(&host);
+            assert_eq!(result.level, level, "{standing:?}");
+            assert!(result.text.contains("90-mpu") && result.fix.unwrap_or_default().contains(fix), "{standing:?}");
         }
         drop(presence);
         fake.write(mpu_host::config::FILE, "engine = \"notify\"\nnri = true\n");
-        let seen = nri(&host);
+        let result = nri(&host);
         assert_eq!(
-            (seen.level, seen.fix.as_deref()),
+            (result.level, result.fix.as_deref()),
             (Level::Attention, Some("sudo systemctl enable --now mpu-nri.service"))
         );
         fake.write(mpu_host::config::FILE, "engine = \"notify\"\n");

@@ -27,14 +27,14 @@ pub enum InstallError {
     File { path: PathBuf, source: io::Error },
     #[error("another process changes this host's installation now: {} is held by {}", .0.path.display(), .0.by)]
     Running(Held),
-    #[error("an installation that was broken off cannot be undone: {}", left.join("; "))]
-    NotRestored { path: PathBuf, left: Vec<String> },
+    #[error("an installation that was broken off cannot be undone: {}", failures.join("; "))]
+    NotRestored { path: PathBuf, failures: Vec<String> },
     #[error("{} has a change that this mpu cannot undo: another version wrote it", path.display())]
     Unknown { path: PathBuf, source: serde_json::Error },
     #[error("`{command}` failed: {why}")]
     Failed { command: String, why: String },
-    #[error("`{what}` failed and was undone: {reason}{}", not_undone(left))]
-    RolledBack { what: String, reason: String, left: Vec<String>, fix: String },
+    #[error("`{what}` failed and was undone: {reason}{}", list_failures(failures))]
+    RolledBack { what: String, reason: String, failures: Vec<String>, fix: String },
     #[error(transparent)]
     Engine(EngineError),
 }
@@ -48,10 +48,10 @@ where
     }
 }
 
-fn not_undone(left: &[String]) -> String {
-    match left {
+fn list_failures(failures: &[String]) -> String {
+    match failures {
         [] => "; the host is as it was".to_string(),
-        left => format!("; what could not be undone: {}", left.join("; ")),
+        failures => format!("; what could not be undone: {}", failures.join("; ")),
     }
 }
 

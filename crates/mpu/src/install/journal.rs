@@ -1,7 +1,7 @@
-//! Changes to the host that are all made or all undone, also if the process is killed in between.
+//! Transactional changes to the host: all are made or all undone, also after a kill.
 //!
-//! Before each change, `undo.json` lists how to undo it and those before it; the bytes that it replaces lie beside that file. One
-//! function undoes: after a failure, and at the next start after a kill. The folder is locked meanwhile.
+//! Before each change `undo.json` records how to undo it; replaced bytes lie beside that file. One function undoes: after a
+//! failure, and at the next start after a kill. The folder is locked meanwhile.
 
 use super::error::InstallError;
 use mpu_host::host::Host;
@@ -22,14 +22,14 @@ use std::time::Duration;
 pub(super) const DIR: &str = "/var/lib/mpu/journal";
 const UNDO: &str = "/var/lib/mpu/journal/undo.json";
 
-/// The doctor holds the lock for a moment when it looks.
+/// `mpu doctor` holds the lock for a moment when it looks.
 const LOCK_WAIT: Duration = Duration::from_millis(500);
 
-/// A program is tried again that a child of another thread still has open for writing.
+/// Retries of a program that a child of another thread still has open for writing.
 const BUSY_TRIES: usize = 100;
 const BUSY_PAUSE: Duration = Duration::from_millis(20);
 
-/// How to undo one change. Each can be repeated.
+/// How to undo one change. Undoing twice is harmless.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 enum Undo {
     Absent(PathBuf),
@@ -48,7 +48,7 @@ impl Undo {
     }
 }
 
-/// A change that is under way. Dropped without [`Journal::commit`], all of it is undone.
+/// A running change. Dropped without [`Journal::commit`], it is undone.
 pub struct Journal<'a> {
     host: &'a Host,
     _lock: File,
@@ -57,7 +57,7 @@ pub struct Journal<'a> {
 }
 
 impl<'a> Journal<'a> {
-    /// Undoes what a killed process left, and begins.
+    /// Undoes the change of a killed process, and begins a new one.
     pub fn begin(host: &'a Host) -> Result<Journal<'a>, InstallError> {
         let lock = lock(host)?;
         let path = host.at(UNDO);
@@ -72,12 +72,12 @@ impl<'a> Journal<'a> {
             return Ok(journal);
         }
         match journal.undo_all() {
-            (left, true) => Err(InstallError::NotRestored { path: host.at(DIR), left }),
+            (failures, true) => Err(InstallError::NotRestored { path: host.at(DIR), failures }),
             (_, false) => Journal::begin(host),
         }
     }
 
-    /// Replaces a file, or makes a folder if there are no bytes; with the folders above it.
+    /// Replaces a file, or makes a folder if there are no bytes. Makes missing parents.
     pub fn write(&mut self, path: &Path, mode: u32, bytes: Option<&[u8]>) -> Result<(), InstallError> {
         let at = self.host.at(path);
         for folder in missing(&at) {
@@ -102,12 +102,12 @@ impl<'a> Journal<'a> {
         remove(&at).map_err(of(&at))
     }
 
-    /// Records a command that undoes what comes next.
+    /// Records a command that undoes the next change.
     pub fn will_undo(&mut self, undo: &[String]) -> Result<(), InstallError> {
         self.note(Undo::Run(undo.to_vec()))
     }
 
-    /// Ends the change. What cannot be undone is left for `last`: no other change begins before it ends.
+    /// Commits the change. Steps that cannot be undone run in `last`, before any other change begins.
     pub fn commit(mut self, last: impl FnOnce()) -> Result<(), InstallError> {
         self.forget().map_err(of(&self.host.at(UNDO)))?;
         self.is_over = true;
@@ -121,7 +121,7 @@ impl<'a> Journal<'a> {
         self.undo_all().0
     }
 
-    /// As if this process were killed now.
+    /// Simulates a kill.
     #[cfg(test)]
     pub fn die(self) {
         flock(&self._lock, FlockOperation::Unlock).expect("unlocked");
@@ -155,10 +155,10 @@ impl<'a> Journal<'a> {
         replace_file_atomically(&self.host.at(UNDO), &serde_json::to_vec(undo)?, Mode::Of(0o600)).map(drop)
     }
 
-    /// Undoes from the last to the first. Returns what could not be undone, and whether a file is among that. A file that can still
-    /// be restored stays in the journal, and nothing else.
+    /// Undoes from the last to the first. Returns the failures, and whether a file is among them. Only a file that can still be
+    /// restored stays in the journal.
     fn undo_all(&mut self) -> (Vec<String>, bool) {
-        let (mut failed, mut kept, mut files_failed) = (Vec::new(), Vec::new(), false);
+        let (mut failed, mut retained, mut files_failed) = (Vec::new(), Vec::new(), false);
         let undo = mem::take(&mut self.undo);
         for step in undo.iter().rev() {
             let Err(why) = restore(self.host, step) else { continue };
@@ -166,11 +166,11 @@ impl<'a> Journal<'a> {
             let is_file = !matches!(step, Undo::Run(_));
             files_failed |= is_file;
             if is_file && step.backup().is_none_or(|backup| backup.exists()) {
-                kept.insert(0, step.clone());
+                retained.insert(0, step.clone());
             }
         }
         self.is_over = true;
-        if kept.is_empty() {
+        if retained.is_empty() {
             match self.forget() {
                 Ok(()) => self.close(),
                 Err(error) => {
@@ -178,15 +178,15 @@ impl<'a> Journal<'a> {
                     failed.push(format!("{}: {error}", self.host.at(UNDO).display()));
                 }
             }
-        } else if self.save(&kept).is_ok() {
+        } else if self.save(&retained).is_ok() {
             let backups = |steps: &[Undo]| -> Vec<PathBuf> { steps.iter().filter_map(Undo::backup).cloned().collect() };
-            let needed = backups(&kept);
+            let needed = backups(&retained);
             backups(&undo).iter().filter(|file| !needed.contains(file)).for_each(|file| drop(fs::remove_file(file)));
         }
         (failed, files_failed)
     }
 
-    /// From here on nothing is undone.
+    /// Discards the journal: nothing is undone from here on.
     fn forget(&self) -> io::Result<()> {
         match fs::remove_file(self.host.at(UNDO)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -197,7 +197,7 @@ impl<'a> Journal<'a> {
     fn close(&self) {
         let dir = self.host.at(DIR);
         let _ = fs::remove_dir_all(&dir);
-        // Others' files keep it.
+        // The parent stays if it has other files.
         let _ = dir.parent().map(fs::remove_dir);
     }
 }
@@ -210,7 +210,7 @@ impl Drop for Journal<'_> {
     }
 }
 
-/// Locks the folder. If its holder is done, the folder is another one by now.
+/// Locks the folder. The previous holder may have removed it: then the new folder is locked.
 fn lock(host: &Host) -> Result<File, InstallError> {
     let dir = host.at(DIR);
     loop {
@@ -229,24 +229,24 @@ fn lock(host: &Host) -> Result<File, InstallError> {
     }
 }
 
-/// What a journal that is there means.
+/// The state of the journal on a host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Left {
-    /// There is none, or only root could see it.
+pub enum JournalState {
+    /// No journal, or not root.
     Nothing,
     /// A process changes the host now.
     Running,
-    /// A process was killed during a change, or could not undo all of it.
+    /// A process was killed during a change, or could not undo it.
     BrokenOff,
 }
 
-/// Whether a process changes the host now, or was killed at it.
-pub fn left(host: &Host) -> Left {
-    let Ok(folder) = File::open(host.at(DIR)) else { return Left::Nothing };
+/// Reads the state of the journal.
+pub fn read_state(host: &Host) -> JournalState {
+    let Ok(folder) = File::open(host.at(DIR)) else { return JournalState::Nothing };
     match flock(&folder, FlockOperation::NonBlockingLockShared) {
-        Err(Errno::WOULDBLOCK) => Left::Running,
-        _ if host.at(UNDO).exists() => Left::BrokenOff,
-        _ => Left::Nothing,
+        Err(Errno::WOULDBLOCK) => JournalState::Running,
+        _ if host.at(UNDO).exists() => JournalState::BrokenOff,
+        _ => JournalState::Nothing,
     }
 }
 
@@ -265,13 +265,13 @@ fn restore(host: &Host, step: &Undo) -> Result<(), String> {
         }
         Undo::File { path, mode, backup } => {
             let restored = missing(path).iter().try_for_each(|folder| make_folder(folder)).and_then(|()| {
-                // A copy gets the label of the folder that it is made in. A link needs no room on a full disk.
+                // A copy gets the SELinux label of its folder. A link needs no space on a full disk.
                 replace_file_atomically(path, &fs::read(backup)?, Mode::Of(*mode)).map(drop).or_else(|error| {
                     let beside = path.with_file_name(format!(".mpu-undo-{}", std::process::id()));
                     let linked = fs::set_permissions(backup, Permissions::from_mode(*mode))
                         .and_then(|()| fs::hard_link(backup, &beside))
                         .and_then(|()| fs::rename(&beside, path));
-                    // It stays, too, where both are one file already (rename(2)).
+                    // It stays if both are one file already (rename(2)).
                     let _ = fs::remove_file(&beside);
                     linked.map_err(|_| error)
                 })
@@ -282,7 +282,7 @@ fn restore(host: &Host, step: &Undo) -> Result<(), String> {
     restored.map_err(|e| format!("{}: {e}", path.display()))
 }
 
-/// Removes what is there: a folder only if it is empty and the kernel lets it go.
+/// Removes a file, or a folder if it is empty and the kernel permits it.
 fn remove(path: &Path) -> io::Result<()> {
     let is_folder = fs::symlink_metadata(path).is_ok_and(|found| found.is_dir());
     match if is_folder { fs::remove_dir(path) } else { fs::remove_file(path) } {
@@ -298,7 +298,7 @@ fn missing(path: &Path) -> Vec<&Path> {
     missing
 }
 
-/// Makes a folder that only root can write to, whatever the umask.
+/// Makes a folder that only root can write to, independent of the umask.
 fn make_folder(path: &Path) -> io::Result<()> {
     fs::create_dir(path)?;
     fs::set_permissions(path, Permissions::from_mode(0o755))
@@ -322,7 +322,7 @@ pub fn output(host: &Host, command: &[String]) -> Result<Output, InstallError> {
     output.map_err(|error| failed(error.to_string()))
 }
 
-/// Runs one of the host's tools, which must succeed. Its last line is part of the error.
+/// Runs one of the host's tools. If it fails, the error has the last line of its output.
 pub fn run(host: &Host, command: &[String]) -> Result<(), InstallError> {
     let output = output(host, command)?;
     if output.status.success() {

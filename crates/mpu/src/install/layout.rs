@@ -1,4 +1,4 @@
-//! What an installation consists of: one table of files, for a package and for `mpu install`.
+//! The table of files of an installation, for packages and for `mpu install`.
 
 use mpu_engine::module::prebuilt;
 use mpu_engine::module::sources::Sources;
@@ -30,7 +30,7 @@ impl Layout {
     }
 }
 
-/// Where DKMS looks for the sources of a version.
+/// The folder in which DKMS expects the sources of a version.
 pub fn dkms_sources(version: &str) -> PathBuf {
     PathBuf::from(format!("/usr/src/mpu-{version}"))
 }
@@ -40,7 +40,7 @@ pub fn dkms_sources(version: &str) -> PathBuf {
 pub struct Item {
     pub path: PathBuf,
     pub mode: u32,
-    /// None is a folder that is empty at first.
+    /// None: a folder.
     pub bytes: Option<Vec<u8>>,
     pub what: &'static str,
 }
@@ -51,7 +51,7 @@ impl Item {
     }
 }
 
-/// What the command line says of itself, rendered: an installation knows no grammar.
+/// The documents made from the command line's definition.
 #[derive(Debug, Clone, Default)]
 pub struct Documents {
     /// The completion scripts for Bash, Zsh and Fish.
@@ -66,11 +66,11 @@ macro_rules! packaged {
     };
 }
 
-/// All of an installation; without the module's sources if `sources` has none.
+/// All items of an installation; without the module's sources if `sources` has none.
 pub fn items(layout: Layout, executable: Vec<u8>, sources: &Sources, documents: &Documents) -> Vec<Item> {
     let [prefix, units, rules, zsh] = layout.places().map(Path::new);
     let (dkms, share) = (dkms_sources(VERSION), prefix.join("share"));
-    // Modules that were built elsewhere are brought there, whatever the layout.
+    // Modules built elsewhere go there in any layout.
     let modules = prebuilt::FOLDERS[0].into();
     let mut items = vec![
         Item { path: modules, mode: 0o755, bytes: None, what: "modules that were built elsewhere" },
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn both_layouts_have_the_same_files_in_other_places() {
+    fn layouts_have_same_files() {
         let names = |layout| -> Vec<String> {
             all(layout).iter().map(|(path, _)| path.rsplit('/').next().unwrap_or_default().to_string()).collect()
         };

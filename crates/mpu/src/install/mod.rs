@@ -19,14 +19,14 @@ use mpu_engine::module::sources::Sources;
 use mpu_engine::module::state::{self, Phase};
 use mpu_engine::module::{plan as module_plan, raise};
 use mpu_engine::{down, up};
-use mpu_host::config::{Asked, Config, Modules};
+use mpu_host::config::{Config, EngineSetting, Modules};
 use mpu_host::driver::Driver;
 use mpu_host::explain::{Explain, chain};
 use mpu_host::host::{CAP_SYS_MODULE, Host};
 use mpu_host::progress::Progress;
 use mpu_notify::{self as notify, client};
 use mpu_os::file::{Mode, replace_file_atomically};
-use plan::{Action, Means, Step, StepView};
+use plan::{Action, HostTools, Step, StepView};
 use schemars::JsonSchema;
 use serde::Serialize;
 use std::fs;
@@ -72,23 +72,23 @@ pub enum Became {
     Planned,
 }
 
-/// What became of the host.
+/// The result for the host.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
 #[schemars(rename = "Installation")]
 pub struct Outcome {
     /// `installed`, `upgraded`, `uninstalled`, `unchanged` or `planned` (with --dry-run).
     pub result: Became,
-    /// The version that this executable installs; of an uninstallation, the one that was removed.
+    /// The version that this executable installs; for an uninstallation, the removed one.
     pub version: String,
-    /// The version that was there before.
+    /// The version before.
     pub before: Option<String>,
     /// Every step, in order.
     pub steps: Vec<StepView>,
-    /// What will not happen by itself on this host, in sentences.
+    /// What this host will not do by itself, as sentences.
     pub missing: Vec<&'static str>,
 }
 
-/// Installs this executable's version, over an older one if that is there.
+/// Installs this executable's version, or upgrades to it.
 pub fn install(
     host: &Host,
     kernel: &dyn Kernel,
@@ -102,7 +102,7 @@ pub fn install(
     }
     let sources = options.source.as_deref().map_or_else(Sources::carried, Sources::in_directory)?;
     let items = layout::items(Layout::Local, executable(options.executable.as_deref())?, &sources, documents);
-    // Whatever keeps the module from being built would keep DKMS from building it; the next `mpu up` finds out anew.
+    // What keeps the module from being built here would also fail under DKMS; the next `mpu up` checks again.
     let config = Config::of(host).unwrap_or_default();
     let module = raise::ModuleOptions {
         source: options.source.clone(),
@@ -111,18 +111,19 @@ pub fn install(
     };
     let planned = module_plan::preflight(host, &module, Driver::loaded(host).as_ref());
     let by_notify = module_plan::unfit(host, &planned).is_some()
-        && (config.engine == Asked::Notify || config.engine == Asked::Auto && notify::raise::unfit(host).is_none());
-    let means = Means::of(host);
+        && (config.engine == EngineSetting::Notify
+            || config.engine == EngineSetting::Auto && notify::raise::unfit(host).is_none());
+    let tools = HostTools::of(host);
     let is_built = !sources.files.is_empty() && !by_notify && config.modules != Modules::Prebuilt;
-    let steps = plan::install(host, items, means.dkms && is_built, old.as_ref(), !options.no_start);
-    let missing = [(!means.dkms, NO_DKMS), (!means.systemd, NO_SYSTEMD), (by_notify, NOT_BUILT)];
+    let steps = plan::install(host, items, tools.dkms && is_built, old.as_ref(), !options.no_start);
+    let missing = [(!tools.dkms, NO_DKMS), (!tools.systemd, NO_SYSTEMD), (by_notify, NOT_BUILT)];
     let before = old.map(|old| old.version);
     let changes = |step: &Step| match &step.action {
         Action::Write(_) | Action::Remove(_) => true,
         Action::Run(command) => command.first().is_some_and(|program| program == "dkms"),
         _ => false,
     };
-    // A dry run is for everybody, and the state of an engine is root's to read.
+    // Any user may do a dry run, but only root can read an engine's state.
     let is_up = !options.dry_run
         && (state::read(host)?.is_some_and(|state| state.version == VERSION)
             || client::state(host)?.is_some_and(|state| state.version == VERSION && state.state == Phase::Armed));
@@ -144,16 +145,16 @@ pub fn install(
     Ok(outcome)
 }
 
-/// Removes what `mpu install` installed, and everything that MPU made since.
+/// Removes the installation, and all files that MPU made since.
 pub fn uninstall(host: &Host, kernel: &dyn Kernel, dry_run: bool, purge: bool) -> Result<Outcome, InstallError> {
     let journal = begin(host, kernel, dry_run, |package| package.remove)?;
     let record = Record::read(host).ok_or(InstallError::NotInstalled)?;
     let steps = plan::uninstall(host, &record, purge);
     if let Some(journal) = journal {
         carry_out(host, kernel, &steps, None, journal, || {
-            // Built modules and records are of no use without MPU.
+            // Built modules and records are useless without MPU.
             remove_beside(&host.at(journal::DIR));
-            // A supervisor that containers still need continues from memory, and removes its own files.
+            // A supervisor with containers continues from memory, and removes its own files.
             if matches!(client::state(host), Ok(None)) {
                 clear_run(host);
             }
@@ -164,7 +165,7 @@ pub fn uninstall(host: &Host, kernel: &dyn Kernel, dry_run: bool, purge: bool) -
     Ok(Outcome { result, before: Some(version.clone()), version, steps, missing: Vec::new() })
 }
 
-/// Puts the files of a package below `root`: what the package's build takes.
+/// Puts the files of a package below `root`, for the package's build.
 pub fn stage(root: &Path, documents: &Documents) -> Result<(), InstallError> {
     for item in layout::items(Layout::Package, executable(None)?, &Sources::carried()?, documents) {
         let at = Host::below(root).at(&item.path);
@@ -183,7 +184,7 @@ fn executable(path: Option<&Path>) -> Result<Vec<u8>, InstallError> {
     read.map_err(|source| InstallError::Executable { source })
 }
 
-/// Checks who may change the host, and begins. A dry run changes nothing, and waits for no other change.
+/// Checks the rights, and begins. A dry run changes nothing, and waits for no other change.
 fn begin<'a>(
     host: &'a Host,
     kernel: &dyn Kernel,
@@ -202,7 +203,7 @@ fn begin<'a>(
     if dry_run { Ok(None) } else { Journal::begin(host).map(Some) }
 }
 
-/// Carries out a plan, all or nothing; then what cannot be undone, before anybody else begins.
+/// Carries out a plan completely or not at all, then the steps that cannot be undone.
 fn carry_out(
     host: &Host,
     kernel: &dyn Kernel,
@@ -212,7 +213,7 @@ fn carry_out(
     last: impl FnOnce(),
 ) -> Result<(), InstallError> {
     for step in steps {
-        // Others may have brought an engine up or down since the plan was made.
+        // Another process may have raised or lowered an engine since the plan was made.
         let is_undone = match &step.action {
             Action::Raise => !plan::engine_is_up(host),
             Action::Lower => plan::engine_is_up(host),
@@ -222,7 +223,7 @@ fn carry_out(
         if let Err(error) = undo.and_then(|()| act(host, kernel, &step.action, source, &mut journal)) {
             let what = step.view().map_or(String::new(), |view| view.what);
             let (reason, fix) = (chain(&error), error.fix());
-            return Err(InstallError::RolledBack { what, reason, left: journal.roll_back(), fix });
+            return Err(InstallError::RolledBack { what, reason, failures: journal.roll_back(), fix });
         }
     }
     journal.commit(last)
@@ -246,7 +247,11 @@ fn act(
         Action::Raise => {
             let source = source.map(Path::to_path_buf);
             let module = raise::ModuleOptions { replace: true, source, ..raise::ModuleOptions::default() };
-            up::up(host, kernel, &up::UpOptions { module, ask: Some(probe::ask), ..up::UpOptions::default() })?;
+            up::up(
+                host,
+                kernel,
+                &up::UpOptions { module, probe: Some(probe::call_driver), ..up::UpOptions::default() },
+            )?;
         }
         Action::Lower => drop(down::down(host, kernel, Duration::from_secs(30))?),
         Action::Verify => match state::read(host)? {
@@ -261,10 +266,10 @@ fn act(
     Ok(())
 }
 
-/// Clears /run/mpu, as the packages' scripts do (`packaging/scripts/mpu.sh`): agents and NRI plugins in pods continue without this
-/// installation, and keep their names there. What an agent has brought up is recorded beside its name.
+/// Clears /run/mpu, as the packages' scripts do (`packaging/scripts/mpu.sh`). Agents and NRI plugins in pods continue without
+/// this installation, so their files stay, and the record of an engine that an agent raised.
 fn clear_run(host: &Host) {
-    // A folder goes only if it is empty.
+    // A folder is removed only if it is empty.
     for folder in ["/run/mpu/agents", "/run/mpu/nri"] {
         let _ = fs::remove_dir(host.at(folder));
     }
@@ -274,10 +279,10 @@ fn clear_run(host: &Host) {
     }
 }
 
-fn remove_beside(kept: &Path) {
-    for entry in kept.parent().map(fs::read_dir).into_iter().flatten().flatten().flatten() {
+fn remove_beside(retained: &Path) {
+    for entry in retained.parent().map(fs::read_dir).into_iter().flatten().flatten().flatten() {
         let path = entry.path();
-        if path != kept && fs::remove_dir_all(&path).is_err() {
+        if path != retained && fs::remove_dir_all(&path).is_err() {
             let _ = fs::remove_file(&path);
         }
     }
@@ -294,10 +299,10 @@ pub struct Package {
     pub remove: String,
 }
 
-/// The package that MPU is on this host, if it is one.
+/// The package that MPU was installed from, if any.
 pub fn package(host: &Host) -> Option<Package> {
     let is_there = |sign: &str| host.text(sign).is_some();
-    // rpm's database is not for reading; a licence lies here only if an RPM brought it.
+    // Do not read rpm's database: the licence lies here only if an RPM put it there.
     let (manager, name) = match is_there("/var/lib/dpkg/info/mpu.list") {
         true => ("dpkg", "mpu"),
         false if !is_there("/usr/share/licenses/mpu/LICENSE") => return None,
@@ -311,6 +316,6 @@ pub fn package(host: &Host) -> Option<Package> {
 
 fn has_dkms_sources(host: &Host) -> bool {
     let folders = fs::read_dir(host.at("/usr/src")).into_iter().flatten().flatten();
-    let ours = |folder: &fs::DirEntry| folder.file_name().to_string_lossy().starts_with("mpu-");
-    folders.filter(ours).any(|folder| folder.path().join("dkms.conf").is_file())
+    let is_ours = |folder: &fs::DirEntry| folder.file_name().to_string_lossy().starts_with("mpu-");
+    folders.filter(is_ours).any(|folder| folder.path().join("dkms.conf").is_file())
 }

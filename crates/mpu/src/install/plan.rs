@@ -1,4 +1,4 @@
-//! The steps of an installation and of its removal, in the order of the manual flow: copy, build, register, start, look.
+//! The steps of an installation and of its removal: copy, build, register, start, verify.
 
 use super::journal;
 use super::layout::{self, Item, Layout, VERSION};
@@ -13,7 +13,8 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// One step, and the command that undoes it, of an engine only if it was down or up before. Files are put back by themselves.
+/// A step, and the command that undoes it. An engine's command runs only if the engine was down or up before. Files are
+/// restored without a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Step {
     pub action: Action,
@@ -23,17 +24,17 @@ pub struct Step {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
     Write(Item),
-    /// A configuration that was changed stays as it is.
+    /// Keeps a changed configuration.
     Keep(PathBuf),
-    /// A file goes, or a folder if it is empty.
+    /// Removes a file, or a folder if it is empty.
     Remove(PathBuf),
     Run(Vec<String>),
-    /// Nothing happens now. If all is undone, `undo` runs once every later step is undone.
+    /// Does nothing. On rollback, `undo` runs after all later steps are undone.
     Nothing,
-    /// The engine comes up, in the place of an older one if there is one.
+    /// Raises the engine, in the place of an older one.
     Raise,
     Lower,
-    /// It is checked that the engine is up.
+    /// Checks that the engine is up.
     Verify,
 }
 
@@ -48,14 +49,14 @@ pub enum Kind {
     Engine,
 }
 
-/// A step as reports have it.
+/// A step in reports.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct StepView {
     /// `write`, `keep`, `remove`, `run` or `engine`.
     pub kind: Kind,
     /// The file or the command.
     pub what: String,
-    /// A word more: a file's mode and purpose.
+    /// A detail: a file's mode and purpose.
     pub note: String,
 }
 
@@ -65,7 +66,7 @@ impl Step {
         let path = |path: &Path| path.display().to_string();
         let (kind, what, note) = match &self.action {
             Action::Write(item) => (Kind::Write, path(&item.path), format!("{:04o}, {}", item.mode, item.what)),
-            Action::Keep(kept) => (Kind::Keep, path(kept), "changed by you".to_string()),
+            Action::Keep(retained) => (Kind::Keep, path(retained), "changed by you".to_string()),
             Action::Remove(gone) => (Kind::Remove, path(gone), String::new()),
             Action::Run(command) => (Kind::Run, command.join(" "), String::new()),
             Action::Nothing => return None,
@@ -79,18 +80,18 @@ impl Step {
     }
 }
 
-/// What the host has to install with.
+/// The tools of the host for an installation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Means {
+pub struct HostTools {
     pub dkms: bool,
     pub systemd: bool,
     pub udev: bool,
 }
 
-impl Means {
-    pub fn of(host: &Host) -> Means {
+impl HostTools {
+    pub fn of(host: &Host) -> HostTools {
         let systemd = host.at("/run/systemd/system").is_dir() && host.tool("systemctl").is_some();
-        Means { dkms: host.tool("dkms").is_some(), systemd, udev: systemd && host.tool("udevadm").is_some() }
+        HostTools { dkms: host.tool("dkms").is_some(), systemd, udev: systemd && host.tool("udevadm").is_some() }
     }
 }
 
@@ -115,36 +116,36 @@ fn dkms_remove(version: &str) -> Step {
     run(&format!("dkms remove -m mpu -v {version} --all"), Some(&undo))
 }
 
-fn reload(means: Means) -> Vec<Step> {
+fn reload(tools: HostTools) -> Vec<Step> {
     let udev = "udevadm control --reload";
-    [means.systemd.then(|| run("systemctl daemon-reload", None)), means.udev.then(|| run(udev, Some(udev)))]
+    [tools.systemd.then(|| run("systemctl daemon-reload", None)), tools.udev.then(|| run(udev, Some(udev)))]
         .into_iter()
         .flatten()
         .collect()
 }
 
-/// Whether an engine is up. What cannot be known is a later step's to say.
+/// Whether an engine is up. A later step reports errors.
 pub(super) fn engine_is_up(host: &Host) -> bool {
     state::is_loaded(host) || client::state(host).is_ok_and(|state| state.is_some())
 }
 
-/// The units of the package, in the order in which they go.
+/// The units of the package, in the order of removal.
 const UNITS: [&str; 3] = ["mpu-metrics.service", "mpu-nri.service", "mpu.service"];
 
-/// The word with which systemd answers a question about a unit.
-fn asked(host: &Host, question: &str, unit: &str) -> String {
+/// The word that systemd answers about a unit.
+fn unit_state(host: &Host, question: &str, unit: &str) -> String {
     let answer = journal::output(host, &words(&format!("systemctl {question} {unit}")));
     answer.map_or(String::new(), |answer| String::from_utf8_lossy(&answer.stdout).trim().to_string())
 }
 
 /// Whether a unit runs, or is on its way to.
 fn runs(host: &Host, unit: &str) -> bool {
-    matches!(&*asked(host, "is-active", unit), "active" | "activating" | "reloading")
+    matches!(&*unit_state(host, "is-active", unit), "active" | "activating" | "reloading")
 }
 
-/// Takes a unit from systemd; undone, it is as it was. None if there is nothing to take.
+/// Disables and stops a unit. Its undo restores both. None if there is nothing to do.
 fn forget(host: &Host, unit: &str) -> Option<Step> {
-    let back = match (&*asked(host, "is-enabled", unit), runs(host, unit)) {
+    let back = match (&*unit_state(host, "is-enabled", unit), runs(host, unit)) {
         ("enabled", true) => "enable --now",
         ("enabled", false) => "enable",
         ("enabled-runtime", true) => "enable --runtime --now",
@@ -164,12 +165,12 @@ fn is_config(path: &Path) -> bool {
     path == Path::new(mpu_host::config::FILE)
 }
 
-/// Writes an item if the host has something else there. A configuration that the administrator changed is kept.
+/// Writes an item if the host has other contents. A configuration that the administrator changed is kept.
 fn write(host: &Host, item: Item, old: Option<&Record>) -> Option<Step> {
     let at = host.at(&item.path);
-    let Some(wanted) = &item.bytes else { return (!at.is_dir()).then(|| step(Action::Write(item))) };
+    let Some(new_bytes) = &item.bytes else { return (!at.is_dir()).then(|| step(Action::Write(item))) };
     let found = fs::read(at).ok();
-    if found.as_ref() == Some(wanted) {
+    if found.as_ref() == Some(new_bytes) {
         return None;
     }
     let written = |found: &Vec<u8>| {
@@ -180,29 +181,29 @@ fn write(host: &Host, item: Item, old: Option<&Record>) -> Option<Step> {
     Some(step(if is_kept { Action::Keep(item.path) } else { Action::Write(item) }))
 }
 
-/// The steps that install this version, over `old` if that is there.
+/// The steps that install this version, or upgrade `old` to it.
 pub fn install(host: &Host, items: Vec<Item>, dkms: bool, old: Option<&Record>, is_started: bool) -> Vec<Step> {
-    let means = Means::of(host);
-    let record = record(host, &items, dkms, means.systemd, old);
+    let tools = HostTools::of(host);
+    let record = record(host, &items, dkms, tools.systemd, old);
     let replaced = old.filter(|old| old.version != VERSION);
-    // Services that run the program that is replaced; all but the engine's own, which hands over.
+    // Services that run the replaced program, except the engine's own, which hands over.
     let is_restarted = |unit: &&str| *unit != "mpu.service" && runs(host, unit);
-    let restarted: Vec<&str> = match means.systemd && replaced.is_some() && is_started {
+    let restarted: Vec<&str> = match tools.systemd && replaced.is_some() && is_started {
         true => UNITS.into_iter().filter(is_restarted).collect(),
         false => Vec::new(),
     };
     let restarted = restarted.join(" ");
     let mut steps = Vec::new();
-    // In the order in which they are done: from the last on.
+    // Undo runs from the last step to the first.
     if !restarted.is_empty() {
         steps.push(at_last(words(&format!("systemctl restart {restarted}"))));
     }
     let program = Layout::Local.executable().display().to_string();
     if replaced.is_some() && is_started && engine_is_up(host) && host.tool(&program).is_some() {
-        // The engine of the old version, with the old version's files in place again.
+        // Restores the engine of the old version, after its files are back.
         steps.push(at_last(words(&format!("{program} up --replace"))));
     }
-    if means.systemd {
+    if tools.systemd {
         steps.push(at_last(words("systemctl daemon-reload")));
     }
     let gone = replaced.into_iter().flat_map(|old| &old.files).map(|file| file.path.clone());
@@ -214,15 +215,15 @@ pub fn install(host: &Host, items: Vec<Item>, dkms: bool, old: Option<&Record>, 
         steps.push(run(&format!("dkms build -m mpu -v {VERSION}"), None));
         steps.push(run(&format!("dkms install -m mpu -v {VERSION} --force"), None));
     }
-    steps.extend(reload(means));
-    if means.systemd && !old.is_some_and(|old| old.service) {
+    steps.extend(reload(tools));
+    if tools.systemd && !old.is_some_and(|old| old.service) {
         steps.push(run("systemctl enable mpu.service", Some("systemctl disable mpu.service")));
     }
     if is_started {
         let own = std::env::current_exe().map_or("mpu".to_string(), |path| path.display().to_string());
         steps.push(Step { action: Action::Raise, undo: Some(vec![own, "down".to_string()]) });
-        if means.systemd {
-            // The engine is up; with this systemd knows it, and takes it down at the right time.
+        if tools.systemd {
+            // The engine is up; a started unit lets systemd take it down at shutdown.
             let undo = (!runs(host, "mpu.service")).then_some("systemctl stop mpu.service");
             steps.push(run("systemctl start mpu.service", undo));
         }
@@ -240,19 +241,19 @@ pub fn install(host: &Host, items: Vec<Item>, dkms: bool, old: Option<&Record>, 
     steps
 }
 
-/// The steps that remove what the record lists. A configuration that was changed is kept unless `purge`.
+/// The steps that remove the recorded items. A changed configuration stays, unless `purge`.
 pub fn uninstall(host: &Host, record: &Record, purge: bool) -> Vec<Step> {
-    let means = Means::of(host);
+    let tools = HostTools::of(host);
     let mut steps = Vec::new();
-    if means.systemd {
+    if tools.systemd {
         steps.push(at_last(words("systemctl daemon-reload")));
     }
-    if record.service && means.systemd {
+    if record.service && tools.systemd {
         steps.extend(UNITS.iter().filter_map(|unit| forget(host, unit)));
     }
     let up = vec![Layout::Local.executable().display().to_string(), "up".to_string()];
     steps.push(Step { action: Action::Lower, undo: Some(up) });
-    if record.dkms && means.dkms {
+    if record.dkms && tools.dkms {
         steps.push(dkms_remove(&record.version));
     }
     for file in &record.files {
@@ -260,15 +261,15 @@ pub fn uninstall(host: &Host, record: &Record, purge: bool) -> Vec<Step> {
         let is_kept = is_config(&file.path) && is_changed && !purge;
         steps.push(step(if is_kept { Action::Keep } else { Action::Remove }(file.path.clone())));
     }
-    // A link in a folder's place is the administrator's.
+    // A link in place of a folder is the administrator's.
     let is_folder = |path: &&PathBuf| fs::symlink_metadata(host.at(path)).is_ok_and(|found| found.is_dir());
     let folders = record.directories.iter().rev().filter(is_folder).cloned();
     steps.extend(folders.chain([RECORD.into()]).map(Action::Remove).map(step));
-    steps.extend(reload(means));
+    steps.extend(reload(tools));
     steps
 }
 
-/// The record of an installation that these items make. Folders that they need and that are not there go with them again.
+/// The record of an installation of these items, with the missing folders that it makes.
 fn record(host: &Host, items: &[Item], dkms: bool, service: bool, old: Option<&Record>) -> Item {
     let of = |item: &Item| Some(Installed { path: item.path.clone(), sha256: sha256(item.bytes.as_ref()?) });
     let needed = items.iter().flat_map(|item| item.path.ancestors().skip(usize::from(item.bytes.is_some())));
@@ -278,6 +279,6 @@ fn record(host: &Host, items: &[Item], dkms: bool, service: bool, old: Option<&R
     let directories = directories.into_iter().collect();
     let files = items.iter().filter_map(of).collect();
     let record = Record { version: VERSION.to_string(), files, directories, dkms, service };
-    // Strings, booleans and paths below /: all of it is text.
+    // The serialization cannot fail: strings, booleans and paths.
     Item::file(RECORD, 0o644, serde_json::to_vec_pretty(&record).unwrap_or_default(), "what is installed")
 }

@@ -1,10 +1,10 @@
-//! What `mpu install` put on this host.
+//! The record of an installation by `mpu install`.
 
 use mpu_host::host::Host;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
-/// Where an installation lists what it consists of.
+/// The file of the record.
 pub const RECORD: &str = "/var/lib/mpu/install.json";
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,7 +27,7 @@ pub struct Installed {
 }
 
 impl Record {
-    /// The host's, if MPU was installed by `mpu install`.
+    /// The host's record, if `mpu install` was used.
     pub fn read(host: &Host) -> Option<Record> {
         host.text(RECORD).and_then(|text| serde_json::from_str(&text).ok())
     }

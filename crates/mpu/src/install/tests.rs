@@ -1,6 +1,6 @@
-//! Every way in which an installation can break off, on made-up hosts: each must leave the host as it was.
+//! Interrupts an installation at each step on fake hosts: each must leave the host as it was.
 
-use super::journal::{self, Left};
+use super::journal::{self, JournalState};
 use super::plan::{Kind, sha256};
 use super::*;
 use mpu_engine::module::load::fake::FakeKernel;
@@ -14,7 +14,7 @@ use std::os::unix::fs::{MetadataExt, symlink};
 use std::os::unix::net::UnixListener;
 use std::sync::{Arc, Mutex};
 
-/// A dkms that keeps a tree, and a systemctl and udevadm that keep a log; each fails at the call that a file names.
+/// A dkms that keeps a tree, and a systemctl and udevadm that log; each fails at the call that a file names.
 const DKMS: &str = r#"
 n=$(cat /ROOT/calls 2>/dev/null || echo 0); n=$((n+1)); echo $n >/ROOT/calls
 [ "$n" = "$(cat /ROOT/fail 2>/dev/null)" ] && { echo "no luck" >&2; exit 6; }
@@ -61,8 +61,8 @@ impl Node {
         for folder in ["run/systemd/system", "etc", "etc/on", "etc/runs"] {
             fake.write(&format!("/{folder}/x"), "");
         }
-        // An installed program that logs how it is called.
-        fake.program("/mpu", &format!("echo \"$*\" >>/{root}/told"));
+        // An installed program that logs its arguments.
+        fake.program("/mpu", &format!("echo \"$*\" >>/{root}/calls_of_mpu"));
         let source = Some(setup.sources.path().to_path_buf());
         let options = InstallOptions { source, executable: Some(fake.host().at("/mpu")), ..InstallOptions::default() };
         Node { setup, options }
@@ -78,8 +78,8 @@ impl Node {
     fn with_older() -> Node {
         let node = Node::new();
         node.record("0.0.9");
-        let told = node.host().at("/told");
-        node.fake().program("/usr/local/bin/mpu", &format!("echo \"old $*\" >>{}", told.display()));
+        let log = node.host().at("/calls_of_mpu");
+        node.fake().program("/usr/local/bin/mpu", &format!("echo \"old $*\" >>{}", log.display()));
         for unit in ["mpu", "mpu-nri"] {
             node.write(&format!("/etc/runs/{unit}.service"), "runs\n");
         }
@@ -134,15 +134,15 @@ impl Node {
         uninstall(&self.host(), &self.setup.kernel(), false, false)
     }
 
-    /// All that an administrator would call the host: not the fakes' own files, nor what a build keeps for the next try.
+    /// The host's files, without those of the fakes and of the build's cache.
     fn state(&self) -> Vec<String> {
-        let ours = |name: &str| {
-            ["calls", "fail", "restarts", "told", "run/mpu"].iter().any(|p| name.starts_with(p))
+        let is_of_fakes = |name: &str| {
+            ["calls", "fail", "restarts", "calls_of_mpu", "run/mpu"].iter().any(|p| name.starts_with(p))
                 || name.starts_with("var/lib/mpu/6.")
                 || ["var/lib/mpu/", "var/lib/", "var/"].contains(&name)
                 || name.starts_with("sys/module/mpu")
         };
-        let all = self.fake().snapshot().into_iter().filter(|(name, _)| !ours(name));
+        let all = self.fake().snapshot().into_iter().filter(|(name, _)| !is_of_fakes(name));
         all.map(|(name, bytes)| format!("{name} {:.8}", sha256(&bytes))).collect()
     }
 }
@@ -180,7 +180,7 @@ fn dry_run_lists_steps_without_changes() {
 }
 
 #[test]
-fn notify_engine_is_installed_where_module_cannot_be_used() {
+fn unsuitable_host_installs_notify_engine() {
     let node = Node::new();
     node.fake().can_notify();
     node.write("/sys/kernel/security/lockdown", "none [integrity] confidentiality");
@@ -199,7 +199,7 @@ fn notify_engine_is_installed_where_module_cannot_be_used() {
 }
 
 #[test]
-fn second_install_brings_module_once_it_can_be_built() {
+fn second_install_adds_buildable_module() {
     let node = Node::new();
     node.fake().can_notify();
     let [make, away] = ["/usr/bin/make", "/usr/bin/make.away"].map(|path| node.host().at(path));
@@ -233,7 +233,7 @@ fn uninstall_restores_previous_state() {
 #[test]
 fn uninstall_keeps_files_in_use() {
     const FOLDER: &str = "/usr/lib/mpu/modules";
-    for (theirs, run_stays, folder_stays) in [
+    for (file, run_stays, folder_stays) in [
         ("/run/mpu/agents/one", true, false),
         ("/run/mpu/nri/one", false, false),
         ("/usr/lib/mpu/modules/6.1.0/mpu.ko", false, true),
@@ -241,18 +241,18 @@ fn uninstall_keeps_files_in_use() {
         let node = Node::installed();
         let folder = fs::metadata(node.host().at(FOLDER)).expect("a folder");
         assert_eq!((folder.is_dir(), folder.mode() & 0o777), (true, 0o755));
-        node.write(theirs, "");
+        node.write(file, "");
         node.write("/run/mpu/other", "");
         node.uninstall().expect("removed");
         let is_there = |path: &str| node.host().at(path).exists();
-        assert!(is_there(theirs), "{theirs}");
+        assert!(is_there(file), "{file}");
         let stays = ["/run/mpu/other", FOLDER, "/usr/lib/mpu"].map(is_there);
-        assert_eq!(stays, [run_stays, folder_stays, folder_stays], "{theirs}");
+        assert_eq!(stays, [run_stays, folder_stays, folder_stays], "{file}");
     }
 }
 
 #[test]
-fn failure_at_any_command_leaves_host_as_it_was() {
+fn failed_command_restores_host() {
     let mut failed = 0;
     for call in 1.. {
         let node = Node::new();
@@ -268,7 +268,7 @@ fn failure_at_any_command_leaves_host_as_it_was() {
 }
 
 #[test]
-fn failure_at_any_file_leaves_host_as_it_was() {
+fn failed_file_restores_host() {
     let is_file = |step: &StepView| step.kind == Kind::Write && !step.what.ends_with("/modules");
     let planned = Node::new().plan().expect("planned").steps.into_iter();
     let files: Vec<String> = planned.filter(is_file).map(|step| step.what).collect();
@@ -311,13 +311,13 @@ fn killed_change_is_undone_by_next() {
     let mut journal = change(&host, &["/usr/local/bin/mpu", "/etc/x"]);
     journal.will_undo(&["systemctl".into(), "disable".into()]).expect("noted");
     journal.remove(Path::new("/etc/y")).expect("removed");
-    assert_eq!(journal::left(&host), Left::Running, "this process has it");
+    assert_eq!(journal::read_state(&host), JournalState::Running, "this process has it");
     assert_eq!(Journal::begin(&host).err().expect("it goes on").code(), "lock_held");
     journal.die();
-    assert_eq!(journal::left(&host), Left::BrokenOff);
+    assert_eq!(journal::read_state(&host), JournalState::BrokenOff);
     assert_ne!(node.state(), before);
     drop(Journal::begin(&host).expect("undone"));
-    assert_eq!((node.state(), node.calls(), journal::left(&host)), (before, 1, Left::Nothing));
+    assert_eq!((node.state(), node.calls(), journal::read_state(&host)), (before, 1, JournalState::Nothing));
     node.install().expect("installed");
 }
 
@@ -337,7 +337,7 @@ fn concurrent_installation_is_refused() {
     assert_eq!(node.state(), before);
 }
 
-/// A removal finishes what it cannot undo while no other change can begin: it would take another's files.
+/// A removal finishes its last steps before another change can begin, whose files it would remove.
 #[test]
 fn removal_holds_lock_until_all_is_removed() {
     let node = Node::installed();
@@ -353,7 +353,7 @@ fn removal_holds_lock_until_all_is_removed() {
             let (mut request, mut state) = (String::new(), fake::state(&["a"]));
             stream.read_to_string(&mut request).expect("a request");
             state.state = mpu_host::phase::Phase::Retired;
-            states.lock().expect("ours").push((journal::left(&below), below.at("/var/lib/mpu/built").exists()));
+            states.lock().expect("ours").push((journal::read_state(&below), below.at("/var/lib/mpu/built").exists()));
             let _ = match request.starts_with("state") {
                 true => stream.write_all(serde_json::to_string(&state).expect("JSON").as_bytes()),
                 false => stream.write_all(b"{\"ok\":true}"),
@@ -362,7 +362,7 @@ fn removal_holds_lock_until_all_is_removed() {
     });
     node.uninstall().expect("removed");
     let seen = seen.lock().expect("ours");
-    assert!(seen.iter().all(|(left, _)| *left == Left::Running), "{seen:?}");
+    assert!(seen.iter().all(|(state, _)| *state == JournalState::Running), "{seen:?}");
     assert!(seen.last().is_some_and(|(_, built)| !built), "the last look comes after all: {seen:?}");
     assert!(!host.at("/var/lib/mpu").exists());
 }
@@ -379,21 +379,24 @@ fn unrestorable_bytes_stay_in_journal() {
     journal.will_undo(&["systemctl", "restart", "a.service"].map(str::to_string)).expect("noted");
     node.fake().remove("/etc/x");
     node.write("/etc/x/in/the/way", "");
-    let left = journal.roll_back();
-    assert!(left.len() == 1 && left[0].contains("/etc/x") && left[0].contains("what it was is in"), "{left:?}");
+    let failures = journal.roll_back();
+    assert!(
+        failures.len() == 1 && failures[0].contains("/etc/x") && failures[0].contains("what it was is in"),
+        "{failures:?}"
+    );
     assert_eq!(["/etc/y", "/etc/z"].map(|file| node.text(file)), [(); 2].map(|()| Some("before".to_string())));
     assert_eq!(fs::read_dir(host.at(journal::DIR)).expect("a journal").count(), 2, "the list, and the bytes of /etc/x");
 
-    // The administrator continues; the rest is not undone again.
+    // The administrator continues; nothing else is undone.
     node.write("/etc/y", "since");
     node.write("/etc/new", "since");
     assert_eq!(node.install().expect_err("not yet").code(), "not_restored");
-    assert_eq!(journal::left(&host), Left::BrokenOff);
+    assert_eq!(journal::read_state(&host), JournalState::BrokenOff);
     node.fake().remove("/etc/x");
     drop(Journal::begin(&host).expect("undone"));
     let texts = ["/etc/x", "/etc/y", "/etc/new", "/restarts"].map(|file| node.text(file).unwrap_or_default());
     assert_eq!(texts, ["before", "since", "since", "a.service"]);
-    assert_eq!(journal::left(&host), Left::Nothing);
+    assert_eq!(journal::read_state(&host), JournalState::Nothing);
 }
 
 #[test]
@@ -423,13 +426,13 @@ fn lost_bytes_are_not_called_restored() {
         node.fake().remove("/var/lib/mpu/journal/0");
         journal
     };
-    let left = broken_off().roll_back();
-    assert!(left.len() == 1 && left[0].contains("/etc/x: what it was is lost"), "{left:?}");
+    let failures = broken_off().roll_back();
+    assert!(failures.len() == 1 && failures[0].contains("/etc/x: what it was is lost"), "{failures:?}");
     broken_off().die();
     let error = Journal::begin(&host).err().expect("lost");
     assert!(error.code() == "not_restored" && error.fix().contains("look at these files"), "{error}: {}", error.fix());
     drop(Journal::begin(&host).expect("no more can be done, and it was reported"));
-    assert_eq!(journal::left(&host), Left::Nothing);
+    assert_eq!(journal::read_state(&host), JournalState::Nothing);
 }
 
 #[test]
@@ -469,7 +472,7 @@ fn changed_configuration_survives_everything_but_purge() {
 }
 
 #[test]
-fn older_version_is_replaced_and_newer_one_is_not() {
+fn install_replaces_older_version_only() {
     let node = Node::new();
     node.record("9.0.0");
     assert_eq!(node.install().expect_err("a newer one is there").code(), "newer_installed");
@@ -492,7 +495,7 @@ fn older_version_is_replaced_and_newer_one_is_not() {
 }
 
 #[test]
-fn package_and_missing_rights_are_refused_before_anything_changes() {
+fn package_or_missing_rights_refuse_install() {
     const DPKG: (&str, &str) = ("/var/lib/dpkg/info/mpu.list", "/usr/bin/mpu\n");
     const RPM: (&str, &str) = ("/usr/share/licenses/mpu/LICENSE", "MIT\n");
     const DKMS: (&str, &str) = ("/usr/src/mpu-0.0.1/dkms.conf", "");
@@ -519,7 +522,7 @@ fn package_and_missing_rights_are_refused_before_anything_changes() {
 }
 
 #[test]
-fn host_without_dkms_and_systemd_is_served_and_informed() {
+fn install_works_without_dkms_and_systemd() {
     let node = Node::new();
     for gone in ["/usr/bin/dkms", "/usr/bin/systemctl", "/run/systemd"] {
         node.fake().remove(gone);
@@ -531,7 +534,7 @@ fn host_without_dkms_and_systemd_is_served_and_informed() {
 }
 
 #[test]
-fn failed_removal_leaves_units_and_engine_as_they_were() {
+fn failed_removal_restores_units_and_engine() {
     // What is enabled and what runs when the removal begins, and whether there is systemd.
     let cases: [(&[&str], &[&str], bool); 4] = [
         (&["mpu", "mpu-nri"], &["mpu", "mpu-metrics"], true),
@@ -556,8 +559,8 @@ fn failed_removal_leaves_units_and_engine_as_they_were() {
         };
         let whole = with_units();
         whole.uninstall().expect("removed");
-        let left = |folder: &str| fs::read_dir(whole.host().at(folder)).expect("a folder").count();
-        assert_eq!((left("/etc/on"), left("/etc/runs")), (1, 1), "nothing is enabled and nothing runs");
+        let links = |folder: &str| fs::read_dir(whole.host().at(folder)).expect("a folder").count();
+        assert_eq!((links("/etc/on"), links("/etc/runs")), (1, 1), "nothing is enabled and nothing runs");
 
         let node = with_units();
         let before = node.state();
@@ -565,22 +568,26 @@ fn failed_removal_leaves_units_and_engine_as_they_were() {
         let error = node.uninstall().expect_err("the last command fails");
         assert!(error.to_string().ends_with("the host is as it was"), "{error}");
         assert_eq!(node.state(), before, "{enabled:?} {running:?}");
-        assert_eq!(node.text("/told").as_deref(), Some("up"), "the engine, which no unit brought up in this test");
+        assert_eq!(
+            node.text("/calls_of_mpu").as_deref(),
+            Some("up"),
+            "the engine, which no unit brought up in this test"
+        );
     }
 }
 
 #[test]
-fn upgrade_restarts_services_and_late_failure_brings_old_ones_back() {
+fn late_upgrade_failure_restores_old_services() {
     let whole = Node::with_older();
     let done = whole.install().expect("upgraded");
     assert_eq!(whole.text("/restarts").as_deref(), Some("mpu-nri.service"), "{:?}", done.steps);
-    assert_eq!(whole.text("/told"), None, "nothing was undone");
+    assert_eq!(whole.text("/calls_of_mpu"), None, "nothing was undone");
 
     let node = Node::with_older();
     let before = node.state();
     node.write("/fail", &whole.calls().to_string());
     let error = node.install().expect_err("DKMS does not let the old one go");
     assert!(error.to_string().ends_with("the host is as it was"), "{error}");
-    assert_eq!((node.state(), node.text("/told").as_deref()), (before, Some("old up --replace")));
+    assert_eq!((node.state(), node.text("/calls_of_mpu").as_deref()), (before, Some("old up --replace")));
     assert_eq!(node.text("/restarts").as_deref(), Some("mpu-nri.service\nmpu-nri.service"), "each program once");
 }

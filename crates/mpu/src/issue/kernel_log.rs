@@ -1,31 +1,32 @@
-//! The kernel's messages about MPU: the ones that the module's own sources print, a few of the kernel's about a module of our name,
-//! and places in our code in a crash's trace. Anything else may be a program that is called like us: without names it is counted only.
+//! The kernel's messages about MPU: those that the module's sources print, a few of the kernel's about our module, and places in
+//! our code in a crash's trace. Without `--with-names` all other lines are counted only: another program may use our name.
 
 use mpu_engine::module::sources::Sources;
 use mpu_host::host::Host;
 use mpu_os::child;
 use std::process::{Command, Stdio};
 
-/// What the kernel itself says about a module (kernel/module).
+/// Messages of the kernel about a module (kernel/module).
 const OF_THE_KERNEL: [&str; 3] = [
     "mpu: loading out-of-tree module taints kernel.",
     "mpu: module verification failed: signature and/or required key missing - tainting kernel",
     "mpu_next: module verification failed: signature and/or required key missing - tainting kernel",
 ];
-/// More of the kernel's log is not read: its own limit is 2 MiB as a rule.
+/// The most that is read of the kernel's log. Its own limit is usually 2 MiB.
 const LONGEST: u64 = 16 << 20;
 /// The latest lines are kept.
 const MOST: usize = 200;
 
-pub fn ours(host: &Host, with_names: bool) -> String {
+pub fn messages(host: &Host, with_names: bool) -> String {
     let dmesg = |tool| child::run(Command::new(tool).stdin(Stdio::null()), super::LONGEST_WAIT, LONGEST);
     let Some(Ok(dmesg)) = host.tool("dmesg").map(dmesg) else { return "dmesg cannot be read\n".to_string() };
     let log = String::from_utf8_lossy(&dmesg.stdout);
     let formats = formats(&Sources::carried().map(|sources| sources.files).unwrap_or_default());
     let mentions = log.lines().filter(|line| line.contains("mpu"));
-    let (ours, others): (Vec<&str>, Vec<&str>) =
+    let (messages, others): (Vec<&str>, Vec<&str>) =
         mentions.partition(|line| with_names || is_ours(message(line), &formats));
-    let mut text: String = ours[ours.len().saturating_sub(MOST)..].iter().flat_map(|line| [*line, "\n"]).collect();
+    let mut text: String =
+        messages[messages.len().saturating_sub(MOST)..].iter().flat_map(|line| [*line, "\n"]).collect();
     if !others.is_empty() {
         text += &format!("({} more lines have the word mpu; `--with-names` shows them)\n", others.len());
     }
@@ -41,7 +42,7 @@ fn message(line: &str) -> &str {
     }
 }
 
-/// The formats of the module's messages, from its sources. An executable that carries none loads no module.
+/// The formats of the module's messages, from its sources; none if the executable carries no sources.
 fn formats(files: &[(String, Vec<u8>)]) -> Vec<String> {
     let mut formats: Vec<String> = OF_THE_KERNEL.map(str::to_string).to_vec();
     for (_, bytes) in files.iter().filter(|(name, _)| name.ends_with(".c")) {
@@ -56,8 +57,8 @@ fn is_ours(message: &str, formats: &[String]) -> bool {
     formats.iter().any(|format| fits(message, format)) || is_place(message)
 }
 
-/// Whether a message is of a format: numbers for `%d`, `%u`, `%x`, `%ld` and the like, the name of a function or
-/// setting for `%s`.
+/// Whether a message matches a format: numbers for `%d`, `%u`, `%x`, `%ld` and the like, the name of a function or setting for
+/// `%s`.
 fn fits(message: &str, format: &str) -> bool {
     let Some((before, rest)) = format.split_once('%') else { return message == format };
     let Some(message) = message.strip_prefix(before) else { return false };
@@ -78,7 +79,7 @@ fn is_place(message: &str) -> bool {
     let Some(place) = message.strip_suffix(" [mpu]") else { return false };
     let Some((function, offset)) = place.split_once("+0x") else { return false };
     let is_name = |c: char| c.is_ascii_alphanumeric() || "._".contains(c);
-    // Longer than the kernel's own names are not: no message of another program passes.
+    // No longer than the kernel's own names, so that no message of another program matches.
     !function.is_empty()
         && function.len() <= 128
         && function.chars().all(is_name)

@@ -1,6 +1,6 @@
-//! `mpu doctor --report`: what an issue about MPU needs to say of a host, as one file that a person reads and attaches.
+//! `mpu doctor --report`: writes the facts of a host for an issue into one file.
 //!
-//! An allow-list: numbers, words of ours, versions and models leave the host. Free text does so with `--with-names` only.
+//! It is an allow-list: numbers, our own words, versions and models. Free text needs `--with-names`.
 
 mod kernel_log;
 
@@ -24,12 +24,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// The longest section in bytes: of a log its end, of anything else its beginning.
+/// The longest section in bytes: a log keeps its end, any other section its beginning.
 const LONGEST: usize = 48 << 10;
-/// No program is waited for longer.
+/// The limit for each program.
 const LONGEST_WAIT: Duration = Duration::from_secs(10);
 const UNITS: [&str; 4] = ["mpu.service", "mpu-notify.service", "mpu-metrics.service", "mpu-nri.service"];
-/// What is asked of a unit: words of systemd's and numbers.
+/// Properties of a unit with systemd's words and numbers only.
 const PROPERTIES: &str = "LoadState,ActiveState,SubState,UnitFileState,Result,NRestarts";
 
 #[derive(Debug, thiserror::Error)]
@@ -55,7 +55,7 @@ impl ReportError {
 
 mpu_host::explain_by_facts!(ReportError);
 
-/// Puts the report there, for its owner alone. A file is replaced only if asked; a link or a folder, never.
+/// Writes the report, readable for its owner alone. Replaces a file only if `force`, and never a link or a folder.
 pub fn write(path: &Path, report: &str, force: bool) -> Result<(), ReportError> {
     let written = match fs::symlink_metadata(path) {
         Ok(found) if force && !found.is_file() => Err(io::ErrorKind::InvalidInput.into()),
@@ -65,7 +65,7 @@ pub fn write(path: &Path, report: &str, force: bool) -> Result<(), ReportError> 
     written.map(drop).map_err(|source| ReportError { path: path.to_path_buf(), source })
 }
 
-/// The report. With names, it has free text, too.
+/// The report; with names, also free text.
 pub fn report(host: &Host, with_names: bool) -> String {
     let mut text = format!("mpu {}, {}\n", env!("CARGO_PKG_VERSION"), time::stamp(time::now()));
     text += match with_names {
@@ -81,7 +81,7 @@ pub fn report(host: &Host, with_names: bool) -> String {
         ("configuration", configuration(host, with_names)),
         ("units", units(host)),
         ("counters", engines.iter().map(counters).collect()),
-        ("the kernel's messages about MPU", kernel_log::ours(host, with_names)),
+        ("the kernel's messages about MPU", kernel_log::messages(host, with_names)),
         ("the last build of the module", build_log(host, with_names)),
     ] {
         let _ = write!(text, "\n## {title}\n{}", bounded(&section));
@@ -89,7 +89,7 @@ pub fn report(host: &Host, with_names: bool) -> String {
     text
 }
 
-/// A section that is not too long, ends with a line's end, and has no control characters.
+/// A bounded section that ends with a newline and has no control characters.
 fn bounded(section: &str) -> String {
     let text = String::from_utf8_lossy(&section.as_bytes()[..section.len().min(LONGEST)]);
     let text = text.replace(|c: char| c.is_control() && c != '\n', "\u{fffd}");
@@ -136,7 +136,7 @@ fn host(host: &Host) -> String {
     lines(rows)
 }
 
-/// The driver's own word for each GPU, and how many there are of it.
+/// The driver's model names, with the number of GPUs of each.
 fn models(host: &Host) -> BTreeMap<String, usize> {
     let entries = std::fs::read_dir(host.at("/proc/driver/nvidia/gpus")).into_iter().flatten().flatten();
     let mut models = BTreeMap::new();
@@ -174,7 +174,7 @@ fn engine(engine: &Observed) -> String {
     lines(rows.into_iter().filter_map(|(name, value)| Some((name, value?))))
 }
 
-/// A word: letters, digits and what stands in versions and names of functions.
+/// One word: letters, digits and the characters of versions and function names.
 fn plain(text: &str) -> &str {
     made_of(text, "._-+~")
 }
@@ -194,14 +194,14 @@ fn findings(findings: &[Finding], with_names: bool) -> String {
     for finding in findings {
         let _ = writeln!(text, "{:<9} {}", word(&finding.level), finding.check);
         let fix = finding.fix.iter().map(|fix| format!("fix: {fix}"));
-        for said in [finding.seen.clone()].into_iter().chain(fix).filter(|_| with_names) {
-            let _ = writeln!(text, "{:<10}{said}", "");
+        for output in [finding.seen.clone()].into_iter().chain(fix).filter(|_| with_names) {
+            let _ = writeln!(text, "{:<10}{output}", "");
         }
     }
     text
 }
 
-/// The settings. A rule's pattern is a name.
+/// The settings. The pattern of a rule is a name.
 fn configuration(host: &Host, with_names: bool) -> String {
     let Ok(config) = Config::of(host) else { return "not valid: `mpu config check` says why\n".to_string() };
     let mut text = lines([
@@ -213,7 +213,7 @@ fn configuration(host: &Host, with_names: bool) -> String {
         ("notify_cpu", format!("{} %", config.notify_cpu_percent)),
     ]);
     for rule in &config.rules {
-        let (kind, pattern) = match &rule.whom {
+        let (kind, pattern) = match &rule.selector {
             Selector::Container(pattern) => ("container", pattern),
             Selector::Pod(pattern) => ("pod", pattern),
             Selector::Cgroup(pattern) => ("cgroup", pattern),
@@ -230,11 +230,11 @@ fn units(host: &Host) -> String {
     for unit in UNITS {
         let mut show = Command::new(&systemctl);
         show.args(["show", "--property", PROPERTIES, unit]).stdin(Stdio::null());
-        let said = child::run(&mut show, LONGEST_WAIT, LONGEST as u64).map_or(Vec::new(), |done| done.stdout);
-        let said = String::from_utf8_lossy(&said);
-        let asked = said.lines().filter_map(|line| line.split_once('='));
-        let asked = asked.filter(|(key, _)| PROPERTIES.split(',').any(|property| property == *key));
-        let states = asked.map(|(key, value)| format!("{key}={}", plain(value)));
+        let output = child::run(&mut show, LONGEST_WAIT, LONGEST as u64).map_or(Vec::new(), |done| done.stdout);
+        let output = String::from_utf8_lossy(&output);
+        let properties = output.lines().filter_map(|line| line.split_once('='));
+        let properties = properties.filter(|(key, _)| PROPERTIES.split(',').any(|property| property == *key));
+        let states = properties.map(|(key, value)| format!("{key}={}", plain(value)));
         let states: Vec<String> = states.take(PROPERTIES.split(',').count()).collect();
         let _ = writeln!(text, "{unit:<20} {}", states.join(" "));
     }
@@ -251,7 +251,7 @@ fn counters(engine: &Observed) -> String {
     text
 }
 
-/// The end of what the last build for this kernel printed. Without names, the places and first lines of errors in our own sources.
+/// The end of the last build's output for this kernel. Without names, only places and first lines of errors in our own sources.
 fn build_log(host: &Host, with_names: bool) -> String {
     let Ok(release) = host.release() else { return String::new() };
     let path = Path::new(STORE).join(release).join("build.log");
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn only_file_is_replaced_and_only_if_asked() {
+    fn report_replaces_only_files_with_force() {
         let dir = tempfile::tempdir().expect("a directory");
         let at = |name: &str| dir.path().join(name);
         fs::write(at("target"), "theirs").expect("a file");

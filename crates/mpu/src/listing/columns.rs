@@ -1,6 +1,4 @@
-//! The columns that GPU processes can be shown in: one row of data for each.
-//!
-//! Owns titles, what a cell says, and the order of rows. `mpu ps` and `mpu top` read the same list.
+//! The columns for GPU processes: title, cell and order of rows of each.
 
 use crate::processes::{GpuProcess, Utilisation};
 use clap::ValueEnum;
@@ -57,20 +55,20 @@ pub enum Column {
     Command,
 }
 
-/// How a cell stands in its column.
+/// The alignment of a column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Align {
     Left,
     Right,
 }
 
-/// What stands for what is not known, or is not there.
+/// Stands for an unknown or absent value.
 pub const NOTHING: &str = "-";
 
 type Cell = fn(&GpuProcess, u64) -> Option<String>;
 type Order = fn(&GpuProcess, &GpuProcess, u64) -> Ordering;
 
-/// Column, title, alignment, the least width that it is cut to (none: never), what it says, and its order.
+/// Column, title, alignment, the least width that it is cut to (none: never), its cell, and its order.
 type ColumnRow = (Column, &'static str, Align, Option<usize>, Cell, Order);
 
 const ROWS: &[ColumnRow] = &[
@@ -140,7 +138,7 @@ const ROWS: &[ColumnRow] = &[
     (Column::Command, "COMMAND", Align::Left, Some(10), |p, _| command(p), |a, b, _| command(a).cmp(&command(b))),
 ];
 
-/// Shown unless others are asked for; those of [`IF_ANY`] only when a row has something in them.
+/// Default columns; those of [`IF_ANY`] only if a row has a value.
 const USUAL: &[Column] = &[
     Column::Gpu,
     Column::Mig,
@@ -181,18 +179,18 @@ const WIDE: &[Column] = &[
 const IF_ANY: &[Column] = &[Column::Mig, Column::Namespace, Column::Pod, Column::Outer, Column::Limit];
 
 /// The columns to show for these processes.
-pub fn chosen(asked: &[Column], wide: bool, processes: &[GpuProcess]) -> Vec<Column> {
-    if !asked.is_empty() {
-        return asked.to_vec();
+pub fn chosen(requested: &[Column], wide: bool, processes: &[GpuProcess]) -> Vec<Column> {
+    if !requested.is_empty() {
+        return requested.to_vec();
     }
     let usual = if wide { WIDE } else { USUAL };
-    let any = |column: Column| processes.iter().any(|process| column.says(process, 0).is_some());
+    let any = |column: Column| processes.iter().any(|process| column.value(process, 0).is_some());
     usual.iter().copied().filter(|column| !IF_ANY.contains(column) || any(*column)).collect()
 }
 
 impl Column {
     fn row(self) -> &'static ColumnRow {
-        // The test below holds the list to the type.
+        // The test below keeps the list complete.
         ROWS.iter().find(|row| row.0 == self).unwrap_or(&ROWS[0])
     }
 
@@ -209,12 +207,12 @@ impl Column {
         self.row().3
     }
 
-    /// What it says of a process at a time, fit for a terminal: no control characters, whatever the process calls itself.
+    /// The cell of a process at a time, without control characters: a process chooses its name.
     pub fn cell(self, process: &GpuProcess, at: u64) -> String {
-        self.says(process, at).map_or(NOTHING.to_string(), |text| harmless(&text))
+        self.value(process, at).map_or(NOTHING.to_string(), |text| harmless(&text))
     }
 
-    fn says(self, process: &GpuProcess, at: u64) -> Option<String> {
+    fn value(self, process: &GpuProcess, at: u64) -> Option<String> {
         (self.row().4)(process, at).filter(|text| !text.is_empty())
     }
 
@@ -254,7 +252,7 @@ impl fmt::Display for Sort {
     }
 }
 
-/// Sorts; rows that are alike in all these columns stand by GPU and number.
+/// Sorts; equal rows stay by GPU and PID.
 pub fn sort(processes: &mut [GpuProcess], by: &[Sort], at: u64) {
     processes.sort_by(|a, b| {
         let keys = by.iter().map(|key| match key.descending {
@@ -307,7 +305,7 @@ fn namespace(p: &GpuProcess) -> Option<String> {
     p.container.as_ref()?.pod.as_ref()?.namespace.clone()
 }
 
-/// A process without a command line is a kernel's, or a zombie: `ps` writes its name in brackets.
+/// The command line. A kernel thread or a zombie has none: as `ps`, its name in brackets.
 fn command(p: &GpuProcess) -> Option<String> {
     p.command.clone().or_else(|| p.name.as_ref().map(|name| format!("[{name}]")))
 }
@@ -336,7 +334,7 @@ pub fn age(seconds: u64) -> String {
     }
 }
 
-/// Text of others as a cell.
+/// Makes foreign text printable.
 pub fn harmless(text: &str) -> String {
     mpu_os::text::printable(text, usize::MAX)
 }
@@ -355,8 +353,8 @@ mod tests {
 
     #[test]
     fn age_has_two_units() {
-        let told = [0, 59, 60, 3599, 3600, 90_061].map(age);
-        assert_eq!(told, ["0s", "59s", "1m00s", "59m59s", "1h00m", "1d01h"]);
+        let ages = [0, 59, 60, 3599, 3600, 90_061].map(age);
+        assert_eq!(ages, ["0s", "59s", "1m00s", "59m59s", "1h00m", "1d01h"]);
     }
 
     #[test]

@@ -1,9 +1,9 @@
-//! Which processes are asked for.
+//! Filters of processes.
 
 use crate::processes::{Gpu, GpuProcess, ProcessError};
 use mpu_host::containers::{Container, Runtime};
 
-/// Conditions that a process has to meet, all of them; of several values of one condition, one.
+/// Conditions for a process: all must match; of several values of one condition, one.
 #[derive(Debug, Clone, Default, clap::Args)]
 #[command(next_help_heading = "Which processes")]
 pub struct Filter {
@@ -33,19 +33,19 @@ pub struct Filter {
 }
 
 impl Filter {
-    /// Whether each GPU that is asked for is there.
+    /// Checks that each named GPU exists.
     ///
     /// # Errors
-    /// Names the first that is not.
+    /// Names the first that does not.
     pub fn check(&self, gpus: &[Gpu]) -> Result<(), ProcessError> {
         let is_there = |value: &&String| gpus.iter().any(|gpu| is_named(gpu, value));
         let Some(missing) = self.gpu.iter().find(|value| !is_there(value)) else { return Ok(()) };
         let indices: Vec<String> = gpus.iter().map(|gpu| gpu.index.to_string()).collect();
         let has = if indices.is_empty() { "none".to_string() } else { indices.join(", ") };
-        Err(ProcessError::NoSuchGpu { asked: missing.clone(), has })
+        Err(ProcessError::NoSuchGpu { requested: missing.clone(), has })
     }
 
-    /// Whether a process is asked for.
+    /// Whether a process matches.
     pub fn takes(&self, process: &GpuProcess, gpus: &[Gpu]) -> bool {
         let containers = || std::iter::successors(process.container.as_ref(), |c| c.outer.as_deref());
         let gpu = || gpus.iter().find(|gpu| gpu.index == process.gpu);
@@ -58,12 +58,12 @@ impl Filter {
     }
 }
 
-/// No values ask for everything.
+/// Whether a value matches; no values match everything.
 fn any(values: &[String], is: impl Fn(&str) -> bool) -> bool {
     values.is_empty() || values.iter().any(|value| is(value))
 }
 
-/// Beginnings of ids count from this many characters on: a shorter one is rather a name.
+/// The least length of an id's beginning: a shorter text is rather a name.
 const ENOUGH: usize = 4;
 
 fn begins(id: &str, value: &str) -> bool {
@@ -98,19 +98,19 @@ fn is_user(process: &GpuProcess, value: &str) -> bool {
     process.user.as_deref() == Some(value) || process.uid.is_some_and(|uid| uid.to_string() == value)
 }
 
-/// Whether a text is what a pattern says, in which `*` stands for anything.
+/// Whether a text matches a pattern, in which `*` stands for anything.
 fn fits(pattern: &str, text: &str) -> bool {
-    let Some((start, rest)) = pattern.split_once('*') else { return pattern == text };
-    let Some(mut left) = text.strip_prefix(start) else { return false };
-    let mut pieces: Vec<&str> = rest.split('*').collect();
+    let Some((start, pattern)) = pattern.split_once('*') else { return pattern == text };
+    let Some(mut rest) = text.strip_prefix(start) else { return false };
+    let mut pieces: Vec<&str> = pattern.split('*').collect();
     let end = pieces.pop().unwrap_or_default();
     for piece in pieces {
-        match left.split_once(piece) {
-            Some((_, after)) => left = after,
+        match rest.split_once(piece) {
+            Some((_, after)) => rest = after,
             None => return false,
         }
     }
-    left.ends_with(end)
+    rest.ends_with(end)
 }
 
 #[cfg(test)]

@@ -1,7 +1,4 @@
-//! GPU processes as a list: what `mpu ps` and `mpu top` share.
-//!
-//! Owns what is asked for ([`ListOptions`]) and what is left unsaid otherwise: which processes are not shown, what could not be seen, and why.
-//! Finding the processes is `crate::processes`'.
+//! GPU processes as a list, for `mpu ps` and `mpu top`: the options, the table, and notes about what is missing and why.
 
 pub mod columns;
 pub mod filter;
@@ -46,18 +43,18 @@ pub struct ListOptions {
     pub filter: Filter,
 }
 
-/// What there is.
+/// The list.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Listed {
-    /// When it was looked, in seconds since 1970.
+    /// The time of the reading, in seconds since 1970.
     pub at: u64,
     /// All GPUs.
     pub gpus: Vec<Gpu>,
-    /// The processes that were asked for, in the order that was asked for.
+    /// The selected processes, in the requested order.
     pub processes: Vec<GpuProcess>,
     /// How many processes the filters left out.
     pub left_out: usize,
-    /// What could not be seen, and why.
+    /// What is missing, and why.
     pub notes: Vec<String>,
     /// How to show them.
     #[serde(skip)]
@@ -72,7 +69,7 @@ struct Shown {
     width: Option<usize>,
 }
 
-/// What was asked for of a look.
+/// Selects and sorts the processes of a snapshot.
 pub fn listed(host: &Host, seen: Snapshot, options: &ListOptions, width: Option<usize>) -> Listed {
     let notes = notes(host, &seen);
     let all = seen.processes.len();
@@ -87,7 +84,7 @@ pub fn listed(host: &Host, seen: Snapshot, options: &ListOptions, width: Option<
     Listed { at: seen.at, gpus: seen.gpus, left_out: all - processes.len(), processes, notes, shown }
 }
 
-/// What could not be seen, each with the way to see it.
+/// Notes about what is missing, each with the fix.
 pub fn notes(host: &Host, seen: &Snapshot) -> Vec<String> {
     let mut notes = Vec::new();
     for gpu in &seen.gpus {
@@ -102,7 +99,7 @@ pub fn notes(host: &Host, seen: &Snapshot) -> Vec<String> {
         ));
     }
     let reads_all = host.has_capability(CAP_DAC_OVERRIDE) || host.has_capability(CAP_DAC_READ_SEARCH);
-    // A process in a namespace of its own and in no known container may be in one whose runtime hides its state.
+    // A process in its own namespace without a known container may be in one whose runtime hides its state.
     let nameless = |p: &&GpuProcess| p.container.as_ref().map_or(p.container_pid.is_some(), |c| c.name.is_none());
     let nameless = seen.processes.iter().filter(nameless).count();
     if nameless > 0 && !reads_all {
@@ -112,7 +109,7 @@ pub fn notes(host: &Host, seen: &Snapshot) -> Vec<String> {
 }
 
 impl Listed {
-    /// Notes beside the table: on standard error, so that a script's table stays one.
+    /// Notes for standard error, so that a script gets only the table.
     pub fn beside(&self) -> Vec<String> {
         let mut lines = self.notes.clone();
         match (self.processes.is_empty(), self.left_out) {

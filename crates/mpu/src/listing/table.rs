@@ -1,4 +1,4 @@
-//! Lays cells out as lines, within a terminal's width where there is one.
+//! Formats cells as lines, within a terminal's width if there is one.
 
 use super::columns::{Align, Column};
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
@@ -35,14 +35,13 @@ pub fn terminal_width() -> Option<usize> {
     ratatui::crossterm::terminal::size().ok().map(|(columns, _)| usize::from(columns)).filter(|width| *width > 0)
 }
 
-/// The lines. Where they would be wider than `width`, the columns that may be cut are, the widest first; what is never cut may still run
-/// over.
+/// The lines. If they are wider than `width`, the columns that may be cut shrink, the widest first. Other columns may overflow.
 pub fn laid_out(columns: &[impl Layout], rows: &[Vec<String>], width: Option<usize>) -> Vec<String> {
     let widths = widths(columns, rows, width);
     rows.iter().map(|row| line(columns, row, &widths)).collect()
 }
 
-/// How wide each column is to be.
+/// The width of each column.
 pub fn widths(columns: &[impl Layout], rows: &[Vec<String>], width: Option<usize>) -> Vec<usize> {
     let widest = |at: usize| rows.iter().filter_map(|row| row.get(at)).map(|cell| cell.width()).max().unwrap_or(0);
     let mut widths: Vec<usize> = (0..columns.len()).map(widest).collect();
@@ -70,19 +69,19 @@ fn line(columns: &[impl Layout], row: &[String], widths: &[usize]) -> String {
     cells.collect::<Vec<_>>().join(&" ".repeat(GAP)).trim_end().to_string()
 }
 
-/// A text that is no wider than this; a cut one ends in an ellipsis.
+/// Cuts a text to a width; a cut text ends in an ellipsis.
 pub fn cut(text: &str, width: usize) -> String {
     if text.width() <= width {
         return text.to_string();
     }
-    let mut left = width.saturating_sub(1);
+    let mut rest = width.saturating_sub(1);
     let mut out = String::new();
     for c in text.chars() {
         let wide = c.width().unwrap_or(0);
-        if wide > left {
+        if wide > rest {
             break;
         }
-        left -= wide;
+        rest -= wide;
         out.push(c);
     }
     if width > 0 {

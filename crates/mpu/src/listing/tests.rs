@@ -147,7 +147,7 @@ fn no_line_is_wider_than_terminal() {
 }
 
 #[test]
-fn rows_are_sorted_as_asked() {
+fn rows_follow_requested_order() {
     assert_eq!(pids(""), [20_001, 100, 20_002]);
     assert_eq!(pids("--sort memory"), [20_002, 100, 20_001]);
     assert_eq!(pids("--sort -gpu,pid"), [20_002, 100, 20_001]);
@@ -178,7 +178,7 @@ fn filters_are_all_to_be_met() {
 }
 
 #[test]
-fn empty_list_is_said_beside_table() {
+fn empty_list_is_noted_beside_table() {
     let none = list("--user nobody", None);
     assert_eq!((none.text(Style::Plain).as_str(), none.left_out, none.exit()), ("", 3, Exit::Ok));
     assert!(none.beside()[0].contains("none of the 3 processes"), "{:?}", none.beside());
@@ -192,14 +192,14 @@ fn unreadable_processes_and_gpus_are_noted() {
     let fake = FakeHost::in_order();
     assert_eq!(notes(&fake.host(), &seen()), [""; 0], "root, and an unused name");
     fake.write("/proc/self/status", "CapEff:\t0000000000000000\n");
-    let told = notes(&fake.host(), &seen());
-    assert!(told.len() == 1 && told[0].contains("sudo mpu ps"), "{told:?}");
+    let notes = notes(&fake.host(), &seen());
+    assert!(notes.len() == 1 && notes[0].contains("sudo mpu ps"), "{notes:?}");
     let mut dark = seen();
     dark.processes[0].uid = None;
     dark.gpus[1].unreadable = Some("device fell off the bus".to_string());
-    let told = listed(&fake.host(), dark, &ListOptions::default(), None);
-    assert_eq!(told.exit(), Exit::Failed);
-    assert!(told.notes[0].contains("GPU 1") && told.notes[1].contains("hidepid"), "{:?}", told.notes);
+    let list = listed(&fake.host(), dark, &ListOptions::default(), None);
+    assert_eq!(list.exit(), Exit::Failed);
+    assert!(list.notes[0].contains("GPU 1") && list.notes[1].contains("hidepid"), "{:?}", list.notes);
 }
 
 #[test]

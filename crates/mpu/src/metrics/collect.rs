@@ -1,11 +1,8 @@
-//! Reading the parts of a page so that no part can hold up the page.
+//! Reads the parts of a page, each in a thread of its own and with a deadline, so that no part holds up the page.
 //!
-//! Owns the threads, the deadlines, the errors' counts, the ledger, and that scrapes at the same time share one reading. Knows
-//! nothing of what a part reads.
-//!
-//! Each part has a thread of its own. One that does not answer in time (an NVML that waits in the kernel cannot be
-//! interrupted) is left alone: the page goes out without that part, the error is counted, and the part is there again
-//! once its thread answers. A second thread is never started, so a part that hangs costs one thread, not one a scrape.
+//! A part that does not answer in time (an NVML that waits in the kernel cannot be interrupted) is missing from the page, and
+//! the error is counted. It returns once its thread answers. No second thread is started: a hanging part costs one thread,
+//! not one per scrape. Concurrent scrapes share one reading.
 
 use super::ledger::Ledger;
 use super::page::{Facts, HostFacts, Reading, page};
@@ -16,16 +13,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::{Mutex, mpsc, oneshot};
 
-/// Why a part is not on a page, in words for the log.
+/// Why a part is not on a page.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Trouble {
-    /// It was read, and failed.
+    /// The reading failed.
     #[error("{0}")]
     Failed(String),
     /// It did not answer in time.
     #[error("no answer within {} s; the driver may hang: look at `dmesg`", .0.as_secs_f64())]
     Slow(Duration),
-    /// Its thread is still at an earlier question.
+    /// Its thread is still busy with an earlier reading.
     #[error("still waiting for the answer to an earlier question; the driver may hang: look at `dmesg`")]
     Busy,
 }
@@ -36,7 +33,7 @@ pub type Reader<T> = Box<dyn FnMut() -> Result<T, Trouble> + Send>;
 /// Says what time it is.
 pub type Clock = Box<dyn Fn() -> Instant + Send + Sync>;
 
-/// Where the facts come from.
+/// The readers of the facts, and the clock.
 pub struct Sources {
     pub host: Reader<HostFacts>,
     pub usage: Reader<Usage>,
@@ -46,15 +43,15 @@ pub struct Sources {
 
 #[derive(Debug, Clone, Copy)]
 pub struct Patience {
-    /// How long a page waits for a part.
+    /// How long a page waits for one part.
     pub part: Duration,
-    /// For how long a page is given to others, too.
+    /// How long a page is reused for other scrapes.
     pub fresh: Duration,
 }
 
 impl Default for Patience {
     fn default() -> Patience {
-        // Prometheus gives up a scrape after 10 s unless told otherwise.
+        // Prometheus abandons a scrape after 10 s by default.
         Patience { part: Duration::from_secs(5), fresh: Duration::from_millis(250) }
     }
 }
@@ -65,7 +62,7 @@ pub struct Exporter {
     last: Arc<Mutex<State>>,
 }
 
-/// What a page is made of.
+/// The parts of a page.
 struct Parts {
     host: Part<HostFacts>,
     usage: Part<Usage>,
@@ -80,11 +77,11 @@ struct State {
     ledger: Ledger,
     page: Option<(Instant, Bytes)>,
     errors: [u64; 2],
-    told: [Option<Trouble>; 2],
+    logged: [Option<Trouble>; 2],
 }
 
 impl Exporter {
-    /// Starts the parts' threads. `lives` says that this exporter outlives one page.
+    /// Starts the parts' threads. `lives` is true if this exporter outlives one page.
     pub fn start(sources: Sources, mut labels: Vec<Label>, patience: Patience, lives: bool) -> io::Result<Exporter> {
         labels.sort_unstable();
         labels.dedup();
@@ -100,17 +97,17 @@ impl Exporter {
         Ok(Exporter { parts: Arc::new(parts), fresh: patience.fresh, last: Arc::default() })
     }
 
-    /// A page that was read after this was called, or at most [`Patience::fresh`] before.
+    /// A page that was read after the call, or at most [`Patience::fresh`] before.
     pub async fn page(&self) -> Bytes {
         let arrived = Instant::now();
-        // Who waits here while another reads shares what that one read.
+        // A caller that waits here shares the reading of the one before it.
         let mut state = self.last.clone().lock_owned().await;
         if let Some((read, page)) = &state.page
             && arrived.saturating_duration_since(*read) <= self.fresh
         {
             return page.clone();
         }
-        // A task of its own: a client that goes away ends no reading: its answer would be lost, and so would the next scrape's time.
+        // A task of its own: the reading must survive a client that disconnects.
         let parts = self.parts.clone();
         let reading = tokio::spawn(async move { parts.page(&mut state).await });
         match reading.await {
@@ -119,11 +116,15 @@ impl Exporter {
         }
     }
 
-    /// What is wrong now, part by part.
+    /// The present failures, part by part.
     pub async fn troubles(&self) -> Vec<(&'static str, Trouble)> {
         let state = self.last.lock().await;
         let parts = [self.parts.host.name, self.parts.usage.name];
-        parts.into_iter().zip(&state.told).filter_map(|(part, told)| told.clone().map(|told| (part, told))).collect()
+        parts
+            .into_iter()
+            .zip(&state.logged)
+            .filter_map(|(part, logged)| logged.clone().map(|logged| (part, logged)))
+            .collect()
     }
 }
 
@@ -139,7 +140,7 @@ impl Parts {
             usage.keep(&self.labels);
             state.ledger.book((self.clock)(), usage);
         }
-        // Who writes one page has not seen any time go by.
+        // A single page has no span of time to book.
         let ledger = self.started.and(usage.as_ref()).map(|_| &state.ledger);
         let facts = Facts { started: self.started, host: host.0.ok(), usage, ledger, readings };
         let page = Bytes::from(page(&facts, &self.labels));
@@ -149,41 +150,41 @@ impl Parts {
 }
 
 impl State {
-    /// Counts, and tells the log when something changes rather than at each scrape.
+    /// Counts the outcome, and logs changes only.
     fn note(&mut self, index: usize, part: &str, took: Duration, trouble: Option<&Trouble>) -> Reading {
-        if self.told[index].as_ref() != trouble {
+        if self.logged[index].as_ref() != trouble {
             match trouble {
                 Some(trouble) => mpu_host::progress::say(format_args!("mpu: metrics: {part}: {trouble}")),
                 None => mpu_host::progress::say(format_args!("mpu: metrics: {part}: is read again")),
             }
         }
-        self.told[index] = trouble.cloned();
+        self.logged[index] = trouble.cloned();
         self.errors[index] += u64::from(trouble.is_some());
         Reading { success: trouble.is_none(), took, errors: self.errors[index] }
     }
 }
 
-/// Who asks a part, and wants its answer.
+/// Where the answer goes.
 type Question<T> = oneshot::Sender<Result<T, Trouble>>;
 
-/// A part, read by a thread of its own.
+/// A part, read by its own thread.
 struct Part<T> {
     name: &'static str,
-    ask: mpsc::Sender<Question<T>>,
+    requests: mpsc::Sender<Question<T>>,
 }
 
 impl<T: Send + 'static> Part<T> {
     fn start(name: &'static str, mut reader: Reader<T>) -> io::Result<Part<T>> {
-        let (ask, mut asked) = mpsc::channel::<Question<T>>(1);
+        let (requests, mut received) = mpsc::channel::<Question<T>>(1);
         std::thread::Builder::new().name(format!("mpu-{name}")).spawn(move || {
-            while let Some(answer) = asked.blocking_recv() {
-                // Who asked may have gone while an earlier question was answered.
+            while let Some(answer) = received.blocking_recv() {
+                // The client may have gone meanwhile.
                 if !answer.is_closed() {
                     let _ = answer.send(reader());
                 }
             }
         })?;
-        Ok(Part { name, ask })
+        Ok(Part { name, requests })
     }
 
     async fn read(&self, limit: Duration) -> (Result<T, Trouble>, Duration) {
@@ -191,12 +192,12 @@ impl<T: Send + 'static> Part<T> {
         let (answer, answered) = oneshot::channel();
         let gone = || Trouble::Failed("its thread has ended".to_string());
         let mut waits = Trouble::Busy;
-        let told = tokio::time::timeout(limit, async {
-            self.ask.send(answer).await.map_err(|_| gone())?;
+        let reading = tokio::time::timeout(limit, async {
+            self.requests.send(answer).await.map_err(|_| gone())?;
             waits = Trouble::Slow(limit);
             answered.await.map_err(|_| gone())?
         });
-        let told = told.await.unwrap_or_else(|_| Err(waits));
-        (told, began.elapsed())
+        let result = reading.await.unwrap_or_else(|_| Err(waits));
+        (result, began.elapsed())
     }
 }

@@ -6,19 +6,19 @@ use mpu_host::explain_by_facts;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Why there are no metrics.
+/// Why `mpu metrics` failed.
 #[derive(Debug, thiserror::Error)]
 pub enum MetricsError {
     /// An address cannot be listened at.
     #[error("cannot listen at {address}")]
     Listen { address: String, source: io::Error },
-    /// Systemd's sockets were asked for and there are none.
+    /// Sockets of systemd are configured, and there are none.
     #[error("systemd handed over no socket")]
     NoSocket,
     /// The file cannot be written.
     #[error("cannot write {}", path.display())]
     Write { path: PathBuf, source: io::Error },
-    /// Something else than a file has the name: a device would be replaced by a file.
+    /// The path is no regular file: writing would replace a device by a file.
     #[error("{} is not a file", path.display())]
     NoFile { path: PathBuf },
     /// The kernel gives no thread, timer or signal.

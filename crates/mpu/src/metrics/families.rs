@@ -1,14 +1,12 @@
-//! The metrics, once: names, types, units, labels and meaning. The page, its HELP lines and `docs/metrics.md` come from
-//! this list.
+//! The list of metrics: names, types, units, labels and help. The page and `docs/metrics.md` are made from it.
 //!
-//! Owns the names. Each name and each label is a promise: what is here stays, as fields of the JSON do. Knows nothing of
-//! where the values come from.
+//! Names and labels are stable: none is renamed or removed.
 
 /// What kind of number a metric is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     Gauge,
-    /// Only rises, but for starting again at zero.
+    /// Rises only, or restarts at zero.
     Counter,
 }
 
@@ -24,12 +22,12 @@ impl Kind {
 
 #[derive(Debug, PartialEq, Eq)]
 pub struct Family {
-    /// Its name, with the unit at its end.
+    /// The name, with the unit at its end.
     pub name: &'static str,
     pub kind: Kind,
-    /// Its labels, in the order in which values are given.
+    /// The labels, in the order of the values.
     pub labels: &'static [&'static str],
-    /// What it means, as one sentence without its full stop.
+    /// The meaning, as one sentence without its full stop.
     pub help: &'static str,
 }
 
@@ -41,8 +39,8 @@ const fn counter(name: &'static str, labels: &'static [&'static str], help: &'st
     Family { name, kind: Kind::Counter, labels, help }
 }
 
-/// Whose GPU use a row tells of. Labels asked for with `--label` come after these.
-pub const WHOSE: &[&str] = &["gpu", "uuid", "mig", "container", "container_name", "pod", "namespace", "runtime"];
+/// The labels of a user of a GPU. Labels of `--label` follow these.
+pub const USER_LABELS: &[&str] = &["gpu", "uuid", "mig", "container", "container_name", "pod", "namespace", "runtime"];
 
 /// Seconds since the exporter began, and what it is.
 pub static BUILD: Family = gauge("mpu_build_info", &["version"], "The exporter's version; always 1");
@@ -68,22 +66,22 @@ pub static INSIDE: Family = gauge("mpu_engine_callers", &["engine"], "Callers in
 pub static ORPHANS: Family = gauge(
     "mpu_engine_orphans",
     &["engine"],
-    "Callers, since the engine was loaded, whose task died inside the driver: each is a crash of the driver; absent \
+    "Callers whose task died inside the driver since the engine was loaded: each is a crash of the driver; absent \
         for the notify engine",
 );
 /// What the module goes by.
 pub static CLAIMED: Family = gauge(
     "mpu_engine_argument_claimed",
     &["engine"],
-    "1 if the module must believe the caller's copy of a call's argument, 0 if the driver's own decides; absent \
-        while no redirect is placed, and for the notify engine",
+    "1 if the module uses the caller's copy of a call's argument, 0 if it uses the driver's; absent while no redirect \
+        is placed, and for the notify engine",
 );
 /// What the redirects are made by.
 pub static TRACING: Family = gauge(
     "mpu_engine_function_tracing",
     &["engine"],
-    "1 if function tracing is on, which the module's redirects need, 0 if kernel.ftrace_enabled is 0; absent for \
-        the notify engine",
+    "1 if function tracing is on, 0 if kernel.ftrace_enabled is 0; the module's redirects need it; absent for the \
+        notify engine",
 );
 /// Containers of an engine that takes them one by one.
 pub static CONTAINERS: Family = gauge(
@@ -105,7 +103,7 @@ pub static RESTARTS: Family = counter(
 pub static CPU: Family = counter(
     "mpu_engine_cpu_seconds_total",
     &["engine", "container"],
-    "Processor time of the notify engine for a container's calls; absent for the module, whose time is the caller's own",
+    "Processor time of the notify engine for a container's calls; absent for the module, because its work counts as the caller's time",
 );
 pub static HELD_BACK: Family = counter(
     "mpu_engine_held_back_seconds_total",
@@ -126,7 +124,7 @@ pub static PASSED: Family = counter(
 pub static MISSED: Family = counter(
     "mpu_missed_total",
     &["engine", "reason"],
-    "Those of mpu_passed_total that left a caller in a container with an untranslated answer",
+    "Passed calls (mpu_passed_total) that left a caller in a container with an untranslated answer",
 );
 pub static DRIVER: Family = gauge(
     "mpu_driver_info",
@@ -137,9 +135,12 @@ pub static GPU: Family = gauge("mpu_gpu_info", &["gpu", "uuid", "name"], "A GPU 
 /// Whether it tells of its processes.
 pub static GPU_UP: Family = gauge("mpu_gpu_up", &["gpu", "uuid"], "1 if the GPU's processes could be read, 0 if not");
 pub static SIZE: Family = gauge("mpu_gpu_memory_size_bytes", &["gpu", "uuid"], "The GPU's whole memory");
-pub static PROCESSES: Family = gauge("mpu_gpu_processes", WHOSE, "Processes that use the GPU or MIG instance");
-pub static MEMORY: Family =
-    gauge("mpu_gpu_memory_used_bytes", WHOSE, "GPU memory of these processes; absent if the driver does not report it");
+pub static PROCESSES: Family = gauge("mpu_gpu_processes", USER_LABELS, "Processes that use the GPU or MIG instance");
+pub static MEMORY: Family = gauge(
+    "mpu_gpu_memory_used_bytes",
+    USER_LABELS,
+    "GPU memory of these processes; absent if the driver does not report it",
+);
 pub static DEVICE_MEMORY: Family = gauge(
     "mpu_gpu_device_memory_used_bytes",
     &["gpu", "uuid"],
@@ -148,52 +149,52 @@ pub static DEVICE_MEMORY: Family = gauge(
 pub static RESIDUE: Family = gauge(
     "mpu_gpu_memory_residue_bytes",
     &["gpu", "uuid"],
-    "mpu_gpu_device_memory_used_bytes less the GPU's rows of mpu_gpu_memory_used_bytes: memory of no known process",
+    "GPU memory of no known process: mpu_gpu_device_memory_used_bytes minus the GPU's rows of mpu_gpu_memory_used_bytes",
 );
 pub static BYTE_SECONDS: Family = counter(
     "mpu_gpu_memory_used_byte_seconds_total",
-    WHOSE,
-    "GPU memory of these processes times the time they had it, since the exporter began",
+    USER_LABELS,
+    "GPU memory of these processes multiplied by time, since the exporter began",
 );
 pub static IDLE: Family = counter(
     "mpu_gpu_idle_seconds_total",
-    WHOSE,
-    "Time that these processes had the GPU and did nothing with it, as far as the driver tells, since the exporter began",
+    USER_LABELS,
+    "Time in which these processes held the GPU without work on it, since the exporter began; absent if the driver does not report their work",
 );
 pub static ENDED: Family = counter(
     "mpu_gpu_processes_ended_total",
-    WHOSE,
-    "Processes of theirs that used the GPU at one reading and not at the next, since the exporter began",
+    USER_LABELS,
+    "Processes that used the GPU at one reading and not at the next, since the exporter began",
 );
 pub static DEVICE_BYTE_SECONDS: Family = counter(
     "mpu_gpu_device_memory_used_byte_seconds_total",
     &["gpu", "uuid"],
-    "The GPU's memory in use, whoever uses it, times the time it was, since the exporter began",
+    "The GPU's memory in use multiplied by time, whoever uses it, since the exporter began",
 );
 /// How much time that is.
 pub static OBSERVED: Family = counter(
     "mpu_gpu_observed_seconds_total",
     &["gpu", "uuid"],
-    "Time that the byte-seconds cover: of readings more than 300 s apart, only 300 s",
+    "Time that the byte-seconds cover; a gap of more than 300 s between readings counts as 300 s",
 );
 pub static SM: Family = gauge(
     "mpu_gpu_sm_utilization_ratio",
-    WHOSE,
+    USER_LABELS,
     "Part of the last second in which these processes kept the multiprocessors busy, 0 to 1; absent if the driver does not report it",
 );
 pub static TRANSFER: Family = gauge(
     "mpu_gpu_memory_utilization_ratio",
-    WHOSE,
+    USER_LABELS,
     "Part of the last second in which these processes kept the GPU's memory busy, 0 to 1; absent if the driver does not report it",
 );
 pub static ENCODER: Family = gauge(
     "mpu_gpu_encoder_utilization_ratio",
-    WHOSE,
+    USER_LABELS,
     "Part of the last second in which these processes kept the video encoders busy, 0 to 1; absent if the driver does not report it",
 );
 pub static DECODER: Family = gauge(
     "mpu_gpu_decoder_utilization_ratio",
-    WHOSE,
+    USER_LABELS,
     "Part of the last second in which these processes kept the video decoders busy, 0 to 1; absent if the driver does not report it",
 );
 pub static SUCCESS: Family =

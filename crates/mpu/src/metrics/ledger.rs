@@ -1,31 +1,27 @@
-//! Memory over time and processes that ended: what one reading cannot tell.
+//! Sums memory over time and counts processes that ended: one account per container and GPU (or MIG instance), one per GPU.
 //!
-//! Owns the accounts: one per container and GPU (or MIG instance), one per GPU. Knows nothing of where readings come
-//! from, has no clock of its own, and keeps no PID longer than until the next reading.
+//! The time between two readings is booked with the values of the first, for processes and GPUs alike. So the processes' sums
+//! and the residue always add up to the GPU's sum, and a new row begins at 0, as Prometheus' `increase` expects. A process is
+//! booked slightly too short at its beginning and too long at its end. The driver's accounting, off by default, would correct
+//! the ends alone, and sums would come out too small.
 //!
-//! From one reading to the next, what the first one found counts: to the processes, to the GPU, by the same rule. So the
-//! processes' sums and the residue make up the GPU's sum whatever happened in between, and a new row begins at 0, as
-//! Prometheus' `increase` wants it. A process counts a little too long at its end, and that much too short at its
-//! beginning. The driver's accounting, which is off unless an administrator switched it on, would correct the ends alone, and
-//! sums would come out too small.
-//!
-//! The driver lists a process that has ended for as long as anybody keeps its memory. `/proc` does not say whose that is
-//! any more; the reading before does.
+//! The driver lists an ended process while another one keeps its memory. `/proc` no longer has its owner; the previous reading
+//! does. No PID is kept longer than until the next reading.
 
 use super::text::Labels;
-use super::usage::{Container, Label, Usage, Use, Whose};
+use super::usage::{Container, Label, Usage, Use, UserLabels};
 use mpu_core::HostPid;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-/// Readings further apart say little of the time between: it counts up to here, and the rest as not observed.
+/// The longest time between two readings that is booked. The rest counts as not observed.
 pub const LONGEST_GAP: Duration = Duration::from_secs(300);
-/// How long an account stays after its last process: long enough for every scraper to fetch its last figure.
-pub const KEPT: Duration = Duration::from_secs(900);
-/// How many accounts without processes are kept at most. The user with most of them loses the oldest: a user who starts containers without end
-/// pushes out no other user's.
-pub const MOST_KEPT: usize = 1000;
-/// How many processes are remembered that a full list may lack.
+/// How long an account stays after its last process: long enough for each scraper to fetch the last value.
+pub const RETENTION: Duration = Duration::from_secs(900);
+/// The most accounts without processes that are kept. The user with most of them loses the oldest, so a user who starts
+/// containers without end displaces no other user's accounts.
+pub const MOST_RETAINED: usize = 1000;
+/// The most remembered processes that a full list may lack.
 const MOST_UNLISTED: usize = 1000;
 
 /// The accounts since the exporter began.
@@ -46,11 +42,11 @@ pub struct Tenant {
 /// What a container or the host used since the exporter began.
 #[derive(Debug, Clone, Copy)]
 pub struct Account {
-    /// Memory over time, in bytes times seconds; none where the driver never said how much memory.
+    /// Memory over time, in bytes times seconds; none if the driver never reported memory.
     pub byte_seconds: Option<f64>,
-    /// Time in which its processes had the GPU and did nothing with it; none where the driver never said whether they did.
+    /// Time in which its processes held the GPU and did no work on it; none if the driver never reported their work.
     pub idle_seconds: Option<f64>,
-    /// Processes that were there at one reading and not at the next.
+    /// Processes that were in one reading and not in the next.
     pub ended: u64,
     seen: Instant,
 }
@@ -58,51 +54,50 @@ pub struct Account {
 /// A GPU's own account, and its last reading.
 #[derive(Debug)]
 pub struct Device {
-    /// Memory in use over time, in bytes times seconds; none where the driver does not say.
+    /// Memory in use over time, in bytes times seconds; none if the driver does not report it.
     pub byte_seconds: Option<f64>,
-    /// How much time is in the sums.
+    /// The time that the sums cover.
     pub observed: Duration,
     at: Instant,
     used: Option<u64>,
-    held: Vec<(Tenant, Held)>,
+    amounts: Vec<(Tenant, TenantAmounts)>,
     there: BTreeMap<Process, Use>,
 }
 
-/// What a tenant has of a GPU until the next reading.
+/// A tenant's amounts on a GPU until the next reading.
 #[derive(Debug, Clone, Copy)]
-struct Held {
+struct TenantAmounts {
     memory: Option<u64>,
     is_idle: Option<bool>,
 }
 
-/// Who can start containers together: a namespace of Kubernetes', or else a runtime's user.
+/// The owner of containers: a Kubernetes namespace, or else a runtime's user.
 type Party = (String, String);
 
-/// A process on a GPU or MIG instance; its start tells it from a later one with its number.
+/// A process on a GPU or MIG instance. Its start time distinguishes it from a later process with the same PID.
 type Process = (HostPid, u64, String);
 
 impl Ledger {
-    /// Books what was found at the reading before up to `now`, and remembers this one. A GPU whose processes could not be
-    /// read is left as it was. Rows of processes that `/proc` does not have get their owner, or go: the page is to tell
-    /// of the same rows.
+    /// Books the values of the previous reading up to `now`, and remembers this one. A GPU whose processes could not be read stays
+    /// as it was. Rows of processes that `/proc` does not have get their owner, or are removed from `usage`, as from the page.
     pub fn book(&mut self, now: Instant, usage: &mut Usage) {
         self.own(usage);
         let usage = &*usage;
         let sums = usage.sums(&[]);
         for gpu in usage.gpus.iter().filter(|gpu| gpu.readable) {
-            let mine = |row: &&Use| row.gpu == gpu.index && row.uuid == gpu.uuid;
+            let is_on_gpu = |row: &&Use| row.gpu == gpu.index && row.uuid == gpu.uuid;
             let mut there: BTreeMap<Process, Use> =
-                usage.uses.iter().filter(mine).filter_map(|row| Some((process(row)?, row.clone()))).collect();
+                usage.uses.iter().filter(is_on_gpu).filter_map(|row| Some((process(row)?, row.clone()))).collect();
             let device = self.devices.entry((gpu.index, gpu.uuid.clone())).or_insert_with(|| Device::new(now));
             let gap = now.saturating_duration_since(device.at).min(LONGEST_GAP);
             device.observed += gap;
             add(&mut device.byte_seconds, device.used, gap);
-            for (tenant, held) in &device.held {
-                account(&mut self.accounts, tenant, now).add(held, gap);
+            for (tenant, amounts) in &device.amounts {
+                account(&mut self.accounts, tenant, now).add(amounts, gap);
             }
             let gone = device.there.iter().filter(|(process, _)| !there.contains_key(process));
             if gpu.full {
-                // The list may lack a process that is there: it is remembered until a list that has room for all lacks it.
+                // A full list may lack a process: it is remembered until a list with room lacks it.
                 let unlisted: Vec<_> =
                     gone.take(MOST_UNLISTED).map(|(process, row)| (process.clone(), row.clone())).collect();
                 there.extend(unlisted);
@@ -112,30 +107,30 @@ impl Ledger {
                 }
             }
             let idle = idle(usage);
-            let held = sums.iter().map(|(whose, sum)| {
-                let tenant = Tenant::from(whose);
+            let amounts = sums.iter().map(|(user, sum)| {
+                let tenant = Tenant::from(user);
                 let is_idle = idle.get(&tenant).copied().flatten();
-                (tenant, Held { memory: sum.amounts.memory, is_idle })
+                (tenant, TenantAmounts { memory: sum.amounts.memory, is_idle })
             });
-            device.held = held.filter(|(tenant, _)| tenant.gpu == gpu.index && tenant.uuid == gpu.uuid).collect();
+            device.amounts = amounts.filter(|(tenant, _)| tenant.gpu == gpu.index && tenant.uuid == gpu.uuid).collect();
             (device.at, device.used, device.there) = (now, gpu.used, there);
-            // Every row begins at 0, with the reading that finds it.
+            // Each account begins at 0, with the reading that finds it.
             add(&mut device.byte_seconds, device.used, Duration::ZERO);
-            for (tenant, held) in &device.held {
-                account(&mut self.accounts, tenant, now).add(held, Duration::ZERO);
+            for (tenant, amounts) in &device.amounts {
+                account(&mut self.accounts, tenant, now).add(amounts, Duration::ZERO);
             }
         }
         self.forget(now);
     }
 
-    /// Gives a row that `/proc` knows nothing of to whom the reading before found there. The owner of another one
-    /// is unknown: without the row its memory is in the GPU's residue, and no container nor the host is billed for it.
+    /// Gives a row that `/proc` does not have the owner of the previous reading. Without one the row is removed: its memory is then
+    /// in the GPU's residue, and no container nor the host is charged.
     fn own(&self, usage: &mut Usage) {
         usage.uses.retain_mut(|row| {
             if row.start_ticks.is_none() {
                 let device = self.devices.get(&(row.gpu, row.uuid.clone()));
                 let before = device.and_then(|device| {
-                    // Of several of one number the latest.
+                    // Of several with one PID, the latest.
                     device.there.values().rev().find(|before| before.pid == row.pid && before.mig == row.mig)
                 });
                 let Some(before) = before else { return false };
@@ -147,8 +142,8 @@ impl Ledger {
         });
     }
 
-    pub fn accounts(&self, asked: &[Label]) -> impl Iterator<Item = (Labels, Account)> {
-        self.accounts.iter().map(|(tenant, account)| (tenant.labels(asked), *account))
+    pub fn accounts(&self, extra_labels: &[Label]) -> impl Iterator<Item = (Labels, Account)> {
+        self.accounts.iter().map(|(tenant, account)| (tenant.labels(extra_labels), *account))
     }
 
     /// By GPU: its index, its UUID, its account.
@@ -156,26 +151,28 @@ impl Ledger {
         self.devices.iter().map(|((gpu, uuid), device)| (*gpu, uuid.as_str(), device))
     }
 
-    /// Drops accounts that no scrape needs any more: memory stays bounded however many containers come and go.
+    /// Drops accounts that no scrape needs any more, which bounds the memory.
     fn forget(&mut self, now: Instant) {
-        self.devices.retain(|_, device| now.saturating_duration_since(device.at) < KEPT);
-        let held: BTreeSet<&Tenant> = self.devices.values().flat_map(|d| d.held.iter().map(|(who, _)| who)).collect();
+        self.devices.retain(|_, device| now.saturating_duration_since(device.at) < RETENTION);
+        let present: BTreeSet<&Tenant> =
+            self.devices.values().flat_map(|d| d.amounts.iter().map(|(tenant, _)| tenant)).collect();
         let mut gone: BTreeMap<Party, BTreeSet<(Instant, Tenant)>> = BTreeMap::new();
-        for (who, account) in self.accounts.iter().filter(|(who, _)| !held.contains(who)) {
-            gone.entry(who.party()).or_default().insert((account.seen, who.clone()));
+        for (tenant, account) in self.accounts.iter().filter(|(tenant, _)| !present.contains(tenant)) {
+            gone.entry(tenant.party()).or_default().insert((account.seen, tenant.clone()));
         }
         let mut count: usize = gone.values().map(BTreeSet::len).sum();
-        while count > MOST_KEPT {
-            let Some((_, who)) = gone.values_mut().max_by_key(|theirs| theirs.len()).and_then(BTreeSet::pop_first)
+        while count > MOST_RETAINED {
+            let Some((_, tenant)) =
+                gone.values_mut().max_by_key(|accounts_of_party| accounts_of_party.len()).and_then(BTreeSet::pop_first)
             else {
                 break;
             };
-            self.accounts.remove(&who);
+            self.accounts.remove(&tenant);
             count -= 1;
         }
-        for (seen, who) in gone.values().flatten() {
-            if now.saturating_duration_since(*seen) >= KEPT {
-                self.accounts.remove(who);
+        for (seen, tenant) in gone.values().flatten() {
+            if now.saturating_duration_since(*seen) >= RETENTION {
+                self.accounts.remove(tenant);
             }
         }
     }
@@ -185,15 +182,15 @@ fn process(row: &Use) -> Option<Process> {
     Some((row.pid, row.start_ticks?, row.mig.clone()))
 }
 
-/// The account, opened if need be, of a tenant that is or was there just now.
-fn account<'a>(accounts: &'a mut BTreeMap<Tenant, Account>, who: &Tenant, now: Instant) -> &'a mut Account {
+/// The account of a tenant with processes now or a moment ago; opened if there is none.
+fn account<'a>(accounts: &'a mut BTreeMap<Tenant, Account>, tenant: &Tenant, now: Instant) -> &'a mut Account {
     let new = Account { byte_seconds: None, idle_seconds: None, ended: 0, seen: now };
-    let account = accounts.entry(who.clone()).or_insert(new);
+    let account = accounts.entry(tenant.clone()).or_insert(new);
     account.seen = now;
     account
 }
 
-/// Whether the processes of each tenant are idle. One that works makes its tenant busy; one of which the driver does not tell leaves it open.
+/// Whether all processes of each tenant are idle. One busy process makes its tenant busy. Else one unreported process makes it unknown.
 fn idle(usage: &Usage) -> BTreeMap<Tenant, Option<bool>> {
     let mut idle: BTreeMap<Tenant, Option<bool>> = BTreeMap::new();
     for row in &usage.uses {
@@ -208,9 +205,9 @@ fn idle(usage: &Usage) -> BTreeMap<Tenant, Option<bool>> {
 }
 
 impl Account {
-    fn add(&mut self, held: &Held, time: Duration) {
-        add(&mut self.byte_seconds, held.memory, time);
-        add(&mut self.idle_seconds, held.is_idle.map(u64::from), time);
+    fn add(&mut self, amounts: &TenantAmounts, time: Duration) {
+        add(&mut self.byte_seconds, amounts.memory, time);
+        add(&mut self.idle_seconds, amounts.is_idle.map(u64::from), time);
     }
 }
 
@@ -227,15 +224,15 @@ impl Device {
             observed: Duration::ZERO,
             at: now,
             used: None,
-            held: Vec::new(),
+            amounts: Vec::new(),
             there: BTreeMap::new(),
         }
     }
 }
 
-impl From<&Whose<'_>> for Tenant {
-    fn from(whose: &Whose<'_>) -> Tenant {
-        let (gpu, uuid, mig, container) = whose.parts();
+impl From<&UserLabels<'_>> for Tenant {
+    fn from(user: &UserLabels<'_>) -> Tenant {
+        let (gpu, uuid, mig, container) = user.parts();
         Tenant { gpu, uuid: uuid.to_string(), mig: mig.to_string(), container: container.cloned() }
     }
 }
@@ -249,7 +246,7 @@ impl Tenant {
         self.container.as_ref().map(Container::party).unwrap_or_default()
     }
 
-    fn labels(&self, asked: &[Label]) -> Labels {
-        Whose::of_container((self.gpu, &self.uuid, &self.mig), self.container.as_ref(), asked)
+    fn labels(&self, extra_labels: &[Label]) -> Labels {
+        UserLabels::of_container((self.gpu, &self.uuid, &self.mig), self.container.as_ref(), extra_labels)
     }
 }

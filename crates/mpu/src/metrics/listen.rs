@@ -1,6 +1,4 @@
-//! Where the exporter listens.
-//!
-//! Owns addresses and their sockets. Knows nothing of HTTP.
+//! Addresses of the exporter, and their sockets.
 
 use super::error::MetricsError;
 use std::fmt;
@@ -11,8 +9,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-/// Where it listens unless told otherwise. Prometheus' list of exporters' ports (9100 to 9999) is full, and asks those
-/// who are not on it to stay out of that range.
+/// The default address. Prometheus' list of exporters' ports (9100 to 9999) is full, and asks others to stay out of that range.
 pub const DEFAULT: &str = "127.0.0.1:19567";
 
 /// An address to listen at.
@@ -54,15 +51,15 @@ impl fmt::Display for Address {
     }
 }
 
-/// A socket that listens. A socket in the file system is taken away with it.
+/// A listening socket. A socket in the file system is removed with it.
 #[derive(Debug)]
 pub enum Listening {
     Tcp(TcpListener),
-    /// In the file system; the path only if it is ours to take away.
+    /// In the file system; with the path if we have to remove it.
     Unix(UnixListener, Option<Owned>),
 }
 
-/// A path that is taken away at the end.
+/// A path to remove at the end.
 #[derive(Debug)]
 pub struct Owned(PathBuf);
 
@@ -73,7 +70,7 @@ impl Drop for Owned {
 }
 
 impl Listening {
-    /// Where it really listens: port 0 becomes a port.
+    /// The actual address: port 0 becomes a port.
     pub fn address(&self) -> String {
         match self {
             Listening::Tcp(listener) => listener.local_addr().map(|a| a.to_string()).unwrap_or_default(),
@@ -83,7 +80,7 @@ impl Listening {
     }
 }
 
-/// Opens an address. All that come out are non-blocking.
+/// Opens an address. The sockets are non-blocking.
 pub fn open(address: &Address) -> Result<Vec<Listening>, MetricsError> {
     let opened = match address {
         Address::Tcp(at) => tcp(*at, TcpListener::bind).map(|listener| vec![Listening::Tcp(listener)]),
@@ -105,7 +102,7 @@ pub fn open(address: &Address) -> Result<Vec<Listening>, MetricsError> {
     Ok(opened)
 }
 
-/// Every address of a host is `[::]`, IPv4's among them; a host that has no IPv6 at all has those of IPv4.
+/// Binds `[::]` for all addresses of a host, IPv4's among them; without IPv6, IPv4's.
 fn tcp<T>(at: SocketAddr, bind: impl Fn(SocketAddr) -> io::Result<T>) -> io::Result<T> {
     match bind(at) {
         Err(error) if at.ip() == Ipv6Addr::UNSPECIFIED && lacks_ipv6(&error) => {
@@ -115,13 +112,13 @@ fn tcp<T>(at: SocketAddr, bind: impl Fn(SocketAddr) -> io::Result<T>) -> io::Res
     }
 }
 
-/// The kernel has none (`ipv6.disable=1`), or gives it no address (`net.ipv6.conf.all.disable_ipv6=1`).
+/// The kernel has no IPv6 (`ipv6.disable=1`), or no address (`net.ipv6.conf.all.disable_ipv6=1`).
 fn lacks_ipv6(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EAFNOSUPPORT | libc::EADDRNOTAVAIL))
 }
 
 fn unix(path: &Path) -> io::Result<Listening> {
-    // A socket that no process answers was left by a run that was killed.
+    // A killed run left a socket without a listener.
     let is_socket = std::fs::symlink_metadata(path).is_ok_and(|meta| meta.file_type().is_socket());
     if is_socket && UnixStream::connect(path).is_err_and(|e| e.kind() == io::ErrorKind::ConnectionRefused) {
         std::fs::remove_file(path)?;
@@ -136,7 +133,7 @@ fn inherited() -> io::Result<Vec<Listening>> {
     let mut sockets = listenfd::ListenFd::from_env();
     let mut out = Vec::new();
     for index in 0..sockets.len() {
-        // A socket of another kind is an error that names its number.
+        // An error for a socket of another kind names its number.
         match sockets.take_tcp_listener(index) {
             Ok(Some(listener)) => out.push(Listening::Tcp(listener)),
             _ => out.extend(sockets.take_unix_listener(index)?.map(|listener| Listening::Unix(listener, None))),
@@ -161,7 +158,7 @@ mod tests {
 
     #[test]
     fn wildcard_address_binds_available_ip_families() {
-        let asked = |at: &str, errno: i32| {
+        let bind_twice = |at: &str, errno: i32| {
             let tried = std::cell::RefCell::new(Vec::new());
             let bound = tcp(at.parse().expect("an address"), |at| {
                 tried.borrow_mut().push(at.to_string());
@@ -170,10 +167,10 @@ mod tests {
             (bound.map_err(|error| error.raw_os_error()), tried.into_inner())
         };
         let both = || vec!["[::]:19567".to_string(), "0.0.0.0:19567".to_string()];
-        assert_eq!(asked("[::]:19567", libc::EAFNOSUPPORT), (Ok(()), both()));
-        assert_eq!(asked("[::]:19567", libc::EADDRNOTAVAIL), (Ok(()), both()));
-        assert_eq!(asked("[::]:19567", libc::EADDRINUSE), (Err(Some(libc::EADDRINUSE)), both()[..1].to_vec()));
-        let other = asked("[::1]:19567", libc::EADDRNOTAVAIL);
+        assert_eq!(bind_twice("[::]:19567", libc::EAFNOSUPPORT), (Ok(()), both()));
+        assert_eq!(bind_twice("[::]:19567", libc::EADDRNOTAVAIL), (Ok(()), both()));
+        assert_eq!(bind_twice("[::]:19567", libc::EADDRINUSE), (Err(Some(libc::EADDRINUSE)), both()[..1].to_vec()));
+        let other = bind_twice("[::1]:19567", libc::EADDRNOTAVAIL);
         assert_eq!(other, (Err(Some(libc::EADDRNOTAVAIL)), vec!["[::1]:19567".to_string()]), "one that was named");
         let open = open(&"[::]:0".parse().expect("an address")).expect("open");
         let port = open[0].address().rsplit(':').next().and_then(|port| port.parse::<u16>().ok()).expect("a port");
@@ -181,12 +178,12 @@ mod tests {
     }
 
     #[test]
-    fn socket_left_behind_is_replaced_and_one_in_use_is_not() {
+    fn only_dead_socket_is_replaced() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("metrics.sock");
         let address = Address::Unix(path.clone());
         drop(UnixListener::bind(&path).expect("a socket left behind"));
-        // A process that another test starts at this moment has the socket until it runs its own program.
+        // A child of another test inherits the socket until it executes its program.
         let began = std::time::Instant::now();
         let first = loop {
             match open(&address) {

@@ -1,11 +1,6 @@
-//! `mpu metrics`: what MPU does and who uses which GPU, for Prometheus.
+//! `mpu metrics`: counters of MPU and the use of GPUs, for Prometheus: over HTTP, or as a file for node_exporter.
 //!
-//! Owns the metrics, their page, and how it reaches Prometheus: over HTTP, or as a file for node_exporter. Knows no
-//! engine by name and asks the driver nothing itself: engines are seen through `engine::observe`, processes through
-//! `processes`.
-//!
-//! Nothing here names a person or a command: labels are GPUs, containers, pods and runtimes, and PIDs only when asked
-//! for.
+//! Labels name GPUs, containers, pods and runtimes, no person and no command; PIDs only on request.
 
 pub mod collect;
 mod error;
@@ -38,13 +33,13 @@ pub enum Done {
     Page(Bytes),
 }
 
-/// Does it, until SIGTERM or SIGINT where it has no end of its own. `told` gets the addresses once they are open.
+/// Runs until SIGTERM or SIGINT, or for one page. `on_listening` gets the addresses once they are open.
 pub fn run(
     sources: Sources,
     labels: Vec<usage::Label>,
     patience: Patience,
     way: &Way,
-    told: impl FnOnce(&[String]),
+    on_listening: impl FnOnce(&[String]),
 ) -> Result<Done, MetricsError> {
     let setup = |source| MetricsError::Setup { source };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(setup)?;
@@ -65,7 +60,7 @@ pub fn run(
                 for address in addresses {
                     listening.extend(listen::open(address)?);
                 }
-                told(&listening.iter().map(listen::Listening::address).collect::<Vec<_>>());
+                on_listening(&listening.iter().map(listen::Listening::address).collect::<Vec<_>>());
                 serve::serve(listening, exporter, serve::Limits::default(), stop).await?;
                 Ok(Done::Stopped)
             }
@@ -77,19 +72,19 @@ pub fn run(
             Way::Print => Ok(Done::Page(exporter.page().await)),
         }
     });
-    // A thread that hangs in the driver is not waited for.
+    // Do not wait for a thread that hangs in the driver.
     runtime.shutdown_background();
     done
 }
 
-/// Writes until told to stop, then takes the file away: what it says would be taken for true for ever.
+/// Writes until a signal comes, then removes the file: stale values would stand for ever.
 async fn write_until(
     exporter: &Exporter,
     path: &Path,
     every: Duration,
     stop: impl std::future::Future<Output = ()>,
 ) -> Result<Done, MetricsError> {
-    // The first failure ends it: a wrong path is a mistake. Later ones may pass, as a full disk does.
+    // A first failure is fatal: the path is wrong. Later ones may pass, for example a full disk.
     let mut written = textfile::write(path, &exporter.page().await)?;
     let mut failing = false;
     let mut tick = tokio::time::interval_at(tokio::time::Instant::now() + every, every);

@@ -1,4 +1,4 @@
-//! What `mpu metrics` is asked for, and what that comes to.
+//! Options of `mpu metrics`.
 
 use super::listen;
 use super::usage::Label;

@@ -1,6 +1,4 @@
-//! From facts to a page.
-//!
-//! Owns which fact becomes which row, and which passed calls count as missed. Reads nothing.
+//! Makes a page from facts: the rows, and the passed calls that count as missed.
 
 use super::families as f;
 use super::ledger::Ledger;
@@ -13,7 +11,7 @@ use mpu_host::phase::Phase;
 use std::fmt::Display;
 use std::time::Duration;
 
-/// What the host tells without asking the driver.
+/// Facts of the host that need no request to the driver.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HostFacts {
     /// The engines that are up.
@@ -22,30 +20,30 @@ pub struct HostFacts {
     pub driver: Option<Driver>,
 }
 
-/// How reading one part went.
+/// The outcome of reading one part.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Reading {
     pub success: bool,
     pub took: Duration,
-    /// How often it has failed since the beginning.
+    /// The failures since the beginning.
     pub errors: u64,
 }
 
-/// All that a page tells. A part that could not be read is none, and its rows are not there: no old values, no zeros.
+/// The facts of a page. A part that could not be read is none and has no rows: no old values, no zeros.
 #[derive(Debug, Default)]
 pub struct Facts<'a> {
-    /// When the exporter began, in seconds since 1970; none on a page that is written once.
+    /// When the exporter began, in seconds since 1970; none on a single page.
     pub started: Option<f64>,
     pub host: Option<HostFacts>,
     pub usage: Option<Usage>,
-    /// What they used since the beginning; none on a page that is written once, and where `usage` is none.
+    /// The sums since the beginning; none on a single page, and without `usage`.
     pub ledger: Option<&'a Ledger>,
-    /// The parts by name, and how reading them went.
+    /// The parts by name, and the outcome of reading them.
     pub readings: Vec<(&'static str, Reading)>,
 }
 
-/// Whether calls passed for this reason left a caller in a container with an answer that should have been translated
-/// and was not. A reason that this version does not know counts as such: an alarm too many is better than one too few.
+/// Whether this reason left a caller in a container with an answer that should have been translated. An unknown reason counts
+/// as missed: a false alarm is better than a missing one.
 pub fn is_missed(reason: &str) -> bool {
     let Some(reason) = Reason::ALL.iter().find(|known| known.name() == reason) else { return true };
     match reason {
@@ -55,16 +53,16 @@ pub fn is_missed(reason: &str) -> bool {
         }
         // The driver refused: there was no answer.
         Reason::Unreadable => false,
-        // The caller got an answer without any process.
+        // The answer lists no process.
         Reason::Malformed => false,
         // Translated by the caller's copy of the argument.
         Reason::ProbePending => false,
-        // The policy wants it so.
+        // By policy.
         Reason::Exempt => false,
     }
 }
 
-pub fn page(facts: &Facts<'_>, asked: &[Label]) -> String {
+pub fn page(facts: &Facts<'_>, extra_labels: &[Label]) -> String {
     let rows = facts.usage.as_ref().map_or(0, |usage| usage.uses.len());
     let mut text = Text::with_capacity(8192 + rows * 1024);
     text.family(&f::BUILD).put(&[env!("CARGO_PKG_VERSION")], 1);
@@ -78,10 +76,10 @@ pub fn page(facts: &Facts<'_>, asked: &[Label]) -> String {
         }
     }
     if let Some(usage) = &facts.usage {
-        gpus(usage, asked, &mut text);
+        gpus(usage, extra_labels, &mut text);
     }
     if let Some(ledger) = facts.ledger {
-        accounts(ledger, asked, &mut text);
+        accounts(ledger, extra_labels, &mut text);
     }
     for (family, number) in [
         (&f::SUCCESS, (|r| f64::from(u8::from(r.success))) as fn(&Reading) -> f64),
@@ -100,8 +98,8 @@ fn engines(engines: &[Observed], text: &mut Text) {
     text.family(&f::UP).put(&[], u8::from(engines.iter().any(is_up)));
     let mut rows = text.family(&f::STATE);
     for engine in engines {
-        let other = (!Phase::SAID.contains(&engine.state)).then(|| engine.state.clone());
-        for state in Phase::SAID.into_iter().chain(other) {
+        let other = (!Phase::REPORTED.contains(&engine.state)).then(|| engine.state.clone());
+        for state in Phase::REPORTED.into_iter().chain(other) {
             let is_so = u8::from(engine.state == state);
             rows.put(&[engine.engine.name(), &clean(&engine.version), &clean(state.word())], is_so);
         }
@@ -184,11 +182,11 @@ fn counts(
     family: &'static f::Family,
     engines: &[Observed],
     of: fn(&Observed) -> &Vec<(String, u64)>,
-    wanted: fn(&str) -> bool,
+    includes: fn(&str) -> bool,
 ) {
     let mut rows = text.family(family);
     for engine in engines {
-        for (name, count) in of(engine).iter().filter(|(name, _)| wanted(name)) {
+        for (name, count) in of(engine).iter().filter(|(name, _)| includes(name)) {
             rows.put(&[engine.engine.name(), &clean(name)], count);
         }
     }
@@ -204,7 +202,7 @@ fn driver(driver: &Driver, text: &mut Text) {
     text.family(&f::DRIVER).put(&[&clean(&driver.version), flavour, &era], 1);
 }
 
-fn gpus(usage: &Usage, asked: &[Label], text: &mut Text) {
+fn gpus(usage: &Usage, extra_labels: &[Label], text: &mut Text) {
     let mut rows = text.family(&f::GPU);
     for gpu in &usage.gpus {
         rows.put(&[&gpu.index.to_string(), &clean(&gpu.uuid), &clean(&gpu.name)], 1);
@@ -219,15 +217,15 @@ fn gpus(usage: &Usage, asked: &[Label], text: &mut Text) {
             rows.put(&[&gpu.index.to_string(), &clean(&gpu.uuid)], memory);
         }
     }
-    let held = usage.held();
+    let memory_of_gpus = usage.memory_of_gpus();
     let devices: Vec<(&Gpu, u64, i128)> = usage
         .gpus
         .iter()
         .filter(|gpu| gpu.readable)
         .filter_map(|gpu| {
             let used = gpu.used?;
-            let theirs = held.get(&(gpu.index, gpu.uuid.as_str())).copied().unwrap_or_default();
-            Some((gpu, used, i128::from(used) - i128::from(theirs)))
+            let memory_of_processes = memory_of_gpus.get(&(gpu.index, gpu.uuid.as_str())).copied().unwrap_or_default();
+            Some((gpu, used, i128::from(used) - i128::from(memory_of_processes)))
         })
         .collect();
     let mut rows = text.family(&f::DEVICE_MEMORY);
@@ -239,7 +237,11 @@ fn gpus(usage: &Usage, asked: &[Label], text: &mut Text) {
         rows.put(&[&gpu.index.to_string(), &clean(&gpu.uuid)], residue);
     }
     // Labels are long and the same in all six metrics.
-    let sums: Vec<(Labels, Sum)> = usage.sums(asked).iter().map(|(whose, sum)| (whose.labels(asked), *sum)).collect();
+    let sums: Vec<(Labels, Sum)> = usage
+        .sums(extra_labels)
+        .iter()
+        .map(|(labels_of_user, sum)| (labels_of_user.labels(extra_labels), *sum))
+        .collect();
     of_processes(text, &f::PROCESSES, &sums, |sum| Some(sum.processes));
     of_processes(text, &f::MEMORY, &sums, |sum| sum.amounts.memory);
     let ratio = |percent: Option<u32>| percent.map(|percent| f64::from(percent) / 100.0);
@@ -249,8 +251,8 @@ fn gpus(usage: &Usage, asked: &[Label], text: &mut Text) {
     of_processes(text, &f::DECODER, &sums, |sum| ratio(sum.amounts.decoder));
 }
 
-fn accounts(ledger: &Ledger, asked: &[Label], text: &mut Text) {
-    let accounts: Vec<_> = ledger.accounts(asked).collect();
+fn accounts(ledger: &Ledger, extra_labels: &[Label], text: &mut Text) {
+    let accounts: Vec<_> = ledger.accounts(extra_labels).collect();
     let mut rows = text.family(&f::BYTE_SECONDS);
     for (labels, account) in &accounts {
         if let Some(byte_seconds) = account.byte_seconds {

@@ -1,12 +1,8 @@
-//! The page over HTTP.
+//! Serves the page over HTTP.
 //!
-//! Owns the three paths and the bounds: how many connections, how long, how large a request. Knows nothing of what is on
-//! the page, and leaves HTTP's syntax to hyper.
-//!
-//! One request a connection: a scrape comes every few seconds, and a connection kept open would hold a place that a
-//! hostile client could hold, too. When all places are taken, a newcomer gets the place of the oldest connection that
-//! has not asked anything yet, or else of the oldest that does not read its answer, or else of the oldest: who opens
-//! connections and does nothing with them cannot keep a scrape out.
+//! One request per connection: a scrape comes every few seconds, and an idle connection would occupy a place. If all places are
+//! taken, a new connection replaces the oldest one that has sent no request, or else the oldest that does not read its answer,
+//! or else the oldest. So idle connections cannot keep a scrape out.
 
 use super::collect::Exporter;
 use super::error::MetricsError;
@@ -28,15 +24,15 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::{AbortHandle, JoinSet};
 
-/// What a client may take.
+/// Limits for a client.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
     pub connections: usize,
     /// How long a request's head may take.
     pub head: Duration,
-    /// How long a connection may live, whatever it does.
+    /// How long a connection may live.
     pub life: Duration,
-    /// How long answers that are under way may take once the exporter gets the signal to stop.
+    /// How long running answers may take after the signal to stop.
     pub goodbye: Duration,
     /// The largest head of a request, in bytes.
     pub head_bytes: usize,
@@ -58,14 +54,14 @@ const LANDING: &str = "<!DOCTYPE html><html lang=\"en\"><head><title>MPU</title>
     <p>GPU processes by container, and what MPU translates: <a href=\"/metrics\">metrics</a>. \
     <a href=\"/healthz\">Health</a>.</p></body></html>\n";
 
-/// Answers until `stop` comes, then finishes what is under way.
+/// Answers until `stop` comes, then finishes running answers.
 pub async fn serve(
     listening: Vec<Listening>,
     exporter: Arc<Exporter>,
     limits: Limits,
     stop: impl Future<Output = ()>,
 ) -> Result<(), MetricsError> {
-    let places = Arc::new(Places { limits, exporter, taken: Mutex::default() });
+    let places = Arc::new(Places { limits, exporter, occupied: Mutex::default() });
     let mut doors = JoinSet::new();
     let mut owned = Vec::new();
     for listening in listening {
@@ -102,7 +98,7 @@ pub async fn serve(
 struct Places {
     limits: Limits,
     exporter: Arc<Exporter>,
-    taken: Mutex<Vec<Place>>,
+    occupied: Mutex<Vec<Place>>,
 }
 
 struct Place {
@@ -110,11 +106,11 @@ struct Place {
     task: AbortHandle,
 }
 
-/// How far a connection has come, in the order in which places are taken away.
+/// The progress of a connection, in the order of replacement.
 const SILENT: u8 = 0;
 const ANSWERED: u8 = 1;
-/// A whole request has come.
-const ASKED: u8 = 2;
+/// A complete request has arrived.
+const REQUESTED: u8 = 2;
 
 impl Places {
     async fn take<S>(&self, accepted: io::Result<S>)
@@ -123,27 +119,27 @@ impl Places {
     {
         let stream = match accepted {
             Ok(stream) => stream,
-            // The client left already, or there are no file descriptors: not at once again.
+            // The client has gone, or there are no file descriptors: pause before the next try.
             Err(_) => return tokio::time::sleep(Duration::from_millis(50)).await,
         };
-        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        taken.retain(|place| !place.task.is_finished());
-        if taken.len() >= self.limits.connections {
-            let stages = taken.iter().map(|place| place.stage.load(Ordering::Relaxed)).enumerate();
+        let mut occupied = self.occupied.lock().unwrap_or_else(PoisonError::into_inner);
+        occupied.retain(|place| !place.task.is_finished());
+        if occupied.len() >= self.limits.connections {
+            let stages = occupied.iter().map(|place| place.stage.load(Ordering::Relaxed)).enumerate();
             if let Some((least, _)) = stages.min_by_key(|(_, stage)| *stage) {
-                taken.remove(least).task.abort();
+                occupied.remove(least).task.abort();
             }
         }
         let stage = Arc::new(AtomicU8::new(SILENT));
         let task = tokio::spawn(answer(stream, self.exporter.clone(), self.limits, stage.clone())).abort_handle();
-        taken.push(Place { stage, task });
+        occupied.push(Place { stage, task });
     }
 
-    /// Ends the silent ones, lets the others finish.
+    /// Ends connections without a request, lets the others finish.
     async fn clear(&self) {
-        let taken = std::mem::take(&mut *self.taken.lock().unwrap_or_else(PoisonError::into_inner));
+        let occupied = std::mem::take(&mut *self.occupied.lock().unwrap_or_else(PoisonError::into_inner));
         let deadline = tokio::time::Instant::now() + self.limits.goodbye;
-        for place in taken {
+        for place in occupied {
             while place.stage.load(Ordering::Relaxed) != SILENT
                 && !place.task.is_finished()
                 && tokio::time::Instant::now() < deadline
@@ -160,7 +156,7 @@ where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let service = service_fn(|request| {
-        stage.store(ASKED, Ordering::Relaxed);
+        stage.store(REQUESTED, Ordering::Relaxed);
         let (stage, exporter) = (stage.clone(), exporter.clone());
         async move {
             let answer = respond(request, exporter).await;
@@ -175,7 +171,7 @@ where
         .max_buf_size(limits.head_bytes.max(8192))
         .keep_alive(false)
         .serve_connection(TokioIo::new(stream), service);
-    // How a connection ended interests its client only.
+    // Only the client cares how its connection ended.
     let _ = tokio::time::timeout(limits.life, connection).await;
 }
 

@@ -1,10 +1,8 @@
-//! This host's facts, for the exporter.
-//!
-//! Owns the way from `processes`' snapshot to rows; what a container's name or a PID is, it takes from there.
+//! Reads this host's facts for the exporter: engines, driver, and the rows of a snapshot of GPU processes.
 
 use super::collect::{Sources, Trouble};
 use super::page::HostFacts;
-use super::usage::{Amounts, Container, Gpu, Known, Usage, Use};
+use super::usage::{Amounts, Container, ContainerNames, Gpu, Usage, Use};
 use crate::processes::{self, GpuProcess, Snapshot};
 use mpu_engine::observe;
 use mpu_host::driver::Driver;
@@ -28,11 +26,11 @@ pub fn sources(host: &Host) -> Sources {
     }
 }
 
-/// Reads them in a child, whose end closes all that NVML has opened. NVML does not: measured with 550, `nvmlShutdown` and
-/// the library's unloading leave /dev/nvidiactl and each GPU open, once more each time, and an open file keeps the driver
-/// from being unloaded. The child also takes with it what NVML needs of memory, and a crash in it.
+/// Reads the usage in a child process. NVML leaves /dev/nvidiactl and each GPU open after `nvmlShutdown` and the library's
+/// unloading, once more each time (measured with 550), and an open file blocks unloading the driver. The child also bounds
+/// NVML's memory and its crashes.
 fn usage(host: &Host) -> Result<Usage, Trouble> {
-    // Asking NVML would load the driver again: root's NVML does that by itself.
+    // Root's NVML would load the driver by itself.
     if Driver::loaded(host).is_none() {
         return Err(Trouble::Failed("no NVIDIA driver is loaded".to_string()));
     }
@@ -40,7 +38,7 @@ fn usage(host: &Host) -> Result<Usage, Trouble> {
         return read(host).map_err(Trouble::Failed);
     }
     let failed = |what: &str, error: &dyn Error| Trouble::Failed(format!("the child that asks NVML {what}: {error}"));
-    // The file that runs, also after an upgrade has put another in its place.
+    // The running file, also after an upgrade replaced it.
     let mut child = Command::new("/proc/self/exe")
         .arg(CHILD)
         .stdin(Stdio::null())
@@ -48,27 +46,27 @@ fn usage(host: &Host) -> Result<Usage, Trouble> {
         .stderr(Stdio::null())
         .spawn()
         .map_err(|error| failed("cannot be started", &error))?;
-    let mut told = Vec::new();
-    let read = child.stdout.take().map(|out| out.take(LONGEST).read_to_end(&mut told)).transpose();
+    let mut answer = Vec::new();
+    let read = child.stdout.take().map(|out| out.take(LONGEST).read_to_end(&mut answer)).transpose();
     let ended = child.wait().map_err(|error| failed("is lost", &error))?;
     read.map_err(|error| failed("cannot be read", &error))?;
-    let told: Result<Usage, String> = serde_json::from_slice(&told)
+    let answer: Result<Usage, String> = serde_json::from_slice(&answer)
         .map_err(|error| failed(&format!("said nothing sensible and ended with {ended}"), &error))?;
-    told.map_err(Trouble::Failed)
+    answer.map_err(Trouble::Failed)
 }
 
 /// The hidden command of the child.
 pub const CHILD: &str = "metrics-child";
 
-/// The child's longest answer in bytes: 16 GPUs full of processes need a quarter of it.
+/// The longest answer of the child in bytes: 16 GPUs full of processes need a quarter of it.
 const LONGEST: u64 = 32 << 20;
 
-/// How long the child lives at most, so that none is left over where no exporter waits for it any more.
+/// How long the child lives at most, if its exporter ended.
 const LIFE: Duration = Duration::from_secs(30);
 
-/// What the child does: asks NVML and tells the answer, or what is wrong, as JSON.
+/// The child: asks NVML and returns the answer or the error as JSON.
 pub fn run_child(host: &Host) -> Vec<u8> {
-    // Where the driver waits in the kernel nothing helps; everywhere else this does.
+    // This helps unless the driver waits in the kernel.
     std::thread::spawn(|| {
         std::thread::sleep(LIFE);
         std::process::exit(1);
@@ -77,7 +75,7 @@ pub fn run_child(host: &Host) -> Vec<u8> {
 }
 
 fn read(host: &Host) -> Result<Usage, String> {
-    processes::snapshot(host, processes::Depth::Whose).map(|snapshot| rows(&snapshot)).map_err(|error| words(&error))
+    processes::snapshot(host, processes::Depth::Owner).map(|snapshot| rows(&snapshot)).map_err(|error| words(&error))
 }
 
 fn trouble(error: &dyn Explain) -> Trouble {
@@ -88,7 +86,7 @@ fn words(error: &dyn Explain) -> String {
     format!("{}; fix: {}", chain(error), error.fix())
 }
 
-/// The rows of a snapshot, without private data: users and commands stay behind.
+/// The rows of a snapshot, without users and commands.
 pub fn rows(snapshot: &Snapshot) -> Usage {
     let gpu = |gpu: &processes::Gpu| Gpu {
         index: gpu.index,
@@ -100,7 +98,7 @@ pub fn rows(snapshot: &Snapshot) -> Usage {
         full: gpu.full,
     };
     let gpus: Vec<Gpu> = snapshot.gpus.iter().map(gpu).collect();
-    // Some of a GPU's processes would be taken for all.
+    // An incomplete list would look complete.
     let is_readable = |process: &&GpuProcess| gpus.iter().any(|gpu| gpu.index == process.gpu && gpu.readable);
     let uses = snapshot.processes.iter().filter(is_readable).map(|process| row(process, &gpus)).collect();
     Usage { gpus, uses }
@@ -112,12 +110,12 @@ fn row(process: &GpuProcess, gpus: &[Gpu]) -> Use {
         Some(compute) => format!("{}/{compute}", mig.gpu_instance),
         None => mig.gpu_instance.to_string(),
     });
-    // Containers in a container are its own doing: under their names it could hide, or make rows without end.
+    // A container may create containers: under their names it could hide, or make rows without end.
     let container = process.container.as_ref().map(mpu_host::containers::Container::outermost).and_then(|container| {
         let pod = container.pod.as_ref();
-        // A user names a container as the user likes, also like another user's.
+        // A user can name a container like another user's.
         let name = container.name.as_deref().filter(|_| container.user.is_none());
-        Container::new(Known {
+        Container::new(ContainerNames {
             id: &container.whole_id(),
             name: name.unwrap_or_default(),
             pod: pod.and_then(|pod| pod.name.as_deref().or(pod.uid.as_deref())).unwrap_or_default(),
@@ -191,19 +189,20 @@ mod tests {
     #[test]
     fn container_in_container_is_billed_to_outer_one() {
         let inner = containers::Container { outer: Some(Box::new(container("a", "outer"))), ..container("b", "inner") };
-        let known = Known { id: "a", name: "name", pod: "outer", pod_uid: "", namespace: "team", runtime: "docker" };
-        assert_eq!(row(&process(inner), &[]).container, Container::new(known));
+        let names =
+            ContainerNames { id: "a", name: "name", pod: "outer", pod_uid: "", namespace: "team", runtime: "docker" };
+        assert_eq!(row(&process(inner), &[]).container, Container::new(names));
     }
 
     #[test]
     fn users_container_has_no_name_of_anybody_elses() {
         let users = containers::Container { user: Some(1000), pod: None, ..container("a", "") };
-        let known = Known { id: "a@1000", runtime: "docker@1000", ..Known::default() };
-        assert_eq!(row(&process(users), &[]).container, Container::new(known));
+        let names = ContainerNames { id: "a@1000", runtime: "docker@1000", ..ContainerNames::default() };
+        assert_eq!(row(&process(users), &[]).container, Container::new(names));
     }
 
     #[test]
-    fn some_processes_of_gpu_are_not_taken_for_all() {
+    fn partial_process_list_gives_no_rows() {
         let gpu = processes::Gpu { unreadable: Some("half of it".to_string()), ..processes::Gpu::default() };
         let snapshot = Snapshot { at: 1, gpus: vec![gpu], processes: vec![process(container("a", "b"))] };
         let usage = rows(&snapshot);
@@ -212,12 +211,12 @@ mod tests {
 
     #[test]
     fn usage_json_from_child_round_trips() {
-        let known = Known { id: "a", name: "b", pod: "c", pod_uid: "f", namespace: "d", runtime: "e" };
+        let names = ContainerNames { id: "a", name: "b", pod: "c", pod_uid: "f", namespace: "d", runtime: "e" };
         let row = Use {
             gpu: 1,
             uuid: "GPU-1".to_string(),
             mig: "1/0".to_string(),
-            container: Container::new(known),
+            container: Container::new(names),
             pid: mpu_core::HostPid::new(4711).expect("a PID"),
             container_pid: mpu_core::ViewPid::new(7),
             start_ticks: Some(9),
@@ -232,10 +231,10 @@ mod tests {
             readable: true,
             full: false,
         };
-        let mine: Result<Usage, String> = Ok(Usage { gpus: vec![gpu], uses: vec![row] });
-        let told = serde_json::to_vec(&mine).expect("JSON");
-        assert_eq!(serde_json::from_slice::<Result<Usage, String>>(&told).expect("the same"), mine);
-        let no_pid = String::from_utf8(told).expect("text").replace("4711", "0");
+        let usage: Result<Usage, String> = Ok(Usage { gpus: vec![gpu], uses: vec![row] });
+        let answer = serde_json::to_vec(&usage).expect("JSON");
+        assert_eq!(serde_json::from_slice::<Result<Usage, String>>(&answer).expect("the same"), usage);
+        let no_pid = String::from_utf8(answer).expect("text").replace("4711", "0");
         assert!(serde_json::from_str::<Result<Usage, String>>(&no_pid).is_err(), "0 is no PID");
     }
 }

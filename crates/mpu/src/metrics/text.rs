@@ -1,18 +1,15 @@
-//! Prometheus' text exposition format, version 0.0.4.
+//! Writes Prometheus' text exposition format, version 0.0.4.
 //!
-//! Owns the syntax: HELP and TYPE lines, escapes, numbers. Written here because the client crates write OpenMetrics
-//! only, which neither node_exporter's textfile collector nor `promtool check metrics` reads, and keep an object per
-//! row, which 500 processes should not cost.
-//! Outside truth: `promtool check metrics`, asked by the tests.
+//! The client crates write OpenMetrics only, which node_exporter's textfile collector and `promtool check metrics` do not read.
+//! Source: `promtool check metrics`, which the tests run.
 
 use super::families::Family;
 use std::fmt::{Display, Write as _};
 
-/// What a server calls this format.
+/// The content type of this format.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// The longest label value, in bytes; longer ones are cut at a character. Kubernetes' names end at 253. A hostile name
-/// cannot make a page grow without bound.
+/// The longest label value in bytes; longer ones are cut at a character. Kubernetes' names end at 253. This bounds a page.
 pub const LONGEST_VALUE: usize = 256;
 
 #[derive(Debug, Default)]
@@ -27,7 +24,7 @@ pub struct Rows<'a> {
     begun: bool,
 }
 
-/// Labels with their values, written once for all metrics that have the same ones.
+/// Labels with their values, rendered once for all metrics that have the same ones.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Labels(String);
 
@@ -91,8 +88,7 @@ impl Rows<'_> {
     }
 }
 
-/// A label's value as it may stand on a page: cut to [`LONGEST_VALUE`], control characters replaced. They are legal in
-/// the format, but a page with them can play tricks on a terminal.
+/// A label's value, cut to [`LONGEST_VALUE`], without control characters: the format permits them, a terminal may not.
 pub fn clean(value: &str) -> String {
     let mut end = value.len().min(LONGEST_VALUE);
     while !value.is_char_boundary(end) {

@@ -1,6 +1,5 @@
-//! Writing a page into a file for node_exporter's textfile collector.
-//!
-//! Owns how: whole or not at all, readable for a collector that is not root. What is no file is left alone, a link too.
+//! Writes a page into a file for node_exporter's textfile collector: atomically, readable for other users. Only a regular file
+//! is replaced.
 
 use super::error::MetricsError;
 use mpu_os::file::{Mode, replace_file_atomically};
@@ -8,22 +7,22 @@ use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// A page that this process has put somewhere. It is kept open, so that no other file gets its number.
+/// A page in a file. The file stays open, so that no other file gets its inode number.
 #[derive(Debug)]
 pub struct Written(File);
 
 impl Written {
-    /// Takes the page away, unless another program has put a file there since.
+    /// Removes the page, unless another program has replaced the file.
     pub fn remove(&self, path: &Path) {
         let number = |of: fs::Metadata| (of.dev(), of.ino());
         let there = fs::symlink_metadata(path).map(number);
-        if there.is_ok_and(|there| self.0.metadata().map(number).is_ok_and(|ours| ours == there)) {
+        if there.is_ok_and(|there| self.0.metadata().map(number).is_ok_and(|first| first == there)) {
             let _ = fs::remove_file(path);
         }
     }
 }
 
-/// Puts the page there. A reader finds the old page or the new one, never a part; a failure leaves the old one.
+/// Replaces the file atomically. A failure leaves the old page.
 pub fn write(path: &Path, page: &[u8]) -> Result<Written, MetricsError> {
     let failed = |source| MetricsError::Write { path: path.to_path_buf(), source };
     if fs::symlink_metadata(path).is_ok_and(|there| !there.is_file()) {
@@ -82,11 +81,11 @@ mod tests {
         let path = dir.path().join("mpu.prom");
         write(&path, b"x 1\n").expect("written").remove(&path);
         assert!(!path.exists());
-        let ours = write(&path, b"x 1\n").expect("written");
-        let theirs = write(&path, b"y 1\n").expect("written");
-        ours.remove(&path);
+        let first = write(&path, b"x 1\n").expect("written");
+        let second = write(&path, b"y 1\n").expect("written");
+        first.remove(&path);
         assert_eq!(fs::read_to_string(&path).expect("theirs"), "y 1\n");
-        theirs.remove(&path);
+        second.remove(&path);
         assert!(!path.exists());
     }
 }

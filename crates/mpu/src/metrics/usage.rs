@@ -1,15 +1,12 @@
-//! Who uses which GPU how much, summed over processes with the same labels.
-//!
-//! Owns the sums and the optional labels. Knows nothing of how processes are found; a row has no user, no command, and a
-//! PID only when it was asked for.
+//! The use of GPUs, summed over processes with the same labels. A row has no user and no command, and a PID only on request.
 
-use super::families::WHOSE;
+use super::families::USER_LABELS;
 use super::text::{self, Labels};
 use mpu_core::{HostPid, ViewPid};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Labels that a person may ask for beside the usual ones. Those of a process make a row per process.
+/// Labels on request. Those of a process make a row per process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
 #[value(rename_all = "snake_case")]
 pub enum Label {
@@ -39,49 +36,49 @@ pub struct Gpu {
     pub name: String,
     /// Its memory in bytes.
     pub memory: Option<u64>,
-    /// How much of it is in use, by all processes.
+    /// The memory in use by all processes.
     pub used: Option<u64>,
     /// Whether all of its processes could be read.
     pub readable: bool,
-    /// Whether it lists as many processes as the driver ever does: one that is not there may have no room.
+    /// Whether the list is as long as the driver's longest: processes may be missing.
     pub full: bool,
 }
 
-/// The container that a process runs in, as labels say it. Values are clean ([`text::clean`]), so that two containers
-/// that differ here differ on the page, too: Prometheus refuses a whole page for one row that is there twice.
+/// The container of a process, as labels. Values are clean ([`text::clean`]), so that containers that differ here also differ
+/// on the page: Prometheus refuses a page with a duplicate row.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Container {
     id: String,
     name: String,
     pod: String,
-    /// Empty unless it is asked for: else two rows could differ by what no row shows.
+    /// Empty unless requested: else two rows could differ by a value that no row shows.
     pod_uid: String,
     namespace: String,
     runtime: String,
 }
 
-/// What is known of a container. A name that is not known is empty.
+/// The known names of a container. An unknown name is empty.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Known<'a> {
+pub struct ContainerNames<'a> {
     pub id: &'a str,
     pub name: &'a str,
     /// Its pod's name, or else the pod's uid.
     pub pod: &'a str,
     pub pod_uid: &'a str,
     pub namespace: &'a str,
-    /// The runtime that made it.
+    /// The container runtime.
     pub runtime: &'a str,
 }
 
 impl Container {
-    /// The container, unless it has no id: that would be a row of the host's.
-    pub fn new(known: Known<'_>) -> Option<Container> {
+    /// The container; none without an id.
+    pub fn new(known: ContainerNames<'_>) -> Option<Container> {
         let [id, name, pod, pod_uid, namespace, runtime] =
             [known.id, known.name, known.pod, known.pod_uid, known.namespace, known.runtime].map(text::clean);
         (!id.is_empty()).then_some(Container { id, name, pod, pod_uid, namespace, runtime })
     }
 
-    /// Who may start others like it: its namespace and its runtime, which has the user in it.
+    /// The owner: its namespace and its runtime, which includes the user.
     pub fn party(&self) -> (String, String) {
         (self.namespace.clone(), self.runtime.clone())
     }
@@ -96,19 +93,19 @@ pub struct Use {
     pub mig: String,
     /// Its container; none for a process of the host.
     pub container: Option<Container>,
-    /// Its number on the host.
+    /// Its PID on the host.
     #[serde(with = "host_pid")]
     pub pid: HostPid,
-    /// Its number in its container.
+    /// Its PID in its container.
     #[serde(with = "view_pid")]
     pub container_pid: Option<ViewPid>,
-    /// When it started, in ticks since the host's boot: tells it from a later process with its number, also when the
-    /// clock was set meanwhile. None of one that the driver lists and `/proc` does not have.
+    /// Its start, in ticks since the host's boot: distinguishes it from a later process with its PID, also if the clock was set
+    /// meanwhile. None for a process that the driver lists and `/proc` does not have.
     pub start_ticks: Option<u64>,
     pub amounts: Amounts,
 }
 
-/// What a process, or several, use of a GPU. None where the driver does not tell.
+/// The use of a GPU by one or more processes. None if the driver does not report it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Amounts {
     /// Memory in bytes.
@@ -132,12 +129,12 @@ pub struct Usage {
 
 /// A row's labels: the usual ones, then those asked for.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Whose<'a> {
+pub struct UserLabels<'a> {
     gpu: u32,
     uuid: &'a str,
     mig: &'a str,
     container: Option<&'a Container>,
-    asked: Vec<String>,
+    extra_labels: Vec<String>,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -147,9 +144,9 @@ pub struct Sum {
 }
 
 impl Usage {
-    /// Takes out what only a label that is not asked for would show.
-    pub fn keep(&mut self, asked: &[Label]) {
-        if !asked.contains(&Label::PodUid) {
+    /// Clears values of labels that are not requested.
+    pub fn keep(&mut self, extra_labels: &[Label]) {
+        if !extra_labels.contains(&Label::PodUid) {
             self.uses
                 .iter_mut()
                 .filter_map(|row| row.container.as_mut())
@@ -158,33 +155,33 @@ impl Usage {
     }
 
     /// The memory of all processes, by the GPU's index and UUID.
-    pub fn held(&self) -> BTreeMap<(u32, &str), u64> {
-        let mut held = BTreeMap::new();
+    pub fn memory_of_gpus(&self) -> BTreeMap<(u32, &str), u64> {
+        let mut memory_of_gpus = BTreeMap::new();
         for row in &self.uses {
-            let sum: &mut u64 = held.entry((row.gpu, row.uuid.as_str())).or_default();
+            let sum: &mut u64 = memory_of_gpus.entry((row.gpu, row.uuid.as_str())).or_default();
             *sum = sum.saturating_add(row.amounts.memory.unwrap_or_default());
         }
-        held
+        memory_of_gpus
     }
 
-    /// Sums over the processes that have the same labels. There are at most as many rows as processes on GPUs, and
-    /// without `asked` at most one per container and GPU or MIG instance, and one for the host's processes.
-    pub fn sums(&self, asked: &[Label]) -> BTreeMap<Whose<'_>, Sum> {
-        let mut sums: BTreeMap<Whose<'_>, Sum> = BTreeMap::new();
+    /// Sums over the processes with the same labels: at most a row per process and GPU; without `labels`, at most one per
+    /// container and GPU or MIG instance, and one for the host's processes.
+    pub fn sums(&self, extra_labels: &[Label]) -> BTreeMap<UserLabels<'_>, Sum> {
+        let mut sums: BTreeMap<UserLabels<'_>, Sum> = BTreeMap::new();
         for row in &self.uses {
-            let asked = asked.iter().map(|label| match label {
+            let extra_labels = extra_labels.iter().map(|label| match label {
                 Label::Pid => row.pid.get().to_string(),
                 Label::ContainerPid => row.container_pid.map(|pid| pid.get().to_string()).unwrap_or_default(),
                 Label::PodUid => pod_uid(row.container.as_ref()),
             });
-            let whose = Whose {
+            let user = UserLabels {
                 gpu: row.gpu,
                 uuid: &row.uuid,
                 mig: &row.mig,
                 container: row.container.as_ref(),
-                asked: asked.collect(),
+                extra_labels: extra_labels.collect(),
             };
-            let sum = sums.entry(whose).or_default();
+            let sum = sums.entry(user).or_default();
             sum.processes += 1;
             sum.amounts = sum.amounts.plus(&row.amounts);
         }
@@ -196,16 +193,16 @@ fn pod_uid(container: Option<&Container>) -> String {
     container.map(|container| container.pod_uid.clone()).unwrap_or_default()
 }
 
-impl<'a> Whose<'a> {
-    /// The labels of a container on a GPU, or of the host's processes there: those asked for that name no process.
+impl<'a> UserLabels<'a> {
+    /// The labels of a container on a GPU, or of the host's processes there. Of the extra labels, those of a process are left out.
     pub fn of_container(
         (gpu, uuid, mig): (u32, &'a str, &'a str),
         container: Option<&'a Container>,
-        asked: &[Label],
+        extra_labels: &[Label],
     ) -> Labels {
-        let asked: Vec<Label> = asked.iter().copied().filter(|label| *label == Label::PodUid).collect();
-        let values = asked.iter().map(|_| pod_uid(container)).collect();
-        Whose { gpu, uuid, mig, container, asked: values }.labels(&asked)
+        let extra_labels: Vec<Label> = extra_labels.iter().copied().filter(|label| *label == Label::PodUid).collect();
+        let values = extra_labels.iter().map(|_| pod_uid(container)).collect();
+        UserLabels { gpu, uuid, mig, container, extra_labels: values }.labels(&extra_labels)
     }
 
     /// The GPU's index and UUID, the MIG instance, and the container.
@@ -213,25 +210,26 @@ impl<'a> Whose<'a> {
         (self.gpu, self.uuid, self.mig, self.container)
     }
 
-    /// As a row has them; `asked` as it was given to [`Usage::sums`].
-    pub fn labels(&self, asked: &[Label]) -> Labels {
+    /// The row's labels; `labels` as for [`Usage::sums`].
+    pub fn labels(&self, extra_labels: &[Label]) -> Labels {
         let gpu = self.gpu.to_string();
         let none = Container::default();
         let Container { id, name, pod, namespace, runtime, .. } = self.container.unwrap_or(&none);
-        let usual: [&str; WHOSE.len()] = [&gpu, self.uuid, self.mig, id, name, pod, namespace, runtime];
-        let asked = asked.iter().map(|label| label.name()).zip(self.asked.iter().map(String::as_str));
-        Labels::new(WHOSE.iter().copied().zip(usual).chain(asked))
+        let usual: [&str; USER_LABELS.len()] = [&gpu, self.uuid, self.mig, id, name, pod, namespace, runtime];
+        let extra_labels =
+            extra_labels.iter().map(|label| label.name()).zip(self.extra_labels.iter().map(String::as_str));
+        Labels::new(USER_LABELS.iter().copied().zip(usual).chain(extra_labels))
     }
 }
 
 impl Amounts {
-    /// Whether the engines did nothing; none where the driver does not tell.
+    /// Whether the engines did no work; none if the driver does not report it.
     pub fn is_idle(&self) -> Option<bool> {
         let is_none = |percent: Option<u32>| percent.unwrap_or_default() == 0;
         Some(self.sm? == 0 && is_none(self.encoder) && is_none(self.decoder))
     }
 
-    /// Both together. What one does not tell counts as nothing, unless neither tells.
+    /// Adds both. A missing value counts as zero, unless both are missing.
     fn plus(&self, other: &Amounts) -> Amounts {
         fn add<T>(a: Option<T>, b: Option<T>, plus: impl FnOnce(T, T) -> T) -> Option<T> {
             match (a, b) {
@@ -250,7 +248,7 @@ impl Amounts {
     }
 }
 
-/// A PID between the exporter and its child: its number.
+/// Serializes a PID between the exporter and its child as its number.
 mod host_pid {
     use super::HostPid;
     use serde::{Deserialize, Deserializer, Serializer, de::Error};
@@ -264,7 +262,7 @@ mod host_pid {
     }
 }
 
-/// Likewise, where there may be none.
+/// The same for an optional PID.
 mod view_pid {
     use super::ViewPid;
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -287,7 +285,7 @@ mod tests {
             gpu,
             uuid: format!("GPU-{gpu}"),
             mig: String::new(),
-            container: Container::new(Known { id: container, ..Known::default() }),
+            container: Container::new(ContainerNames { id: container, ..ContainerNames::default() }),
             pid: HostPid::new(pid).expect("a PID"),
             container_pid: ViewPid::new(pid % 100),
             start_ticks: None,
@@ -300,22 +298,22 @@ mod tests {
         let uses =
             vec![row(0, "a", 101, Some(5)), row(0, "a", 102, Some(7)), row(1, "a", 101, None), row(0, "", 9, None)];
         let usage = Usage { gpus: vec![], uses };
-        let told: Vec<_> = usage.sums(&[]).values().map(|s| (s.processes, s.amounts.memory, s.amounts.sm)).collect();
-        assert_eq!(told, [(1, None, Some(10)), (2, Some(12), Some(20)), (1, None, Some(10))]);
+        let sums: Vec<_> = usage.sums(&[]).values().map(|s| (s.processes, s.amounts.memory, s.amounts.sm)).collect();
+        assert_eq!(sums, [(1, None, Some(10)), (2, Some(12), Some(20)), (1, None, Some(10))]);
         assert_eq!(usage.sums(&[Label::Pid]).len(), 4);
     }
 
     #[test]
-    fn pid_is_label_only_when_asked_for() {
+    fn pid_label_needs_option() {
         let usage = Usage { gpus: vec![], uses: vec![row(0, "a", 4711, None)] };
-        let labels = |asked: &[Label]| {
-            let sums = usage.sums(asked);
-            let (whose, _) = sums.iter().next().expect("a row");
-            format!("{:?}", whose.labels(asked))
+        let labels = |extra_labels: &[Label]| {
+            let sums = usage.sums(extra_labels);
+            let (user, _) = sums.iter().next().expect("a row");
+            format!("{:?}", user.labels(extra_labels))
         };
         assert!(!labels(&[]).contains("4711"));
-        let asked = labels(&[Label::Pid, Label::ContainerPid]);
-        assert!(asked.contains(r#"pid=\"4711\",container_pid=\"11\"}"#), "{asked}");
+        let extra_labels = labels(&[Label::Pid, Label::ContainerPid]);
+        assert!(extra_labels.contains(r#"pid=\"4711\",container_pid=\"11\"}"#), "{extra_labels}");
     }
 
     #[test]

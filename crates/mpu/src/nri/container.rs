@@ -1,7 +1,7 @@
-//! A container as an engine describes it to plugins: as the tree that `mpu_seccomp` edits, and its profile back from there.
+//! Converts a container between NRI's messages and the OCI specification that `mpu_seccomp` edits.
 //!
-//! Owns the way between NRI's messages and OCI's words, and the reasons ([`Left`]) why a container is left as it is besides those of
-//! `mpu_seccomp`. **Never loosens a profile**: one that is not known, or not known whole, is not replaced.
+//! A profile is never loosened: one that is unknown, or incomplete, is not replaced. [`NotServed`] lists the reasons besides those
+//! of `mpu_seccomp` to leave a container as it is.
 
 use mpu_seccomp::{Notify, Without, listen};
 use prost::Message;
@@ -12,62 +12,62 @@ use super::proto::{Adjustment, Argument, Container, Created, Errno, LinuxAdjustm
 
 /// Why a container starts without MPU's engine.
 #[derive(Debug, thiserror::Error)]
-pub enum Left {
-    /// As the wrapper would leave it.
+pub enum NotServed {
+    /// The reason of `mpu_seccomp`.
     #[error(transparent)]
     Without(#[from] Without),
     #[error("{0} does not let a plugin set a seccomp profile")]
     Unable(String),
-    /// What is not known cannot be kept.
+    /// The engine does not send the rules of the profile.
     #[error("{0} does not say which rules its seccomp profile has")]
-    Untold(String),
-    /// What is not understood cannot be kept.
+    NoRules(String),
+    /// The profile cannot be preserved.
     #[error("its seccomp profile has fields that this mpu does not know")]
     Newer,
 }
 
-impl Left {
-    /// Whether an engine would have had it.
-    pub fn is_for_want_of_an_engine(&self) -> bool {
-        matches!(self, Left::Without(Without::NoEngine(..) | Without::Retired(_)))
+impl NotServed {
+    /// Whether the container would have got the engine, had the container engine supported it.
+    pub fn lacks_engine(&self) -> bool {
+        matches!(self, NotServed::Without(Without::NoEngine(..) | Without::Retired(_)))
     }
 
-    /// Whether it is not reported.
+    /// Whether it needs no report.
     pub fn is_ordinary(&self) -> bool {
-        matches!(self, Left::Without(why) if why.is_ordinary())
+        matches!(self, NotServed::Without(why) if why.is_ordinary())
     }
 }
 
-/// The answer that has MPU's engine told of a container's calls.
-pub fn armed(container: &Container, engine: &Engine, notify: &Notify) -> Result<Created, Left> {
+/// The answer that gives a container's calls to MPU's engine.
+pub fn armed(container: &Container, engine: &Engine, notify: &Notify) -> Result<Created, NotServed> {
     let linux = container.linux.as_ref();
     let sent = linux.and_then(|linux| linux.seccomp_policy.as_deref());
     let known = sent.map(|bytes| Seccomp::decode(bytes).ok().filter(|known| known.encoded_len() == bytes.len()));
     let mut tree = tree(container, known.as_ref().and_then(Option::as_ref));
-    // What the container itself lacks comes first: an engine's shortcomings are not reported for a container without a GPU.
+    // Check the container first: an engine's limits are not reported for a container without a GPU.
     listen(&mut tree, notify)?;
     let kind = linux.and_then(|linux| linux.seccomp_profile.as_ref()).map(|kind| kind.kind);
-    // A profile that is named without its rules is not known, whatever else the engine can tell.
-    let is_told = kind == Some(UNCONFINED) || kind.is_none() && engine.tells;
+    // A named profile without its rules is unknown.
+    let is_known = kind == Some(UNCONFINED) || kind.is_none() && engine.sends_rules;
     match known {
-        _ if !engine.sets => return Err(Left::Unable(engine.called.clone())),
-        Some(None) => return Err(Left::Newer),
-        None if !is_told => return Err(Left::Untold(engine.called.clone())),
+        _ if !engine.sets_profile => return Err(NotServed::Unable(engine.name_and_version.clone())),
+        Some(None) => return Err(NotServed::Newer),
+        None if !is_known => return Err(NotServed::NoRules(engine.name_and_version.clone())),
         Some(Some(_)) | None => {}
     }
-    let policy = of_oci(&tree["linux"]["seccomp"]).ok_or(Left::Newer)?;
+    let policy = of_oci(&tree["linux"]["seccomp"]).ok_or(NotServed::Newer)?;
     let linux = LinuxAdjustment { seccomp_policy: Some(policy) };
     Ok(Created { adjust: Some(Adjustment { linux: Some(linux) }) })
 }
 
-/// As much of an OCI specification as who gets a listener depends on.
+/// The part of an OCI specification that decides about the listener.
 fn tree(container: &Container, seccomp: Option<&Seccomp>) -> Value {
     let linux = container.linux.clone().unwrap_or_default();
     let node =
         |path: &str, kind: &str, major, minor| json!({"path": path, "type": kind, "major": major, "minor": minor});
     let mut devices: Vec<Value> =
         linux.devices.iter().map(|found| node(&found.path, &found.kind, found.major, found.minor)).collect();
-    // A name stands for nodes that the engine adds, before it asks us or after.
+    // A CDI name stands for nodes that the engine adds, before or after it calls us.
     if container.cdi_devices.iter().any(|device| is_nvidias(&device.name)) {
         devices.push(node("/dev/nvidiactl", "c", 195, 255));
     }
@@ -111,7 +111,7 @@ fn to_oci(seccomp: &Seccomp) -> Value {
         Value::from(oci)
     });
     let mut oci = Map::new();
-    // Nothing is NRI's word for what is absent.
+    // NRI writes an empty string for an absent value.
     if !seccomp.default_action.is_empty() {
         oci.insert("defaultAction".into(), json!(seccomp.default_action));
     }
@@ -126,7 +126,7 @@ fn to_oci(seccomp: &Seccomp) -> Value {
     oci.into()
 }
 
-/// Back again; none if something is in no place where we put it.
+/// Converts back; none if something is in an unexpected place.
 fn of_oci(oci: &Value) -> Option<Seccomp> {
     let text = |of: &Value, key: &str| of.get(key).map_or(Some(String::new()), |text| text.as_str().map(str::to_owned));
     let texts = |of: &Value, key: &str| -> Option<Vec<String>> {
@@ -201,14 +201,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn profile_is_the_same_after_way_there_and_back(profile in seccomp()) {
+        fn profile_round_trips(profile in seccomp()) {
             prop_assert_eq!(of_oci(&to_oci(&profile)), Some(profile));
         }
 
         /// And a container whose description is nonsense is left alone without a word of ours but a reason.
         #[test]
-        fn no_description_of_container_is_too_odd(bytes in prop::collection::vec(any::<u8>(), 0..64), tells: bool) {
-            let engine = Engine { called: "an engine".into(), sets: true, tells };
+        fn no_description_of_container_is_too_odd(bytes in prop::collection::vec(any::<u8>(), 0..64), sends_rules: bool) {
+            let engine = Engine { name_and_version: "an engine".into(), sets_profile: true, sends_rules };
             let container = CreateContainer::decode(&*bytes).ok().and_then(|request| request.container);
             let notify = Notify { socket: "/nowhere".into(), ..Notify::default() };
             prop_assert!(container.is_none_or(|container| armed(&container, &engine, &notify).is_err()));

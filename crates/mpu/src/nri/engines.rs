@@ -1,45 +1,47 @@
-//! What container engines can do about a container's seccomp profile, by their name and version.
+//! Capabilities of container engines for a container's seccomp profile, by name and version. An unknown engine counts by its
+//! messages.
 //!
-//! Owns the table. An engine that is not on it counts by what it sends.
-//!
-//! Outside truth: `internal/cri/nri/nri_api_linux.go` of containerd 2.2.0 to 2.4 (rules are sent from 2.3.0 on); `go.mod` of each, for NRI's
-//! version (a profile can be set from NRI 0.10 on); `internal/nri/container_linux.go` of CRI-O 1.34 to 1.36 (neither kind nor rules are sent).
+//! Source: `internal/cri/nri/nri_api_linux.go` of containerd 2.2.0 to 2.4 (rules are sent from 2.3.0 on); `go.mod` of each, for
+//! NRI's version (a profile can be set from NRI 0.10 on); `internal/nri/container_linux.go` of CRI-O 1.34 to 1.36 (neither kind
+//! nor rules are sent).
 
-/// A release, as far as it counts here.
+/// Major and minor version.
 type Since = (u32, u32);
 
 struct Row {
     name: &'static str,
-    /// Sets the profile that a plugin gives.
-    sets: Since,
-    /// Tells a plugin the rules that a container has, so that a container without any has none.
-    tells: Option<Since>,
+    /// Applies a profile from a plugin.
+    sets_profile: Since,
+    /// Sends a plugin the rules of a container's profile: no rules means no profile.
+    sends_rules: Option<Since>,
 }
 
-const ENGINES: [Row; 2] =
-    [Row { name: "containerd", sets: (2, 2), tells: Some((2, 3)) }, Row { name: "cri-o", sets: (1, 34), tells: None }];
+const ENGINES: [Row; 2] = [
+    Row { name: "containerd", sets_profile: (2, 2), sends_rules: Some((2, 3)) },
+    Row { name: "cri-o", sets_profile: (1, 34), sends_rules: None },
+];
 
-/// An engine, as it names itself.
+/// The container engine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Engine {
-    /// Its name and version, for people.
-    pub called: String,
-    /// Whether it sets the profile that a plugin gives.
-    pub sets: bool,
-    /// Whether a container of which it tells no rules has none.
-    pub tells: bool,
+    /// Name and version as text.
+    pub name_and_version: String,
+    /// Whether it applies a profile from a plugin.
+    pub sets_profile: bool,
+    /// Whether a container without rules in its message has no profile.
+    pub sends_rules: bool,
 }
 
 impl Engine {
     pub fn of(name: &str, version: &str) -> Engine {
         let row = ENGINES.iter().find(|row| row.name == name);
-        // A version that cannot be read is one of a private build.
+        // An unreadable version is a private build's.
         let since = |least: Since| release(version).is_some_and(|release| release >= least);
         Engine {
-            called: format!("{} {}", name.escape_debug(), version.escape_debug()),
-            sets: row.is_none_or(|row| release(version).is_none() || since(row.sets)),
-            // A prerelease or a private build may lack what the release has.
-            tells: row.and_then(|row| row.tells).is_some_and(since) && !version.contains(['-', '~']),
+            name_and_version: format!("{} {}", name.escape_debug(), version.escape_debug()),
+            sets_profile: row.is_none_or(|row| release(version).is_none() || since(row.sets_profile)),
+            // A prerelease or a private build may lack the feature.
+            sends_rules: row.and_then(|row| row.sends_rules).is_some_and(since) && !version.contains(['-', '~']),
         }
     }
 }
@@ -56,7 +58,7 @@ mod tests {
 
     #[test]
     fn engine_capabilities_follow_its_release() {
-        for (name, version, sets, tells) in [
+        for (name, version, sets_profile, sends_rules) in [
             ("containerd", "v2.3.1", true, true),
             ("containerd", "2.10.0~rc.1", true, false),
             ("containerd", "v2.3.0-beta.0", true, false),
@@ -74,8 +76,8 @@ mod tests {
             ("containerd", "v99999999999.1", true, false),
         ] {
             let engine = Engine::of(name, version);
-            assert_eq!((engine.sets, engine.tells), (sets, tells), "{name} {version}");
+            assert_eq!((engine.sets_profile, engine.sends_rules), (sets_profile, sends_rules), "{name} {version}");
         }
-        assert!(!Engine::of("a\u{1b}[2J", "1\n2").called.contains(['\u{1b}', '\n']));
+        assert!(!Engine::of("a\u{1b}[2J", "1\n2").name_and_version.contains(['\u{1b}', '\n']));
     }
 }

@@ -1,4 +1,4 @@
-//! What ends the plugin, or a connection of it.
+//! Errors of the plugin and of its connection.
 
 use std::io;
 use std::path::PathBuf;
@@ -9,13 +9,13 @@ use mpu_host::explain_by_facts;
 
 use super::trunk::TrunkError;
 
-/// Why the plugin does not begin, or cannot go on.
+/// Why the plugin ends.
 #[derive(Debug, thiserror::Error)]
 pub enum NriError {
-    /// The socket is not for this user.
+    /// Permission denied.
     #[error("cannot connect to {}", .0.display())]
     Forbidden(PathBuf, #[source] io::Error),
-    /// No socket can be there: a socket's path has 107 bytes at most.
+    /// A socket's path has 107 bytes at most.
     #[error("{} cannot be the path of a socket", .0.display())]
     NoPath(PathBuf, #[source] io::Error),
     /// The signals that end it.
@@ -42,16 +42,16 @@ impl NriError {
     }
 }
 
-/// Why a connection is given up; another is tried.
+/// Why a connection ends. The plugin then opens another one.
 #[derive(Debug, thiserror::Error)]
 pub enum Lost {
-    /// It is of no more use.
+    /// The connection failed.
     #[error(transparent)]
     Trunk(#[from] TrunkError),
-    /// The engine does not want the plugin.
+    /// The engine refused the plugin.
     #[error("the container engine refused the plugin: {0}")]
     Refused(String),
-    /// No message of this protocol.
+    /// Not a message of this protocol.
     #[error("the container engine sent something that is not an NRI message")]
     Malformed(#[from] prost::DecodeError),
 }

@@ -1,11 +1,9 @@
-//! `mpu nri`: a plugin of a container engine, by the Node Resource Interface. The notify engine's listener reaches containers without a
-//! runtime wrapper and without a RuntimeClass.
+//! `mpu nri`: a plugin of a container engine by the Node Resource Interface. It gives containers the notify engine's listener
+//! without a runtime wrapper and without a RuntimeClass.
 //!
-//! Owns the connection's life: found, lost, found again. Who gets a listener is `mpu_seccomp`'s to decide, as it is for the wrapper. **Knows
-//! no engine of MPU's** but the socket where one listens, and never changes or fails a container in doubt.
-//!
-//! No crate speaks NRI; `ttrpc` serves listening sockets, and NRI has one connection with two streams in it. So the framing is here
-//! (`trunk`), and `prost` reads the messages.
+//! `mpu_seccomp` decides which container gets a listener, as for the wrapper. In doubt a container is left as it is, and none is
+//! ever failed. No crate implements NRI: `ttrpc` serves listening sockets, while NRI has two streams on one connection. So
+//! `trunk` frames, and `prost` decodes the messages.
 
 mod container;
 mod engines;
@@ -32,7 +30,7 @@ use presence::{Presence, Standing};
 use session::Session;
 use trunk::Trunk;
 
-/// What the plugin is called among those of an engine.
+/// The plugin's name.
 pub const NAME: &str = "mpu";
 
 /// Options of `mpu nri`.
@@ -60,7 +58,7 @@ pub struct NriOptions {
     pub presence: PathBuf,
 }
 
-/// Two digits, as engines want them.
+/// Two digits, as engines require.
 fn index(text: &str) -> Result<String, String> {
     match text.len() == 2 && text.bytes().all(|byte| byte.is_ascii_digit()) {
         true => Ok(text.into()),
@@ -68,18 +66,17 @@ fn index(text: &str) -> Result<String, String> {
     }
 }
 
-/// How long is waited for an engine that is not there, or ended: it may start again at once, and what it starts before we are back starts
-/// without MPU.
+/// The pause until the first retry. A container that an engine starts before the plugin is back starts without MPU, so it is short.
 const SOON: Duration = Duration::from_millis(500);
-/// How long at most, after connections that came to nothing.
+/// The longest pause, after several failed connections.
 const LATER: Duration = Duration::from_secs(30);
 
-/// Serves the container engine, whenever there is one, until `stop` can be read.
+/// Serves the container engine, reconnecting as needed, until `stop` is readable.
 pub fn run(options: &NriOptions, stop: BorrowedFd<'_>, log: &dyn Fn(&str)) -> Result<(), NriError> {
     let policy = NotifyPolicy::ALL.into_iter().find(|(word, _)| *word == options.policy);
     let notify =
         Notify { policy: policy.map_or(NotifyPolicy::On, |(_, policy)| policy), socket: options.listener.clone() };
-    let (mut pause, mut said) = (SOON, String::new());
+    let (mut pause, mut logged) = (SOON, String::new());
     let mut presence = Presence::new(&options.presence, &options.socket, log);
     loop {
         match UnixStream::connect(&options.socket) {
@@ -90,12 +87,12 @@ pub fn run(options: &NriOptions, stop: BorrowedFd<'_>, log: &dyn Fn(&str)) -> Re
                 return Err(NriError::NoPath(options.socket.clone(), error));
             }
             Err(error) => {
-                // Once, as long as it is for the same reason.
+                // Log a repeated reason once.
                 let line = format!("waiting for a container engine at {}: {error}", options.socket.display());
-                if line != said {
+                if line != logged {
                     log(&line);
-                    presence.say(Standing::Waits, &line);
-                    said = line;
+                    presence.publish(Standing::Waits, &line);
+                    logged = line;
                 }
                 pause = SOON;
             }
@@ -114,32 +111,32 @@ pub fn run(options: &NriOptions, stop: BorrowedFd<'_>, log: &dyn Fn(&str)) -> Re
                         let line =
                             format!("{}; trying again: containers made meanwhile start without MPU", chain(&why));
                         log(&line);
-                        presence.say(Standing::Waits, &line);
+                        presence.publish(Standing::Waits, &line);
                     }
                 }
-                said.clear();
+                logged.clear();
             }
         }
-        if wanted_within(stop, pause) {
+        if stops_within(stop, pause) {
             return Ok(());
         }
     }
 }
 
-/// Whether there was a wish to end in this time.
-fn wanted_within(stop: BorrowedFd<'_>, time: Duration) -> bool {
+/// Whether `stop` becomes readable within this time.
+fn stops_within(stop: BorrowedFd<'_>, time: Duration) -> bool {
     let time = Timespec { tv_sec: time.as_secs().try_into().unwrap_or(1), tv_nsec: time.subsec_nanos().into() };
     let mut on = [PollFd::from_borrowed_fd(stop, PollFlags::IN)];
-    // A signal is no wish, and makes the pause shorter.
+    // Another signal only shortens the pause.
     poll(&mut on, Some(&time)).is_ok_and(|ready| ready > 0)
 }
 
 /// Serves until SIGTERM or SIGINT.
-pub fn until_told(options: &NriOptions, log: &dyn Fn(&str)) -> Result<(), NriError> {
-    let (told, stop) = UnixStream::pair().map_err(NriError::Signals)?;
+pub fn run_until_signal(options: &NriOptions, log: &dyn Fn(&str)) -> Result<(), NriError> {
+    let (write_end, stop) = UnixStream::pair().map_err(NriError::Signals)?;
     for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
-        let told = told.try_clone().map_err(NriError::Signals)?;
-        signal_hook::low_level::pipe::register(signal, told).map_err(NriError::Signals)?;
+        let write_end = write_end.try_clone().map_err(NriError::Signals)?;
+        signal_hook::low_level::pipe::register(signal, write_end).map_err(NriError::Signals)?;
     }
     run(options, stop.as_fd(), log)
 }

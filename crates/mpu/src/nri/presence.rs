@@ -1,7 +1,6 @@
-//! What the plugin leaves for those who ask about it: systemd, and `/run/mpu/nri/<pid>.json` for `mpu status` and `mpu doctor`.
+//! Reports the plugin's state to systemd, and in `/run/mpu/nri/<pid>.json` to `mpu status` and `mpu doctor`.
 //!
-//! Owns that file and its life: it is locked for as long as the plugin lives, so that the kernel itself says whether it does. A plugin
-//! that cannot write it serves as well.
+//! The file is locked while the plugin lives, so the kernel knows whether it does. Without the file the plugin serves as well.
 
 use std::fs::{self, File};
 use std::io::{self, Seek, Write};
@@ -18,31 +17,31 @@ use schemars::JsonSchema;
 use sd_notify::NotifyState;
 use serde::{Deserialize, Serialize};
 
-/// Where the files are. It goes with the next boot.
+/// A reboot clears it.
 pub const FOLDER: &str = "/run/mpu/nri";
 
-/// More of a file is not read.
+/// The most that is read of a file.
 const LONGEST: u64 = 1 << 16;
 
-/// How often a file is read again that its plugin writes just now, and how long is waited in between.
+/// Retries of reading a file that its plugin writes just now, and the pause between them.
 const TRIES: usize = 200;
 const SOON: Duration = Duration::from_millis(5);
 
-/// How the plugin and the container engine stand.
+/// The state of the plugin's connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Standing {
-    /// There is no connection to an engine.
+    /// No connection to an engine.
     Waits,
     /// Registered with an engine that lets no plugin set a seccomp profile.
     Useless,
-    /// Registered with an engine that does not tell which profile a container has: those without one are served.
+    /// Registered with an engine that sends no profiles: containers without one are served.
     Partly,
     /// Registered; every container with a GPU is served.
     Serves,
 }
 
-/// A plugin that lives.
+/// A living plugin.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Plugin {
     /// Its version.
@@ -51,7 +50,7 @@ pub struct Plugin {
     pub pid: u32,
     /// The container engine's socket.
     pub socket: PathBuf,
-    /// How it stands with that engine.
+    /// The state of its connection.
     pub standing: Standing,
     /// The same in words.
     pub words: String,
@@ -64,7 +63,7 @@ pub struct Presence {
 }
 
 impl Presence {
-    /// Begins one. Why there is no file goes to the log: nothing else hangs on it.
+    /// Creates the file. A failure is only logged.
     pub fn new(folder: &Path, socket: &Path, log: &dyn Fn(&str)) -> Presence {
         let pid = std::process::id();
         let path = folder.join(format!("{pid}.json"));
@@ -77,19 +76,19 @@ impl Presence {
         Presence { plugin: Plugin { version, pid, socket: socket.into(), standing, words }, path, file: file.ok() }
     }
 
-    /// Says how it stands, to systemd too: the plugin is ready when that is known for the first time, be it that there is no engine yet.
-    /// An engine that is started after the plugin must not be waited for by those that are started after both.
-    pub fn say(&mut self, standing: Standing, words: &str) {
+    /// Publishes the state, also to systemd. The plugin is ready with its first state, even if no engine runs: units that start after
+    /// it must not wait for an engine that starts later.
+    pub fn publish(&mut self, standing: Standing, words: &str) {
         (self.plugin.standing, self.plugin.words) = (standing, words.to_string());
         self.write();
-        // Last: a script that waited for systemd and asks `mpu status` then finds it there.
+        // Notify systemd last: `mpu status` then finds the file.
         let _ = sd_notify::notify(&[NotifyState::Ready, NotifyState::Status(words)]);
     }
 
     fn write(&mut self) {
         let Some(file) = &mut self.file else { return };
         let text = serde_json::to_string(&self.plugin).unwrap_or_default();
-        // Never shorter, by spaces behind it: a file that is cut first is empty for long on some file systems.
+        // Pad with spaces instead of truncating: on some file systems a truncated file stays empty for long.
         let room = file.metadata().map_or(0, |facts| facts.len() as usize);
         let written = file.rewind().and_then(|()| file.write_all(format!("{text:room$}").as_bytes()));
         if written.is_err() {
@@ -106,27 +105,27 @@ impl Drop for Presence {
     }
 }
 
-/// Makes and locks the file, and takes away what plugins that died left.
+/// Makes and locks the file, and removes files of dead plugins.
 fn begin(folder: &Path, path: &Path) -> io::Result<File> {
     fs::create_dir_all(folder)?;
-    // A process that can open a file can lock it, and one of a plugin that died would be taken for one that lives.
+    // Root only: a process that locks the file of a dead plugin would make it look alive.
     fs::set_permissions(folder, fs::Permissions::from_mode(0o700))?;
     files(folder).iter().for_each(|other| lock::remove_unheld(other));
-    // Others that look whether we live hold it for a moment.
+    // Readers hold the lock for a moment.
     lock::take(path, SOON * TRIES as u32).map_err(|error| match error {
         LockError::Io(error) => error,
-        LockError::Held(held) => io::Error::other(held),
+        LockError::Held(files) => io::Error::other(files),
     })
 }
 
-/// A folder's files of plugins, dead or alive.
+/// The files of plugins in a folder, dead or alive.
 fn files(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    let ours = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file()));
-    ours.map(|entry| entry.path()).filter(|path| path.extension().is_some_and(|e| e == "json")).collect()
+    let regular = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file()));
+    regular.map(|entry| entry.path()).filter(|path| path.extension().is_some_and(|e| e == "json")).collect()
 }
 
-/// What a plugin that lives has written. If it writes just now, that is looked at again for a moment.
+/// Reads a living plugin's file, with retries while the plugin writes.
 fn read(path: &Path) -> Option<Plugin> {
     for _ in 0..TRIES {
         let bytes = read_bounded(path, LONGEST, Links::Refused).ok()?;
@@ -138,12 +137,12 @@ fn read(path: &Path) -> Option<Plugin> {
     None
 }
 
-/// Whether who asks may not see them: the folder is root's alone.
+/// Whether the caller cannot see them: the folder is root's.
 pub fn are_hidden(host: &Host) -> bool {
     fs::read_dir(host.at(FOLDER)).is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied)
 }
 
-/// The plugins that live on a host, in a pod or not; none where they are hidden.
+/// The living plugins on a host, in a pod or not; none if they are hidden.
 pub fn plugins(host: &Host) -> Vec<Plugin> {
     let living = files(&host.at(FOLDER)).into_iter().filter(|path| lock::is_held(path));
     let mut plugins: Vec<Plugin> = living.filter_map(|path| read(&path)).collect();
@@ -162,13 +161,13 @@ mod tests {
     fn plugin_is_visible_while_rewriting_its_file() {
         let fake = FakeHost::in_order();
         let mut presence = Presence::new(&fake.host().at(FOLDER), Path::new("/run/nri.sock"), &|line| panic!("{line}"));
-        presence.say(Standing::Waits, "it waits");
+        presence.publish(Standing::Waits, "it waits");
         let over = std::sync::atomic::AtomicBool::new(false);
         thread::scope(|scope| {
             scope.spawn(|| {
                 while !over.load(std::sync::atomic::Ordering::Relaxed) {
-                    presence.say(Standing::Serves, "registered, and a longer story than the other one");
-                    presence.say(Standing::Waits, "it waits");
+                    presence.publish(Standing::Serves, "registered, and a longer story than the other one");
+                    presence.publish(Standing::Waits, "it waits");
                 }
             });
             let seen = (0..500).filter(|_| plugins(&fake.host()).len() == 1).count();
@@ -190,8 +189,8 @@ mod tests {
         let mut presence = Presence::new(&folder, Path::new("/run/nri.sock"), &|line| panic!("{line}"));
         assert!(!folder.join("7.json").exists(), "what the dead left is gone");
         assert_eq!(plugins(&fake.host()), [], "it has said nothing yet");
-        presence.say(Standing::Waits, "a long story of what it waits for");
-        presence.say(Standing::Serves, "registered");
+        presence.publish(Standing::Waits, "a long story of what it waits for");
+        presence.publish(Standing::Serves, "registered");
         let found = plugins(&fake.host());
         assert_eq!(
             (found[0].standing, found[0].words.as_str(), found[0].pid),
@@ -223,11 +222,11 @@ mod tests {
     fn plugin_without_presence_file_still_serves() {
         let fake = FakeHost::in_order();
         fake.write("/run/mpu/nri", "a file where a folder should be");
-        let said = std::cell::RefCell::new(Vec::new());
-        let log = |line: &str| said.borrow_mut().push(line.to_string());
+        let logged = std::cell::RefCell::new(Vec::new());
+        let log = |line: &str| logged.borrow_mut().push(line.to_string());
         let mut presence = Presence::new(&fake.host().at(FOLDER), Path::new("/run/nri.sock"), &log);
-        presence.say(Standing::Serves, "registered");
-        assert!(said.borrow()[0].contains("mpu status") && said.borrow().len() == 1, "{said:?}");
+        presence.publish(Standing::Serves, "registered");
+        assert!(logged.borrow()[0].contains("mpu status") && logged.borrow().len() == 1, "{logged:?}");
         assert_eq!(plugins(&fake.host()), []);
     }
 
@@ -239,12 +238,12 @@ mod tests {
         {
             fake.write(&format!("{FOLDER}/{name}"), &text);
         }
-        let held: Vec<File> = ["1", "2", "3"]
+        let files: Vec<File> = ["1", "2", "3"]
             .iter()
             .map(|name| File::open(fake.host().at(format!("{FOLDER}/{name}.json"))).unwrap())
             .inspect(|file| flock(file, FlockOperation::LockExclusive).unwrap())
             .collect();
-        assert_eq!((plugins(&fake.host()), held.len()), (Vec::new(), 3));
+        assert_eq!((plugins(&fake.host()), files.len()), (Vec::new(), 3));
     }
 
     #[test]

@@ -1,11 +1,10 @@
-//! The messages of ttrpc and of NRI, as far as this plugin reads and writes them.
+//! The messages of ttrpc and of NRI, as far as this plugin needs them.
 //!
-//! Owns field numbers. A field that is not here is passed over; where that would lose something on the way back (`Seccomp`), the message
-//! stays bytes until its reader has seen that nothing is lost.
+//! Unknown fields are dropped. `Seccomp`, which is sent back, stays bytes until a check shows that nothing is lost.
 //!
-//! Outside truth: `src/ttrpc.proto` of containerd/ttrpc 1.2 and `pkg/api/api.proto` of containerd/nri 0.12.
+//! Source: `src/ttrpc.proto` of containerd/ttrpc 1.2 and `pkg/api/api.proto` of containerd/nri 0.12.
 
-/// A call, by either side.
+/// A request, from either side.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Request {
     #[prost(string, tag = "1")]
@@ -24,7 +23,7 @@ pub struct Response {
     pub payload: Vec<u8>,
 }
 
-/// Why there is none; code 0 is no failure.
+/// The error; code 0 is success.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Status {
     #[prost(int32, tag = "1")]
@@ -167,7 +166,7 @@ pub struct DeviceRule {
     pub access: String,
 }
 
-/// A number that can be absent.
+/// An optional number.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Number {
     #[prost(int64, tag = "1")]
@@ -213,7 +212,7 @@ pub struct Syscall {
     pub arguments: Vec<Argument>,
 }
 
-/// An error number that can be absent.
+/// An optional error number.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Errno {
     #[prost(uint32, tag = "1")]
@@ -232,7 +231,7 @@ pub struct Argument {
     pub op: String,
 }
 
-/// What becomes of a container; nothing by default.
+/// The changes to a container; none by default.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Created {
     #[prost(message, optional, tag = "1")]

@@ -1,9 +1,8 @@
-//! One connection to a container engine: registered, configured, and then asked about each container that is made.
+//! One connection to a container engine: registers, is configured, and answers for each new container.
 //!
-//! Owns the order of the protocol. Decides nothing about a container (`container`). **Never fails a container**: what cannot be read, or is
-//! not ours to change, is answered with no change.
+//! A container never fails: anything unreadable, or not ours to change, is answered with no change.
 //!
-//! Outside truth: `pkg/stub/stub.go` and `pkg/adaptation/plugin.go` of containerd/nri 0.12.
+//! Source: `pkg/stub/stub.go` and `pkg/adaptation/plugin.go` of containerd/nri 0.12.
 
 use std::time::Duration;
 
@@ -30,25 +29,25 @@ const EVENTS: i32 = 1 << (4 - 1);
 const REGISTRATION: u32 = 1;
 const INVALID_ARGUMENT: i32 = 3;
 const UNIMPLEMENTED: i32 = 12;
-/// How long an engine may take until the plugin is registered and configured. Engines themselves give up after 5 seconds, and after 2.
+/// How long an engine may take for registration and configuration. Engines wait 5 seconds, then 2.
 const BEGINNING: Duration = Duration::from_secs(10);
 
 pub struct Session<'a> {
     pub trunk: Trunk<'a>,
-    /// The plugin's place among others.
+    /// The plugin's index.
     pub index: &'a str,
     /// Which containers get the listener, and its socket.
     pub notify: &'a Notify,
     /// Where a line for the log goes.
     pub log: &'a dyn Fn(&str),
-    /// Where it is left how the plugin stands with the engine.
+    /// Where the plugin's state is published.
     pub presence: &'a mut Presence,
-    /// The engine, as soon as it has said who it is.
+    /// The engine, once it has identified itself.
     pub engine: Option<Engine>,
 }
 
 impl Session<'_> {
-    /// Serves until there is a wish to end.
+    /// Serves until the stop signal.
     pub fn serve(&mut self) -> Result<(), Lost> {
         let register = RegisterPlugin { name: NAME.into(), index: self.index.into() };
         let request = Request {
@@ -76,7 +75,7 @@ impl Session<'_> {
                     let answer = self.answer(&Request::decode(&*message.payload)?);
                     self.send(PLUGIN, message.call, RESPONSE, answer.encode_to_vec())?;
                 }
-                // Answers to no request of ours, and kinds that a later protocol may have.
+                // Unknown answers, and kinds of a later protocol.
                 _ => {}
             }
         }
@@ -98,7 +97,7 @@ impl Session<'_> {
                 Ok(configure) => done(self.configure(&configure).encode_to_vec()),
                 Err(error) => failed(INVALID_ARGUMENT, error.to_string()),
             },
-            // Containers that run are as they are: a filter cannot be added.
+            // Running containers stay as they are: a filter cannot be added.
             "Synchronize" => match Synchronize::decode(payload) {
                 Ok(Synchronize { more }) => done(Synchronized { more }.encode_to_vec()),
                 Err(error) => failed(INVALID_ARGUMENT, error.to_string()),
@@ -111,26 +110,26 @@ impl Session<'_> {
 
     fn configure(&mut self, configure: &Configure) -> Configured {
         let engine = Engine::of(&configure.runtime_name, &configure.runtime_version);
-        let registered = format!("registered with {} as {}-{NAME}", engine.called, self.index);
+        let registered = format!("registered with {} as {}-{NAME}", engine.name_and_version, self.index);
         (self.log)(&registered);
-        let standing = match (engine.sets, engine.tells) {
+        let standing = match (engine.sets_profile, engine.sends_rules) {
             (false, _) => Standing::Useless,
             (true, false) => Standing::Partly,
             (true, true) => Standing::Serves,
         };
-        self.presence.say(standing, &registered);
-        if !engine.sets {
+        self.presence.publish(standing, &registered);
+        if !engine.sets_profile {
             (self.log)(&format!(
                 "{} lets no plugin set a seccomp profile, so no container gets the listener here; fix: containerd 2.3 or \
                  later, or nvidia-container-runtime as the engine's default runtime",
-                engine.called
+                engine.name_and_version
             ));
-        } else if !engine.tells {
+        } else if !engine.sends_rules {
             (self.log)(&format!(
                 "{} does not say which rules a container's seccomp profile has, so only containers that it marks as without a \
                  profile get the listener here; fix: containerd 2.3 or later, or nvidia-container-runtime as the engine's \
                  default runtime",
-                engine.called
+                engine.name_and_version
             ));
         }
         self.engine = Some(engine);
@@ -156,8 +155,8 @@ impl Session<'_> {
                 (self.log)(&format!("{name}: the notify engine gets its calls"));
                 created
             }
-            // A host without an engine is worth a line for each container that would have had it; others never are.
-            Err(why) if why.is_ordinary() && !why.is_for_want_of_an_engine() => Created::default(),
+            // Log a line only for containers that would have been served with another engine.
+            Err(why) if why.is_ordinary() && !why.lacks_engine() => Created::default(),
             Err(why) => {
                 (self.log)(&format!("{name} starts without the notify engine: {}", chain(&why)));
                 Created::default()

@@ -1,12 +1,10 @@
 //! The connection to a container engine: two streams of ttrpc messages over one socket.
 //!
-//! Owns frames, messages, their limits and their time. Believes no length: what is longer than the protocol allows ends the connection,
-//! before memory is taken for it. Knows nothing of what messages say.
+//! A frame is the stream's number and a length, each four bytes, big-endian, and the payload. A message is a header of ten bytes
+//! (length, call number, kind, flags) and the payload; it may span frames. A length above the protocol's limit ends the connection
+//! before memory is allocated.
 //!
-//! A frame is the stream's number and a length, each four bytes, big-endian, and so many bytes. A message is a header of ten bytes (length,
-//! number of the call, kind, flags) and so many bytes; it may begin and end anywhere in frames.
-//!
-//! Outside truth: `pkg/net/multiplex/mux.go` of containerd/nri 0.12; `PROTOCOL.md` and `channel.go` of containerd/ttrpc 1.2.
+//! Source: `pkg/net/multiplex/mux.go` of containerd/nri 0.12; `PROTOCOL.md` and `channel.go` of containerd/ttrpc 1.2.
 
 use std::collections::{HashMap, VecDeque};
 use std::io::{self, Read, Write};
@@ -16,9 +14,9 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-/// What the engine asks of us goes here.
+/// Requests of the engine.
 pub const PLUGIN: u32 = 1;
-/// What we ask of the engine goes here.
+/// Requests to the engine.
 pub const RUNTIME: u32 = 2;
 
 pub const REQUEST: u8 = 1;
@@ -28,9 +26,9 @@ pub const RESPONSE: u8 = 2;
 const LONGEST: usize = 4 << 20;
 const HEADER: usize = 10;
 const FRAME_HEADER: usize = 8;
-/// The engine's reader takes a frame whole, into a buffer of this size, unless it waits for more than that.
+/// The buffer in which the engine's reader takes a frame, unless it waits for a longer one.
 const FIRST_FRAME: usize = 4096;
-/// How long a frame, or a message, may be on its way once it has begun. An engine writes it at once.
+/// How long a frame or message may take once it has begun. An engine writes it at once.
 const UNDER_WAY: Duration = Duration::from_secs(5);
 
 /// A message of a stream.
@@ -38,28 +36,28 @@ const UNDER_WAY: Duration = Duration::from_secs(5);
 pub struct Message {
     /// [`PLUGIN`] or [`RUNTIME`].
     pub stream: u32,
-    /// The number of the call, which its answer bears too.
+    /// The call's number, as in its answer.
     pub call: u32,
     /// [`REQUEST`] or [`RESPONSE`]; others are ignored here.
     pub kind: u8,
     pub payload: Vec<u8>,
 }
 
-/// Why a connection is of no more use.
+/// Why a connection ended.
 #[derive(Debug, thiserror::Error)]
 pub enum TrunkError {
-    /// The engine ended, or ended the connection.
+    /// The engine closed the connection.
     #[error("the container engine closed the connection")]
     Closed,
     #[error("the connection to the container engine failed")]
     Io(#[from] io::Error),
-    /// Nothing came for so long as one waits for it.
+    /// The time limit passed without a message.
     #[error("the container engine did not answer in {} seconds", .0.as_secs())]
     Silent(Duration),
-    /// What began did not end.
+    /// A message did not become complete.
     #[error("the container engine sent a part of a message and then nothing for {} seconds", UNDER_WAY.as_secs())]
     Stuck,
-    /// No message is that long.
+    /// The message is too long.
     #[error("the container engine announced {0} bytes; NRI's messages have {LONGEST} at most")]
     TooLong(u64),
 }
@@ -74,31 +72,32 @@ pub enum Came {
 pub struct Trunk<'a> {
     socket: UnixStream,
     stop: BorrowedFd<'a>,
-    /// What came of each stream and is no whole message yet, and when that began. A queue: many short messages in one long frame cost no
-    /// more than others.
-    held: HashMap<u32, (VecDeque<u8>, Instant)>,
+    /// Incomplete messages of each stream, and when each began. A queue: many short messages in one long frame cost no more than
+    /// others.
+    buffers: HashMap<u32, (VecDeque<u8>, Instant)>,
 }
 
 impl<'a> Trunk<'a> {
-    /// Over a socket. That `stop` can be read is a wish to end.
+    /// Opens a trunk over a socket. A readable `stop` ends it.
     pub fn new(socket: UnixStream, stop: BorrowedFd<'a>) -> Result<Trunk<'a>, TrunkError> {
         socket.set_write_timeout(Some(UNDER_WAY))?;
         Ok(Trunk {
             socket,
             stop,
-            held: [PLUGIN, RUNTIME].map(|stream| (stream, (VecDeque::new(), Instant::now()))).into(),
+            buffers: [PLUGIN, RUNTIME].map(|stream| (stream, (VecDeque::new(), Instant::now()))).into(),
         })
     }
 
-    /// The next message, for which one waits as long as this, or for ever.
+    /// The next message within `patience`, or without limit.
     pub fn next(&mut self, patience: Option<Duration>) -> Result<Came, TrunkError> {
         let until = patience.map(|patience| Instant::now() + patience);
         loop {
             if let Some(message) = self.whole()? {
                 return Ok(Came::Message(message));
             }
-            // A message that has begun must end; who waits for ever does so between messages only.
-            let begun = self.held.values().filter(|(held, _)| !held.is_empty()).map(|(_, since)| *since + UNDER_WAY);
+            // A started message must end in time, also without `patience`.
+            let begun =
+                self.buffers.values().filter(|(buffers, _)| !buffers.is_empty()).map(|(_, since)| *since + UNDER_WAY);
             let stuck = begun.min();
             let deadline = stuck.into_iter().chain(until).min();
             match self.wait(deadline)? {
@@ -130,30 +129,30 @@ impl<'a> Trunk<'a> {
         Ok(())
     }
 
-    /// A whole message of what is held.
+    /// Takes a complete message out of the buffers.
     fn whole(&mut self) -> Result<Option<Message>, TrunkError> {
-        for (stream, (held, since)) in &mut self.held {
+        for (stream, (buffers, since)) in &mut self.buffers {
             let mut header = [0; HEADER];
-            if held.len() < HEADER {
+            if buffers.len() < HEADER {
                 continue;
             }
-            header.iter_mut().zip(held.iter()).for_each(|(into, byte)| *into = *byte);
+            header.iter_mut().zip(buffers.iter()).for_each(|(into, byte)| *into = *byte);
             let [a, b, c, d, e, f, g, h, kind, _flags] = header;
             let length = u32::from_be_bytes([a, b, c, d]) as usize;
             if length > LONGEST {
                 return Err(TrunkError::TooLong(length as u64));
             }
-            if held.len() < HEADER + length {
+            if buffers.len() < HEADER + length {
                 continue;
             }
-            let payload = held.drain(..HEADER + length).skip(HEADER).collect();
+            let payload = buffers.drain(..HEADER + length).skip(HEADER).collect();
             *since = Instant::now();
             return Ok(Some(Message { stream: *stream, call: u32::from_be_bytes([e, f, g, h]), kind, payload }));
         }
         Ok(None)
     }
 
-    /// Takes one frame in. Streams that are not ours are passed over, as the protocol has it.
+    /// Reads one frame. Unknown streams are ignored, as the protocol requires.
     fn frame(&mut self) -> Result<(), TrunkError> {
         let until = Instant::now() + UNDER_WAY;
         let mut header = [0; FRAME_HEADER];
@@ -165,11 +164,11 @@ impl<'a> Trunk<'a> {
         }
         let mut part = vec![0; length];
         self.fill(&mut part, until)?;
-        if let Some((held, since)) = self.held.get_mut(&stream) {
-            if held.is_empty() {
+        if let Some((buffers, since)) = self.buffers.get_mut(&stream) {
+            if buffers.is_empty() {
                 *since = Instant::now();
             }
-            held.extend(part);
+            buffers.extend(part);
         }
         Ok(())
     }
@@ -177,16 +176,16 @@ impl<'a> Trunk<'a> {
     fn fill(&mut self, mut into: &mut [u8], until: Instant) -> Result<(), TrunkError> {
         while !into.is_empty() {
             match self.wait(Some(until))? {
-                // A frame that has begun ends soon; the signal to end is handled after it.
+                // A started frame is completed before the signal to end is handled.
                 Waited::Ready | Waited::Stop => {}
                 Waited::Late => return Err(TrunkError::Stuck),
             }
-            // Once there is a wish to end, nothing else is waited for above.
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
+            // After the signal nothing else is waited for above.
+            let remaining = until.saturating_duration_since(Instant::now());
+            if remaining.is_zero() {
                 return Err(TrunkError::Stuck);
             }
-            self.socket.set_read_timeout(Some(left))?;
+            self.socket.set_read_timeout(Some(remaining))?;
             let got = self.socket.read(into).map_err(ended)?;
             if got == 0 {
                 return Err(TrunkError::Closed);
@@ -198,13 +197,13 @@ impl<'a> Trunk<'a> {
 
     fn wait(&self, until: Option<Instant>) -> Result<Waited, TrunkError> {
         loop {
-            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-            let left = left.map(|left| Timespec {
-                tv_sec: left.as_secs().try_into().unwrap_or(i64::MAX),
-                tv_nsec: left.subsec_nanos().into(),
+            let remaining = until.map(|until| until.saturating_duration_since(Instant::now()));
+            let remaining = remaining.map(|remaining| Timespec {
+                tv_sec: remaining.as_secs().try_into().unwrap_or(i64::MAX),
+                tv_nsec: remaining.subsec_nanos().into(),
             });
             let mut on = [PollFd::new(&self.socket, PollFlags::IN), PollFd::from_borrowed_fd(self.stop, PollFlags::IN)];
-            match poll(&mut on, left.as_ref()) {
+            match poll(&mut on, remaining.as_ref()) {
                 Err(rustix::io::Errno::INTR) => continue,
                 Err(error) => return Err(io::Error::from(error).into()),
                 Ok(0) => return Ok(Waited::Late),
@@ -236,7 +235,7 @@ mod tests {
     use std::net::Shutdown;
     use std::os::fd::AsFd;
 
-    /// What comes of bytes, until the connection is of no more use.
+    /// The messages in some bytes, and the error that ends them.
     fn read(bytes: &[u8]) -> (Vec<Message>, TrunkError) {
         let (mut engine, plugin) = UnixStream::pair().unwrap();
         let (_told, stop) = UnixStream::pair().unwrap();
@@ -265,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn frame_full_of_messages_takes_no_longer_than_its_length() {
+    fn frame_of_many_messages_takes_linear_time() {
         let began = Instant::now();
         let (messages, ended) = read(&frame(PLUGIN, &vec![0; LONGEST]));
         assert_eq!(messages.len(), LONGEST / HEADER);

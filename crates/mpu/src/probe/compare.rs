@@ -1,6 +1,4 @@
-//! Compares what a container would see with what it should see, or, without an engine, with what the driver's release predicts.
-//!
-//! Owns the comparison; the measurement is [`super::measure`]'s. Says nothing: the words are the command's.
+//! Compares a measurement with the right answer, or, without an engine, with the prediction for the driver's release.
 
 use super::verdict::{self, Fault, Verdict};
 use super::{Evidence, ProbeError, Under, measure, this_program};
@@ -16,20 +14,20 @@ use serde::Serialize;
 pub struct Comparison {
     /// The engine that was translating, if one was.
     pub engine: Option<Engine>,
-    /// Whether what was found is what the engine, or without one the driver's release, leads to expect; none if nothing is expected.
+    /// Whether the result is as expected from the engine, or without one from the driver's release; none if nothing is expected.
     pub as_expected: Option<bool>,
     pub driver: Driver,
-    /// What is wrong; nothing where a container is seen right.
+    /// The faults; empty if a container is seen right.
     pub faults: Vec<Fault>,
     pub found: Numbers,
-    /// Whose numbers the release predicts without an engine.
+    /// The numbering that the release predicts without an engine.
     pub predicted: Option<Numbers>,
-    /// Whether the driver's symbols are those of its release; none where they cannot be seen.
+    /// Whether the driver's symbols are those of its release; none if they cannot be read.
     pub symbols_agree: Option<bool>,
     pub evidence: Evidence,
 }
 
-/// Whose numbers.
+/// The numbering in use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Numbers {
     /// In GET_PIDS.
@@ -41,7 +39,7 @@ pub struct Numbers {
 /// Measures on this host, and compares.
 pub fn probe(host: &Host) -> Result<Comparison, ProbeError> {
     let driver = Driver::loaded(host);
-    // Of two engines the module: it serves whatever is not under the other.
+    // With two engines, the module: it serves all containers outside the other.
     let by_module =
         host.has_capability(CAP_SYS_ADMIN) && state::read(host)?.is_some_and(|state| state.phase.is_placed());
     let under = if by_module { Under::Module } else { Under::Notify };
@@ -54,7 +52,7 @@ pub fn probe(host: &Host) -> Result<Comparison, ProbeError> {
     Ok(compare(evidence, driver, engine, driver::converters_present(host)))
 }
 
-/// Compares what was measured with an engine up, or without one.
+/// Compares a measurement with or without an engine.
 pub fn compare(evidence: Evidence, driver: Driver, engine: Option<Engine>, symbols: Option<[bool; 2]>) -> Comparison {
     let Verdict { list, details, faults } = verdict::judge(&evidence);
     let found = Numbers { list, details };
@@ -62,7 +60,7 @@ pub fn compare(evidence: Evidence, driver: Driver, engine: Option<Engine>, symbo
     let predicted = native.map(|row| Numbers { list: Some(row.pids), details: Some(row.pid_info) });
     let as_expected = match engine.is_some() {
         true => Some(faults.is_empty()),
-        // What was not measured contradicts nothing.
+        // A missing measurement contradicts nothing.
         false => predicted.map(|p| found.list == p.list && (found.details.is_none() || found.details == p.details)),
     };
     let symbols_agree = symbols.zip(driver.known()).map(|(present, release)| present == driver::converters_of(release));

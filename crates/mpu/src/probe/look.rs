@@ -1,8 +1,7 @@
-//! What the child does: becomes a client thrice, twice from its main thread and once from another, and asks who is
-//! there.
+//! The probe's child: it becomes a client three times, twice from its main thread and once from another, and lists processes.
 //!
-//! Owns the questions. Two clients of one thread show whether the driver repeats a process; the client of the other
-//! thread, which alone holds memory, shows whether the driver knows processes or threads. Draws no conclusions.
+//! Two clients of one thread show whether the driver repeats a process. The client of the other thread, which alone has
+//! memory, shows whether the driver knows processes or threads.
 
 use mpu_host::driver::Release;
 use mpu_rm::{Client, Nodes, PidInfo, RmError, Samples};
@@ -10,7 +9,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::thread;
 
-/// Video memory that the second thread's client takes: enough to stand out from a client's own overhead.
+/// Video memory of the second thread's client: clearly more than a client's own overhead.
 const TAKEN: u64 = 8 << 20;
 
 /// What a caller in a fresh PID namespace saw of itself.
@@ -18,17 +17,17 @@ const TAKEN: u64 = 8 << 20;
 pub struct Sighting {
     /// The process's number in its namespace.
     pub own_pid: u32,
-    /// Its number in the namespace of its parent.
+    /// Its number in its parent's namespace.
     pub outer_pid: u32,
     /// The number, in its namespace, of the thread that made the third client.
     pub thread_id: u32,
-    /// GET_PIDS, as it came.
+    /// The answer of GET_PIDS.
     pub list: Vec<u32>,
-    /// Who had details, if they could be measured.
+    /// The numbers with details, if they could be measured.
     pub details: Option<Details>,
-    /// Why they could not.
+    /// Why the details are missing.
     pub details_error: Option<String>,
-    /// The processes in the utilisation samples, where the release has them and the driver answered.
+    /// The processes in the utilisation samples, if the release has them and the driver answered.
     pub samples: Option<Samples>,
 }
 
@@ -43,19 +42,18 @@ pub struct Details {
     pub outer: bool,
 }
 
-/// The clients that make the process visible, for as long as they live.
+/// The clients that keep the process visible.
 pub struct Clients {
     _main: [Client; 2],
     _other: Client,
 }
 
-/// Looks. `outer_pid` is this process's number in the namespace of its starter.
+/// Measures. `outer_pid` is this process's number in its parent's namespace.
 pub fn look(nodes: &(dyn Nodes + Sync), release: Release, outer_pid: u32) -> Result<(Sighting, Clients), RmError> {
     let main = [Client::of_first_gpu(nodes, release)?, Client::of_first_gpu(nodes, release)?];
     let asker = &main[0];
     thread::scope(|scope| {
-        // The other thread has to be alive while questions are asked: a driver that knows threads forgets one that has
-        // ended.
+        // The other thread must live during the measurement: a driver that counts threads forgets an ended one.
         let (made, wait_made) = std::sync::mpsc::channel();
         let (done, wait_done) = std::sync::mpsc::channel::<()>();
         let other = scope.spawn(move || {
@@ -66,7 +64,7 @@ pub fn look(nodes: &(dyn Nodes + Sync), release: Release, outer_pid: u32) -> Res
             opened
         });
         let (thread_id, memory) = wait_made.recv().expect("the thread sends before it ends");
-        let asked = ask(asker, outer_pid, thread_id.as_raw_nonzero().get() as u32, memory);
+        let asked = query(asker, outer_pid, thread_id.as_raw_nonzero().get() as u32, memory);
         drop(done);
         let other = other.join().expect("the thread does not panic")?;
         Ok((asked?, other))
@@ -74,7 +72,7 @@ pub fn look(nodes: &(dyn Nodes + Sync), release: Release, outer_pid: u32) -> Res
     .map(|(sighting, other)| (sighting, Clients { _main: main, _other: other }))
 }
 
-fn ask(client: &Client, outer_pid: u32, thread_id: u32, memory: Result<(), RmError>) -> Result<Sighting, RmError> {
+fn query(client: &Client, outer_pid: u32, thread_id: u32, memory: Result<(), RmError>) -> Result<Sighting, RmError> {
     let own_pid = std::process::id();
     let list = client.pids()?;
     let details = memory.and_then(|()| client.pid_info(&[own_pid, thread_id, outer_pid]));

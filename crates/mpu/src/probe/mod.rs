@@ -1,17 +1,16 @@
-//! Measures whether a container on this host is seen right: a child in a PID namespace of its own becomes a client of
-//! the driver and looks itself up, as a container's `nvidia-smi` would.
+//! Measures whether a container on this host is seen right: a child in a PID namespace of its own becomes a client of the
+//! driver and looks itself up, as a container's `nvidia-smi` would.
 //!
-//! Owns the child and the conversation with it. What the child asks is [`look`]'s, what the answers mean is
-//! [`verdict`]'s. Trusts no reported state: neither the driver's version nor MPU's state has a part in the
-//! measurement.
+//! [`look`] is the child's part, [`verdict`] interprets the answers. Neither the driver's version nor MPU's reported state
+//! is used.
 
-mod ask;
+mod call_driver;
 pub mod compare;
 pub mod look;
 mod nodes;
 pub mod verdict;
 
-pub use ask::ask;
+pub use call_driver::call_driver;
 
 use look::Sighting;
 use mpu_engine::module::state::StateError;
@@ -32,7 +31,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
 
-/// Why nothing could be measured.
+/// Why the measurement failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ProbeError {
     #[error("no NVIDIA driver is loaded")]
@@ -88,16 +87,16 @@ impl ProbeError {
     }
 }
 
-/// Whose caller the child is to be.
+/// The engine that serves the child.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Under {
-    /// The notify engine's, where that is up, as a container's first process is that is started then.
+    /// The notify engine, if it is up: the child gets a listener as a container's first process does.
     Notify,
-    /// The module's: it reaches the driver by itself.
+    /// The module: the child calls the driver directly.
     Module,
 }
 
-/// What was measured.
+/// The measurement.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Evidence {
     /// What the child saw.
@@ -115,7 +114,7 @@ enum Word {
     Failed(String),
 }
 
-/// Measures. `program` is the executable whose [`run_child`] is reached by `arguments`, this one as a rule.
+/// Measures. `program` runs [`run_child`] with `arguments`; usually it is this executable.
 pub fn measure(
     host: &Host,
     driver: Option<&Driver>,
@@ -128,7 +127,7 @@ pub fn measure(
     }
     let driver = driver.ok_or(ProbeError::NoDriver)?;
     let _progress = Progress::of("asking the driver (the first client of a GPU waits for it to start)");
-    // Becoming a client here first gives every plain cause of failure its own name, and keeps the GPU started.
+    // First become a client here: each usual cause of failure gets its own error, and the GPU stays started.
     let nodes = DeviceNodes::of(host);
     let ours = Client::of_first_gpu(&nodes, known(driver.release)).map_err(|source| ProbeError::Driver { source })?;
     let supervised = under == Under::Notify && guest::would_be_taken(host);
@@ -142,8 +141,8 @@ pub fn measure(
     }
 }
 
-/// Starts the child as the first process of a new PID namespace, and under the notify engine if that is wanted. A
-/// thread of its own asks for the namespace, because the asking also binds all later children of the thread that asked.
+/// Starts the child as the first process of a new PID namespace, under the notify engine if requested. It does so in a thread
+/// of its own, because the namespace then also applies to all later children of that thread.
 fn spawn_in_new_namespace(
     host: &Host,
     program: &Path,
@@ -172,7 +171,7 @@ fn spawn_in_new_namespace(
     Ok(child)
 }
 
-/// Tells the child its number out here, waits for what it saw, looks from here while it is still there, and lets it go.
+/// Sends the child its outer number, reads its result, looks from here while it is visible, and ends it.
 fn converse<T>(child: &mut Child, look_from_here: impl FnOnce() -> T) -> Result<(Word, T), ProbeError> {
     let silent = |source| ProbeError::Silent { source };
     let pipe = || silent(io::ErrorKind::BrokenPipe.into());
@@ -187,12 +186,12 @@ fn converse<T>(child: &mut Child, look_from_here: impl FnOnce() -> T) -> Result<
     Ok((word, seen_from_here))
 }
 
-/// The release whose layouts are spoken; to one that is unknown we speak as to the newest.
+/// The release whose layouts are used; the newest for an unknown one.
 fn known(release: Option<Release>) -> Release {
     release.unwrap_or(NEWEST_KNOWN)
 }
 
-/// The child's side: learns its number out there, looks, says what it saw, and stays visible until its input ends.
+/// The child: reads its outer number, measures, writes the result, and stays visible until its input ends.
 pub fn run_child(host: &Host, version: &str) -> io::Result<()> {
     let mut outer = String::new();
     let mut input = BufReader::new(io::stdin());
@@ -211,7 +210,7 @@ pub fn run_child(host: &Host, version: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// This executable, by the name that also works when its file was replaced.
+/// This executable, by a name that also works after its file was replaced.
 pub fn this_program() -> PathBuf {
     PathBuf::from("/proc/self/exe")
 }
@@ -262,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn child_learns_its_number_and_is_heard() {
+    fn child_gets_number_and_sends_result() {
         let script = r#"read n; echo '{"Failed":"I am '$n'"}'; read rest"#;
         let mut child = Command::new("/bin/sh")
             .args(["-c", script])

@@ -1,7 +1,5 @@
-//! The driver's device nodes, which may not be there yet: NVIDIA's tools make them when first used.
-//!
-//! Owns their numbers. Opens what lies in /dev; where nothing does, opens a node of its own that is gone before
-//! anybody can trip over it.
+//! Opens the driver's device nodes. NVIDIA's tools make them when first used; a missing node is made elsewhere, opened and removed
+//! at once.
 
 use mpu_host::host::Host;
 use mpu_rm::{Nodes, RmError};
@@ -13,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 const MAJOR: u32 = 195;
 const CONTROL_MINOR: u32 = 255;
-/// More GPUs than any host has nodes for.
+/// More GPU nodes than any host has.
 const GPU_MINORS: u32 = 64;
 
 /// The nodes below one `/dev`.
@@ -66,7 +64,7 @@ mod tests {
     use mpu_host::host::fake::FakeHost;
 
     #[test]
-    fn host_without_device_says_so_and_keeps_its_dev_clean() {
+    fn missing_device_leaves_dev_unchanged() {
         let fake = FakeHost::in_order();
         fake.write("/dev/null", "");
         let error = DeviceNodes::of(&fake.host()).open_control().expect_err("no driver behind it");

@@ -1,20 +1,17 @@
-//! What the probe's answers mean.
-//!
-//! Owns the list of faults and their words. Knows neither the driver's release nor whether MPU is up: `compare`
-//! adds those to a verdict.
+//! Derives faults from the probe's answers. `compare` adds the driver's release and the engine.
 
 use super::Evidence;
 use mpu_host::driver::Numbering;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-/// Something that a container would see wrongly.
+/// A wrong answer that a container would get.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Fault {
     /// The caller's own process is not in the list.
     ListMisses,
-    /// The list holds numbers that are none of the caller's.
+    /// The list has numbers of other processes.
     ListForeign,
     /// The list holds a thread's number.
     ListThread,
@@ -62,9 +59,9 @@ impl Fault {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Verdict {
-    /// Whose numbers the list speaks, if the process is in it at all.
+    /// The numbering of the list, if the process is in it.
     pub list: Option<Numbering>,
-    /// Whose numbers the details want, if they were measured and found.
+    /// The numbering that the details take, if they were measured and found.
     pub details: Option<Numbering>,
     pub faults: Vec<Fault>,
 }
@@ -108,13 +105,13 @@ fn first_true<const N: usize>(choices: [(bool, Numbering); N]) -> Option<Numberi
 
 #[cfg(test)]
 pub(crate) mod fake {
-    //! What a driver of each era shows a child 1 (5123 on the host) with a second thread 2, beside a host process 415.
+    //! The answers of a driver of each era to child 1 (5123 on the host) with a second thread 2, beside host process 415.
 
     use super::super::Evidence;
     use super::super::look::{Details, Sighting};
     use mpu_rm::Samples;
 
-    /// The evidence that an era's faults leave, as the sources and the measurements say.
+    /// The evidence of an era's faults, by sources and measurements.
     pub fn era(era: u8) -> Evidence {
         let (list, [own, thread, outer], samples) = match era {
             0 => (vec![415, 5123], [false, false, true], (vec![415, 5123], 0)),
@@ -126,7 +123,7 @@ pub(crate) mod fake {
         evidence(list, Details { own, thread, outer }, Samples { pids: samples.0, kernel_pointers: samples.1 })
     }
 
-    /// What it must look like with MPU.
+    /// The evidence with MPU.
     pub fn right() -> Evidence {
         let found = Details { own: true, thread: false, outer: false };
         evidence(vec![1], found, Samples { pids: vec![1], kernel_pointers: 0 })

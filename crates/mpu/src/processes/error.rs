@@ -1,4 +1,4 @@
-//! Why GPU processes cannot be seen.
+//! Why GPU processes cannot be listed.
 
 use mpu_host::exit::Exit;
 use mpu_host::explain::Facts;
@@ -18,14 +18,14 @@ pub enum ProcessError {
     Mismatch { source: NvmlError },
     #[error("the driver denies this user access")]
     NotPermitted { source: NvmlError },
-    #[error("there is no GPU {asked}: this host has {has}")]
-    NoSuchGpu { asked: String, has: String },
+    #[error("there is no GPU {requested}: this host has {has}")]
+    NoSuchGpu { requested: String, has: String },
     #[error("NVIDIA's management library failed at {at}")]
     Nvml { at: &'static str, source: NvmlError },
 }
 
 impl ProcessError {
-    /// Sorts a failure of NVML by what can be done about it.
+    /// Sorts a failure of NVML by its fix.
     pub fn sorted(at: &'static str, source: NvmlError) -> ProcessError {
         match source {
             NvmlError::DriverNotLoaded => ProcessError::NoDriver { source },

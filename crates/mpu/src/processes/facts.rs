@@ -1,7 +1,7 @@
-//! What `/proc` says about a process, and its container.
+//! Facts of a process from `/proc`, and its container.
 //!
-//! Owns the reading of four files, none of them believed to be well-formed. A process may end at any moment: what is not there any more is
-//! none. Whether a number is still of the process that the driver means is [`maker`]'s to answer.
+//! A process may end at any moment; a missing file gives none. [`maker`] decides whether a PID still belongs to the process that the
+//! driver means.
 
 use mpu_core::{HostPid, ViewPid};
 use mpu_host::cgroup::{self, Job};
@@ -25,34 +25,34 @@ pub struct Facts {
     pub user: Option<String>,
     /// The program's name, as the kernel has it.
     pub name: Option<String>,
-    /// The command line, its words parted by blanks.
+    /// The command line, joined by blanks.
     pub command: Option<String>,
     /// When it started, in seconds since 1970.
     pub started: Option<u64>,
-    /// When it started, in ticks since the host's boot; none of one that is not there any more.
+    /// When it started, in ticks since the host's boot; none if it has ended.
     pub start_ticks: Option<u64>,
 }
 
-/// `/proc` counts start times in hundredths of a second on every architecture that has NVIDIA's driver.
+/// `/proc` counts start times in hundredths of a second on each architecture of NVIDIA's driver.
 const TICKS: u64 = 100;
-/// How much of a command line is kept.
+/// The most that is kept of a command line.
 const COMMAND_LIMIT: usize = 4096;
 const FILE_LIMIT: usize = 64 * 1024;
 
-/// How much is found out about a process.
+/// How much is read about a process.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Depth {
-    /// What a person wants to see.
+    /// All that a person wants to see.
     #[default]
     Everything,
-    /// Whose it is and since when. Nothing is read that its user can make wait: a command line lies in the process's own memory, and a home
-    /// may be a file system of the user's own.
-    Whose,
+    /// The owner and the start. Reads nothing that the process's user can delay: a command line lies in the process's own memory, and a
+    /// home may be a file system of the user.
+    Owner,
 }
 
 impl Facts {
-    /// `folder` is where the process, or a thread of it that still lives, can be read. None of one that was not there any more when the
-    /// last of it had been read: what was read may be the next one's, or say that no process has it.
+    /// `folder` is where the process, or a living thread of it, can be read. None if it had ended when all files were read: they may be
+    /// the next process's.
     fn started_at(moment: &Moment, pid: HostPid, folder: &str, ticks: u64, shared: &mut Shared) -> Option<Facts> {
         let host = moment.host;
         let status = host.bounded(format!("/proc/{}/status", pid.get()), FILE_LIMIT).unwrap_or_default();
@@ -70,11 +70,10 @@ impl Facts {
             start_ticks: Some(ticks),
             ..Facts::default()
         };
-        // One that is at the root and has ended may have been anywhere, and so may one whose cgroup the kernel does not tell: a container
-        // that makes cgroups within its own can make one whose path has 4096 bytes, which only a kernel that cuts it shows
-        // (ENAMETOOLONG in proc_cgroup_show; 6.18 cuts it).
+        // The cgroup of an ended process at the root is unknown, and so is one whose path the kernel does not give: in a container, a process
+        // can make a path of 4096 bytes, which only a kernel that cuts it shows (ENAMETOOLONG in proc_cgroup_show; 6.18 cuts it).
         let is_known = cgroups.is_some_and(|cgroups| !containers::is_at_the_root(&cgroups) || !has_ended(host, folder));
-        if moment.depth == Depth::Whose {
+        if moment.depth == Depth::Owner {
             return is_known.then_some(facts);
         }
         let uid = value("Uid:").and_then(|ids| ids.split_whitespace().next()?.parse().ok());
@@ -89,11 +88,11 @@ impl Facts {
     }
 }
 
-/// One look at many processes, and what it finds out once for all of them.
+/// One reading of many processes, with the facts that they share.
 pub struct Moment<'a> {
     host: &'a Host,
     depth: Depth,
-    /// All that the driver lists.
+    /// All processes that the driver lists.
     listed: BTreeSet<HostPid>,
     containers: containers::Look<'a>,
     makers: maker::Look,
@@ -101,13 +100,13 @@ pub struct Moment<'a> {
 }
 
 impl Moment<'_> {
-    /// Whether this number is still of the process that started then.
+    /// Whether this PID still belongs to the process that started then.
     fn is_still(&self, pid: HostPid, ticks: u64) -> bool {
         stat_in(self.host, &format!("/proc/{}", pid.get()))
             .is_some_and(|stat| maker::started_ticks(&stat) == Some(ticks))
     }
 
-    /// Where a process that lives can be read; none if `/proc` has no process of this number, or not the one that the driver means.
+    /// Where a living process can be read; none if `/proc` has no process with this PID, or not the one that the driver means.
     fn folder_of(&self, pid: HostPid, stat: &str, has: Has) -> Option<String> {
         let folder = format!("/proc/{}", pid.get());
         if has == Has::No {
@@ -119,13 +118,13 @@ impl Moment<'_> {
         if let Some(thread) = maker::living_thread(&self.host.at("/proc"), pid, &self.makers) {
             return Some(format!("{folder}/{thread}"));
         }
-        // Of one that has ended altogether version 1 does not say where it was.
+        // For an ended process, cgroup version 1 shows no path.
         let cgroups = containers::cgroups_at(self.host, &folder)?;
         (!containers::is_at_the_root(&cgroups)).then_some(folder)
     }
 }
 
-/// What is the same for many processes. `/proc/stat` alone takes a millisecond on a host of many processors.
+/// Facts that many processes share. `/proc/stat` alone takes a millisecond on a host with many processors.
 #[derive(Default)]
 struct Shared {
     boot: Option<u64>,
@@ -143,16 +142,16 @@ impl Shared {
     }
 }
 
-/// How many of those who have a process's memory are named.
+/// The most processes that are named as keepers of an ended process's memory.
 const MOST_HOLDERS: usize = 16;
 
-/// Of a process that the driver lists and that has ended: who has its descriptors, and with them its memory. Those are processes that
-/// have the driver and that the driver does not list.
+/// The facts of an ended process that the driver lists: the processes that keep its descriptors, and so its memory. Those have the
+/// driver open, and the driver does not list them.
 fn ended(moment: &Moment, makers: &maker::Look) -> Facts {
     let (host, proc) = (moment.host, moment.host.at("/proc"));
     let entries = std::fs::read_dir(&proc).into_iter().flatten().flatten();
     let others = entries.filter_map(|entry| HostPid::new(entry.file_name().to_str()?.parse().ok()?));
-    // One whose first thread has ended counts as a maker, and not as a holder: its descriptors cannot be read.
+    // A process whose first thread has ended counts as a maker, not as a holder: its descriptors cannot be read.
     let has = |pid: &HostPid| {
         let stat = host.text(format!("/proc/{}/stat", pid.get())).unwrap_or_default();
         !maker::has_ended(&stat) && maker::has_the_driver(&proc, *pid, makers) == Has::Yes
@@ -175,7 +174,7 @@ fn ended(moment: &Moment, makers: &maker::Look) -> Facts {
     }
 }
 
-/// The last of several numbers; a process of the host's own has one.
+/// The last of several PIDs; a process of the host itself has one.
 fn innermost(numbers: &str) -> Option<ViewPid> {
     let mut numbers = numbers.split_whitespace();
     numbers.next()?;
@@ -183,7 +182,7 @@ fn innermost(numbers: &str) -> Option<ViewPid> {
 }
 
 fn command(host: &Host, folder: &str) -> Option<String> {
-    // Longer than any limit that `bounded` would keep whole: an argument list has up to 2 MiB.
+    // An argument list has up to 2 MiB.
     let mut bytes = host.beginning(format!("{folder}/cmdline"), COMMAND_LIMIT)?;
     while bytes.last() == Some(&0) {
         bytes.pop();
@@ -208,7 +207,7 @@ fn boot_time(host: &Host) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse().ok()
 }
 
-/// Facts that were read before. A process is the same as long as its number and its start are.
+/// Facts that were read before. PID and start time identify a process.
 pub struct Cache {
     depth: Depth,
     makers: fn() -> maker::Look,
@@ -221,23 +220,23 @@ impl Cache {
         Cache { depth, makers: maker::Look::new, known: HashMap::new(), shared: Shared::default() }
     }
 
-    /// As if another device than the driver's were the driver's.
+    /// Replaces the driver's device by another one.
     #[cfg(test)]
     pub fn with(depth: Depth, makers: fn() -> maker::Look) -> Cache {
         Cache { makers, ..Cache::new(depth) }
     }
 
-    /// Whether a person wants it all. Limits are read from each cgroup on the way to a process's, of which its user may make thousands.
+    /// Whether all is read. Limits are read from each cgroup above a process, of which its user may make thousands.
     pub fn is_for_people(&self) -> bool {
         self.depth == Depth::Everything
     }
 
-    /// Begins a look at these, which are all that the driver lists. The others are forgotten: they have ended or left the GPU.
+    /// Begins a reading of these processes, all that the driver lists. Others are dropped from the cache.
     pub fn begin<'a>(&mut self, host: &'a Host, listed: BTreeSet<HostPid>) -> Moment<'a> {
         self.known.retain(|pid, _| listed.contains(pid));
         let containers = match self.depth {
             Depth::Everything => containers::Look::with_homes(host),
-            Depth::Whose => containers::Look::new(host),
+            Depth::Owner => containers::Look::new(host),
         };
         let makers = (self.makers)();
         Moment { host, depth: self.depth, listed, containers, makers, holders: OnceCell::new() }
@@ -251,8 +250,8 @@ impl Cache {
         if let Some((_, facts)) = self.known.get(&pid).filter(|(start, _)| *start == ticks) {
             return facts.clone();
         }
-        // The driver goes on listing a process that has ended for as long as any process keeps its descriptors. Its number may be another
-        // process's by now, which never had any. If that cannot be checked, the process counts as the owner: else many descriptors hid it.
+        // The driver lists an ended process while any process keeps its descriptors. Its PID may belong to another process by now, which never
+        // had any. If that cannot be checked, the process counts as the owner: otherwise it could hide behind many descriptors.
         let has = maker::has_the_driver(&host.at("/proc"), pid, &moment.makers);
         let Some(folder) = moment.folder_of(pid, &stat, has) else { return self.ended(moment) };
         let Some(facts) = Facts::started_at(moment, pid, &folder, ticks, &mut self.shared) else {
@@ -273,8 +272,8 @@ impl Cache {
 
     fn ended(&self, moment: &Moment) -> Facts {
         match self.depth {
-            // Whose it was the reading before knows; who has it now is for people.
-            Depth::Whose => Facts::default(),
+            // The previous reading knows the owner; the present holders are for people.
+            Depth::Owner => Facts::default(),
             Depth::Everything => moment.holders.get_or_init(|| ended(moment, &(self.makers)())).clone(),
         }
     }

@@ -1,10 +1,7 @@
-//! The limit of GPU memory that holds for a process: the least of its cgroup's and of those above it.
+//! Reads the limit of GPU memory of a process: the least of its cgroup's and of those above it, by the kernel's controller `dmem`.
+//! A limit of the driver itself, on kernels without this controller, is not known here.
 //!
-//! Owns the reading of the kernel's controller `dmem`. The origin of a limit, and whether a container asked for it, is not
-//! looked at. A limit that the driver holds by itself, on kernels without this controller, is not known here.
-//!
-//! Outside truth: Linux, `Documentation/admin-guide/cgroup-v2.rst`, "DMEM"; open kernel modules 615, `os.c` (the region's
-//! name).
+//! Source: Linux, `Documentation/admin-guide/cgroup-v2.rst`, "DMEM"; open kernel modules 615, `os.c` (the region's name).
 
 use mpu_core::HostPid;
 use mpu_host::containers;
@@ -14,17 +11,17 @@ use std::path::{Component, Path};
 
 /// Where version 2 is mounted: alone, or beside version 1.
 const MOUNTS: [&str; 2] = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
-/// Says of each region how large it is. In the topmost cgroup alone, where the kernel has the controller.
+/// The size of each region; in the topmost cgroup alone, if the kernel has the controller.
 const CAPACITY: &str = "dmem.capacity";
 const MOST: &str = "dmem.max";
-/// A line for each region of the host.
+/// One line for each region of the host.
 const FILE_LIMIT: usize = 64 * 1024;
 
-/// The limits of this moment. Each cgroup is read once for all of its processes.
+/// The present limits. Each cgroup is read once for all of its processes.
 #[derive(Default)]
 pub struct Limits {
     mount: Option<&'static str>,
-    /// By cgroup, the text of its file.
+    /// The text of its file, by cgroup.
     known: HashMap<String, String>,
 }
 
@@ -39,7 +36,7 @@ impl Limits {
         let (mount, bus) = (self.mount?, bus?);
         let cgroups = containers::cgroups_of(host, pid)?;
         let path = Path::new(cgroups.lines().find_map(|line| line.strip_prefix("0::/"))?);
-        // From within another cgroup namespace a path can begin with `..`.
+        // In another cgroup namespace a path can begin with `..`.
         if !path.components().all(|part| matches!(part, Component::Normal(_))) {
             return None;
         }
@@ -56,7 +53,7 @@ impl Limits {
     }
 }
 
-/// The number behind a region's name; none for `max`. The digits of an address are hexadecimal ones of either kind.
+/// The number behind a region's name; none for `max`. Hexadecimal digits of an address may have either case.
 fn in_region(text: &str, region: &str) -> Option<u64> {
     let lines = || text.lines().filter_map(|line| line.split_once(' '));
     lines().find(|(name, _)| name.eq_ignore_ascii_case(region))?.1.trim().parse().ok()

@@ -1,8 +1,7 @@
-//! Every process on every GPU, as the host sees it: its number here and in its container, whose it is, and what it uses.
+//! Lists every process on every GPU: its PIDs on the host and in its container, its owner, and its use of the GPU.
 //!
-//! Owns the joining of what NVML says of a process ([`reading`]) with what `/proc` and [`mpu_host::containers`] say ([`facts`]). Shows
-//! nothing and filters nothing: that is the commands'. NVML numbers processes by its caller's PID namespace, so this works in the
-//! initial one only, and refuses elsewhere.
+//! Joins NVML's rows ([`reading`]) with facts of `/proc` and [`mpu_host::containers`] ([`facts`]). NVML numbers processes by its
+//! caller's PID namespace, so this works in the initial one only, and refuses elsewhere.
 
 mod error;
 mod facts;
@@ -23,14 +22,14 @@ use mpu_host::time;
 use reading::{Nvml, ProcessRow, Reading};
 use std::collections::BTreeMap;
 
-/// Looks again and again at little cost: NVML stays loaded, and what does not change about a process is read once.
+/// Reads repeatedly at little cost: NVML stays loaded, and constant facts of a process are read once.
 pub struct Monitor {
     nvml: Nvml,
     cache: Cache,
 }
 
 impl Monitor {
-    /// Loads NVML. Fails where its numbers would not be the host's, or where it or the driver is not there.
+    /// Loads NVML. Fails without NVML or the driver, or if NVML's numbers would not be the host's.
     pub fn open(host: &Host, depth: Depth) -> Result<Monitor, ProcessError> {
         if !host.in_init_pid_namespace() {
             return Err(ProcessError::NotOnHost);
@@ -38,7 +37,7 @@ impl Monitor {
         Ok(Monitor { nvml: Nvml::load(host)?, cache: Cache::new(depth) })
     }
 
-    /// Looks. Utilisation is that since the last look, or of the last second at the first.
+    /// Reads all GPUs. Utilisation covers the time since the last reading, or at first the last second.
     pub fn snapshot(&mut self, host: &Host) -> Result<Snapshot, ProcessError> {
         let reading = self.nvml.read()?;
         Ok(join(host, reading, time::now(), &mut self.cache))
@@ -60,7 +59,7 @@ fn join(host: &Host, reading: Reading, at: u64, cache: &mut Cache) -> Snapshot {
         for ((pid, mig), (kind, memory)) in merged(&gpu.rows) {
             let utilisation = samples.as_ref().and_then(|samples| share_of(pid, samples));
             let facts = cache.of(&moment, pid);
-            // The number of one that has ended may be another process's, in another cgroup.
+            // After a process has ended, its PID may belong to another one, in another cgroup.
             let limit = limits.as_mut().zip(facts.start_ticks);
             let limit = limit.and_then(|(limits, _)| limits.of_process(host, pid, gpu.gpu.bus_id.as_deref()));
             processes.push(GpuProcess {
@@ -86,8 +85,8 @@ fn join(host: &Host, reading: Reading, at: u64, cache: &mut Cache) -> Snapshot {
     Snapshot { at, gpus, processes }
 }
 
-/// What a process used. A GPU lays each sample to the one process that used most (seen on an H200: of two that compute, one is in no sample,
-/// neither here nor in nvidia-smi's pmon). So a process without a sample used nothing only where no process used anything.
+/// The utilisation of a process. A GPU assigns each sample to the process that used most (seen on an H200: of two that compute, one is in
+/// no sample, neither here nor in nvidia-smi's pmon). So no sample means no use only if no process has one.
 fn share_of(pid: HostPid, samples: &BTreeMap<HostPid, Utilisation>) -> Option<Utilisation> {
     let idle = || samples.values().all(|used| *used == Utilisation::default()).then(Utilisation::default);
     samples.get(&pid).copied().or_else(idle)

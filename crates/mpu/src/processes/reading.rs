@@ -1,7 +1,5 @@
-//! What NVML says: the GPUs, and the rows of their process lists.
-//!
-//! Owns NVML: finding it, loading it, and asking it in the newest way that its release knows. A GPU that fails in between is reported and
-//! does not hide the others.
+//! Reads NVML: the GPUs, and the rows of their process lists. Uses the newest functions of the installed release. A GPU that fails is
+//! reported and does not hide the others.
 
 use super::error::ProcessError;
 use super::seen::{Gpu, Kind, Memory, Mig, MigDevice, Utilisation};
@@ -26,9 +24,9 @@ pub struct Reading {
 #[derive(Debug, Default)]
 pub struct GpuReading {
     pub gpu: Gpu,
-    /// The rows of its lists.
+    /// The rows of its process lists.
     pub rows: Vec<ProcessRow>,
-    /// Utilisation of those that used something; none where this GPU does not say.
+    /// Utilisation of the processes that used something; none if this GPU does not report it.
     pub samples: Option<BTreeMap<HostPid, Utilisation>>,
 }
 
@@ -44,7 +42,7 @@ pub struct ProcessRow {
 /// The name that the dynamic linker looks up.
 const LIBRARY: &str = "libnvidia-ml.so.1";
 
-/// Where it lies when the linker does not find it: Debian and Ubuntu, Red Hat and SUSE, NVIDIA's operator, Google's nodes, NixOS.
+/// Where it lies outside the linker's paths: Debian and Ubuntu, Red Hat and SUSE, NVIDIA's operator, Google's nodes, NixOS.
 const PLACES: &[&str] = &[
     "/usr/lib/x86_64-linux-gnu",
     "/usr/lib/aarch64-linux-gnu",
@@ -57,9 +55,9 @@ const PLACES: &[&str] = &[
     "/run/opengl-driver/lib",
 ];
 
-/// The shortest stretch of time over which utilisation is asked for: GPUs take samples up to a second apart.
+/// The shortest time for utilisation: GPUs take samples up to a second apart.
 const WINDOW: Duration = Duration::from_secs(1);
-/// The longest: what lies further back is another question's answer.
+/// The longest time for utilisation.
 const LONGEST: Duration = Duration::from_secs(15);
 
 pub struct Nvml {
@@ -68,15 +66,15 @@ pub struct Nvml {
 }
 
 impl Nvml {
-    /// Loads it and becomes a client of the driver.
+    /// Loads NVML, which becomes a client of the driver.
     pub fn load(host: &Host) -> Result<Nvml, ProcessError> {
         let mut missing = None;
         let places = PLACES.iter().map(|dir| host.at(dir).join(LIBRARY)).filter(|path| path.exists());
         for path in std::iter::once(LIBRARY.into()).chain(places) {
             match nvml_wrapper::Nvml::builder().lib_path(OsStr::new(&path)).init() {
                 Ok(library) => return Ok(Nvml { library, last: None }),
-                // The first failure is the one to tell: it is about the library that the host's own programs would load. Its own text has
-                // the loader's words; its source would say them again.
+                // Report the first failure: it is about the library that the host's programs would load. Its text has the loader's words, so its
+                // source is left out.
                 Err(NvmlError::LibloadingError(error)) => missing = missing.or(Some(loaders_words(&error))),
                 Err(error) => return Err(ProcessError::sorted("nvmlInit", error)),
             }
@@ -107,7 +105,7 @@ impl Nvml {
         gpu.mig = parts.iter().map(|(instance, part)| mig_device(*instance, &self.library, part)).collect();
         let list = |device: &Device, mig| lists(&self.library, device, mig);
         let lists = match list(&device, None) {
-            // NVML lists a divided GPU as a whole for root only; each part has its own list.
+            // NVML lists a whole divided GPU for root only; each part has its own list.
             Lists { trouble: Some(NvmlError::NoPermission), .. } if !parts.is_empty() => {
                 parts.iter().map(|(instance, part)| list(part, Some(*instance))).fold(Lists::default(), Lists::and)
             }
@@ -143,7 +141,7 @@ fn figures(index: u32, library: &nvml_wrapper::Nvml, device: &Device) -> Gpu {
     }
 }
 
-/// From R510 on NVML tells the driver's own share of the memory from the users'; before, it counts both as used.
+/// From R510 on NVML separates the driver's own memory from the users'; before, it counts both as used.
 fn memory(library: &nvml_wrapper::Nvml, device: &Device) -> Option<Memory> {
     match device.memory_info() {
         Ok(info) => Some(Memory { total: info.total, used: info.used }),
@@ -168,26 +166,26 @@ fn mig_device(instance: Mig, library: &nvml_wrapper::Nvml, part: &Device) -> Mig
     MigDevice { instance, uuid: part.uuid().ok(), memory: memory(library, part) }
 }
 
-/// As many processes as the driver lists at most (`NV2080_CTRL_GPU_GET_PIDS_MAX_COUNT`).
+/// The most processes that the driver lists (`NV2080_CTRL_GPU_GET_PIDS_MAX_COUNT`).
 const MOST_LISTED: usize = 950;
 
 #[derive(Debug, Default)]
 struct Lists {
     rows: Vec<ProcessRow>,
-    /// The first failure: processes are missing then.
+    /// The first failure: processes are missing.
     trouble: Option<NvmlError>,
     full: bool,
 }
 
 impl Lists {
-    /// With one more. `within` is the part asked, where the device is one.
+    /// Adds a list. `within` is the MIG part, if the device is one.
     fn with(mut self, kind: Kind, list: Result<Vec<ProcessInfo>, NvmlError>, within: Option<Mig>) -> Lists {
         match list {
             Ok(list) => {
                 self.full |= list.len() >= MOST_LISTED;
                 self.rows.extend(list.into_iter().filter_map(|info| row(kind, info, within)));
             }
-            // Not every product and release has all lists; all have the one of those that compute.
+            // Some products and releases lack some lists; all have the list of compute processes.
             Err(NvmlError::NotSupported | NvmlError::FunctionNotFound | NvmlError::FailedToLoadSymbol(_))
                 if kind != Kind::Compute => {}
             Err(error) => self.trouble = self.trouble.or(Some(error)),
@@ -201,7 +199,7 @@ impl Lists {
     }
 }
 
-/// All lists of a GPU, or of a part of one.
+/// All lists of a GPU, or of a MIG part.
 fn lists(library: &nvml_wrapper::Nvml, device: &Device, within: Option<Mig>) -> Lists {
     let compute = newest(
         || device.running_compute_processes(),
@@ -228,12 +226,12 @@ fn row(kind: Kind, info: ProcessInfo, within: Option<Mig>) -> Option<ProcessRow>
         UsedGpuMemory::Used(bytes) => Some(bytes),
         UsedGpuMemory::Unavailable => None,
     };
-    let told =
+    let of_row =
         info.gpu_instance_id.map(|gpu_instance| Mig { gpu_instance, compute_instance: info.compute_instance_id });
-    Some(ProcessRow { pid: HostPid::new(info.pid)?, kind, memory, mig: told.or(within) })
+    Some(ProcessRow { pid: HostPid::new(info.pid)?, kind, memory, mig: of_row.or(within) })
 }
 
-/// Asks by the newest function that this release of NVML has. A list that grew between two calls is asked for again.
+/// Calls the newest function of this release. Retries if a list grew between two calls.
 fn newest<T>(
     third: impl Fn() -> Result<T, NvmlError>,
     second: impl Fn() -> Result<T, NvmlError>,
@@ -259,12 +257,11 @@ fn newest<T>(
     }
 }
 
-/// Of several samples of a process the latest. Some releases hand out slots that were never filled: they name no process, or more than
-/// all of a GPU.
+/// The latest sample of each process. Some releases return slots that were never filled: they have no process, or more than 100 %.
 fn samples(device: &Device, since: u64) -> Option<BTreeMap<HostPid, Utilisation>> {
     let mut samples = match device.process_utilization_stats(since) {
         Ok(samples) => samples,
-        // No process used anything.
+        // No process has a sample.
         Err(NvmlError::NotFound) => Vec::new(),
         Err(_) => return None,
     };
@@ -314,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn list_as_long_as_driver_makes_it_may_lack_some() {
+    fn full_length_list_counts_as_incomplete() {
         assert!(!Lists::default().with(Kind::Compute, listed(949), None).full);
         let full = Lists::default().with(Kind::Compute, listed(950), None);
         assert!(full.full && Lists::default().and(full).full);

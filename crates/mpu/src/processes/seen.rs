@@ -1,6 +1,4 @@
-//! What a look at the GPUs of a host gives.
-//!
-//! Owns the rows, as JSON has them. Reads nothing.
+//! A snapshot of the GPUs of a host and their processes.
 
 use mpu_core::{HostPid, ViewPid};
 use mpu_host::containers::Container;
@@ -17,7 +15,7 @@ pub struct Snapshot {
     pub processes: Vec<GpuProcess>,
 }
 
-/// A GPU. What it does not tell is none.
+/// A GPU. Facts that NVML does not report are none.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, JsonSchema)]
 pub struct Gpu {
     /// NVML's number for it.
@@ -42,9 +40,9 @@ pub struct Gpu {
     pub power_limit: Option<u32>,
     /// Its MIG devices; empty where MIG is off.
     pub mig: Vec<MigDevice>,
-    /// Why its processes, or some of them, are not known, if they are not.
+    /// Why its processes, or some of them, are missing.
     pub unreadable: Option<String>,
-    /// Whether it lists as many processes as the driver ever does: there may be more.
+    /// Whether the list is as long as the driver's longest: there may be more.
     #[serde(skip)]
     pub full: bool,
 }
@@ -54,7 +52,7 @@ pub struct Gpu {
 pub struct Memory {
     /// All of it.
     pub total: u64,
-    /// In use, without what the driver keeps for itself.
+    /// In use, without the driver's own share.
     pub used: u64,
 }
 
@@ -94,29 +92,27 @@ pub struct GpuProcess {
     pub kind: Kind,
     /// Bytes of video memory.
     pub memory: Option<u64>,
-    /// The most bytes of video memory that its cgroup may use on this GPU, all of the cgroup's processes together; none
-    /// where the kernel holds no limit.
+    /// The most bytes of video memory that all processes of its cgroup may use on this GPU; none if the kernel has no limit.
     pub memory_limit: Option<u64>,
-    /// What it used of late; none where the GPU does not say, as of all but the busiest of several.
+    /// Its recent use; none if the GPU does not report it, as for all but the busiest of several.
     pub utilisation: Option<Utilisation>,
-    /// Its number in the innermost PID namespace; none for a process of the host's own.
+    /// Its number in the innermost PID namespace; none for a process of the host itself.
     #[serde(serialize_with = "view_pid")]
     #[schemars(with = "Option<u32>")]
     pub container_pid: Option<ViewPid>,
     /// Its container.
     pub container: Option<Container>,
-    /// Its user's number; none if it has ended meanwhile.
+    /// Its user's number; none if it has ended.
     pub uid: Option<u32>,
     /// Its user's name on the host.
     pub user: Option<String>,
     /// The program's name, as the kernel has it.
     pub name: Option<String>,
-    /// The whole command line; of one that has ended, who holds its memory.
+    /// The whole command line; for an ended process, the processes that keep its memory.
     pub command: Option<String>,
     /// When it started, in seconds since 1970.
     pub started: Option<u64>,
-    /// When it started, in ticks since the host's boot: the same whatever the clock is set to. None where `/proc` does
-    /// not have the process.
+    /// When it started, in ticks since the host's boot: independent of clock changes. None if `/proc` does not have the process.
     #[serde(skip)]
     pub start_ticks: Option<u64>,
 }
@@ -146,7 +142,7 @@ impl Kind {
         }
     }
 
-    /// What a process does that is in two lists.
+    /// Both kinds, for a process in two lists.
     pub(super) fn and(self, other: Kind) -> Kind {
         match (self, other) {
             (Kind::Mps, _) | (_, Kind::Mps) => Kind::Mps,

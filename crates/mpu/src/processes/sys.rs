@@ -1,7 +1,5 @@
-//! The calls into NVML that its wrapper has no safe form of: the first version of three lists and of the memory figures, which are all that
+//! Calls into NVML that its wrapper has no safe form of: the first version of three lists and of the memory figures, which are all that
 //! releases before 450 (lists) and 510 (memory) have, and the numbers of a MIG device.
-//!
-//! Owns the unsafe of this folder; gives the wrapper's own types back.
 #![allow(unsafe_code)]
 
 use super::seen::Mig;
@@ -19,7 +17,7 @@ pub enum List {
     Mps,
 }
 
-/// Processes that may have come between asking for a list's length and asking for the list.
+/// Room for processes that start between the two calls for a list.
 const HEADROOM: u32 = 8;
 
 /// A list by the first version of its function: numbers and memory.
@@ -75,7 +73,7 @@ pub fn instance(nvml: &Nvml, device: &Device) -> Result<Mig, NvmlError> {
     let (mut gpu_instance, mut compute_instance) = (0, 0);
     // SAFETY: NVML writes one number.
     nvml_try(unsafe { of_gpu(handle, &mut gpu_instance) })?;
-    // SAFETY: likewise.
-    let told = nvml_try(unsafe { of_compute(handle, &mut compute_instance) });
-    Ok(Mig { gpu_instance, compute_instance: told.is_ok().then_some(compute_instance) })
+    // SAFETY: NVML writes one number.
+    let result = nvml_try(unsafe { of_compute(handle, &mut compute_instance) });
+    Ok(Mig { gpu_instance, compute_instance: result.is_ok().then_some(compute_instance) })
 }

@@ -1,4 +1,4 @@
-//! Joining NVML's rows with `/proc`, on made-up hosts. NVML itself is asked in guests.
+//! Joins NVML's rows with `/proc`, on fake hosts. Guests test NVML itself.
 
 use super::reading::GpuReading;
 use super::*;
@@ -36,7 +36,7 @@ fn host() -> FakeHost {
     fake
 }
 
-/// What is the driver's on made-up hosts: a device that every Linux has.
+/// The driver's device on fake hosts: one that every Linux has.
 const DRIVERS: &str = "/dev/full";
 
 fn descriptor(fake: &FakeHost, number: u32, descriptor: u32, target: &str) {
@@ -127,7 +127,7 @@ fn reused_pid_keeps_no_facts_of_successor() {
         reading.gpus[0].gpu.bus_id = Some("00000000:1B:00.0".to_string());
         join(&fake.host(), reading, 7, &mut cache)
     };
-    // The heir has other things open; a child of the one that made the client keeps its descriptor.
+    // The process that got the PID has other files open; a child of the client's maker keeps its descriptor.
     fake.remove("/proc/20001/fd");
     descriptor(&fake, 20001, 3, "/dev/null");
     descriptor(&fake, 20002, 3, DRIVERS);
@@ -136,7 +136,7 @@ fn reused_pid_keeps_no_facts_of_successor() {
     assert_eq!(process.command.as_deref(), Some("ended, memory still held by 20002 (worker)"));
     assert_eq!((process.container, process.container_pid, process.memory), (None, None, Some(64 << 20)));
     assert_eq!((process.start_ticks, process.memory_limit), (None, None), "the heir's cgroup is not its own");
-    // Now as its own maker; once seen with the driver, it stays so.
+    // Now as its own maker; a process seen with the driver stays its owner.
     let own = fake.host().at("/proc/20001/fd/4");
     std::os::unix::fs::symlink(DRIVERS, &own).expect("a link");
     let process = look().processes.remove(0);
@@ -147,10 +147,10 @@ fn reused_pid_keeps_no_facts_of_successor() {
 
 #[test]
 fn process_with_moved_descriptors_keeps_container() {
-    let name = |fake: &FakeHost| facts(fake, &mut cache(Depth::Whose), 20001).container.map(|container| container.id);
-    let mine = Some(LONG.to_string());
+    let name = |fake: &FakeHost| facts(fake, &mut cache(Depth::Owner), 20001).container.map(|container| container.id);
+    let expected = Some(LONG.to_string());
     let fake = host();
-    assert_eq!(name(&fake), mine, "the node's name is not the driver's, its device is");
+    assert_eq!(name(&fake), expected, "the node's name is not the driver's, its device is");
     // A thread with a table of its own.
     fake.remove("/proc/20001/fd");
     descriptor(&fake, 20001, 3, "/dev/null");
@@ -158,7 +158,7 @@ fn process_with_moved_descriptors_keeps_container() {
     let table = fake.host().at("/proc/20001/task/20009/fd");
     std::fs::create_dir_all(&table).expect("a folder");
     std::os::unix::fs::symlink(DRIVERS, table.join("7")).expect("a link");
-    assert_eq!(name(&fake), mine);
+    assert_eq!(name(&fake), expected);
 }
 
 #[test]
@@ -170,7 +170,7 @@ fn process_with_dead_leader_uses_other_threads() {
     fake.write("/proc/20001/stat", &zombie);
     let look = || facts(&fake, &mut cache(Depth::Everything), 20001);
     assert_eq!(look().container.map(|container| container.id).as_deref(), Some(LONG), "version 2 goes on saying it");
-    // Version 1 shows an ended thread at the root.
+    // Cgroup version 1 shows an ended thread at the root.
     fake.write("/proc/20001/cgroup", "4:memory:/\n1:name=systemd:/\n0::/\n");
     let without_facts = look();
     assert_eq!((without_facts.container, without_facts.start_ticks), (None, None), "and not the host's");
@@ -184,15 +184,15 @@ fn process_with_dead_leader_uses_other_threads() {
 }
 
 thread_local! {
-    /// What happens to a host while its descriptors are looked at.
+    /// Changes a host while its descriptors are read.
     static MEANWHILE: std::cell::RefCell<Option<Box<dyn FnOnce()>>> = const { std::cell::RefCell::new(None) };
 }
 
-/// Whose a process is if this happens to it between the first look and the last.
+/// The owner of a process, if this happens between the first and the last read.
 fn facts_after_change_during_read(happens: impl FnOnce(&FakeHost) + 'static) -> Facts {
     let fake = std::rc::Rc::new(host());
-    let theirs = fake.clone();
-    MEANWHILE.with(|meanwhile| *meanwhile.borrow_mut() = Some(Box::new(move || happens(&theirs))));
+    let copy = fake.clone();
+    MEANWHILE.with(|meanwhile| *meanwhile.borrow_mut() = Some(Box::new(move || happens(&copy))));
     let makers = || {
         maker::Look::at_most(1 << 16, |device| {
             if let Some(happens) = MEANWHILE.with(|meanwhile| meanwhile.borrow_mut().take()) {
@@ -201,14 +201,14 @@ fn facts_after_change_during_read(happens: impl FnOnce(&FakeHost) + 'static) -> 
             device == Some((1, 7))
         })
     };
-    facts(&fake, &mut Cache::with(Depth::Whose, makers), 20001)
+    facts(&fake, &mut Cache::with(Depth::Owner, makers), 20001)
 }
 
 #[test]
 fn process_ending_during_read_has_no_facts() {
     assert_eq!(facts_after_change_during_read(|_| ()).container.map(|container| container.id).as_deref(), Some(LONG));
     let without_facts = Facts::default();
-    // Version 1 shows one that has ended at the root.
+    // Cgroup version 1 shows an ended process at the root.
     let ends = |fake: &FakeHost| {
         fake.write("/proc/20001/stat", &stat(12_345).replace(") S ", ") Z "));
         fake.write("/proc/20001/cgroup", "4:memory:/\n1:name=systemd:/\n0::/\n");
@@ -224,17 +224,17 @@ fn process_ending_during_read_has_no_facts() {
     assert_eq!((of_the_host.container, of_the_host.start_ticks), (None, Some(12_345)), "one that lives counts");
 }
 
-/// A cgroup may be so deep that the kernel does not tell its path, and those within a container are the container's to make.
+/// A cgroup may be so deep that the kernel gives no path, and a container makes its own cgroups.
 #[test]
 fn process_without_readable_cgroup_has_no_container() {
     let fake = host();
     fake.remove("/proc/20001/cgroup");
-    assert_eq!(facts(&fake, &mut cache(Depth::Whose), 20001), Facts::default());
+    assert_eq!(facts(&fake, &mut cache(Depth::Owner), 20001), Facts::default());
     let shown = facts(&fake, &mut cache(Depth::Everything), 20001);
     assert_eq!((shown.name.as_deref(), shown.container), (Some("python3"), None), "a person sees what is known");
 }
 
-/// Each cgroup on the way to a process's is read for it, and a tenant makes thousands; no metric needs it.
+/// Each cgroup above a process would be read for it, and a tenant makes thousands; no metric needs it.
 #[test]
 fn exporter_looks_for_no_limits() {
     let fake = host();
@@ -246,7 +246,7 @@ fn exporter_looks_for_no_limits() {
         reading.gpus[0].gpu.bus_id = Some("00000000:1B:00.0".to_string());
         join(&fake.host(), reading, 7, &mut cache(depth)).processes[0].memory_limit
     };
-    assert_eq!((limit(Depth::Everything), limit(Depth::Whose)), (Some(1 << 30), None));
+    assert_eq!((limit(Depth::Everything), limit(Depth::Owner)), (Some(1 << 30), None));
 }
 
 #[test]
@@ -264,7 +264,7 @@ fn unverified_process_facts_are_not_cached() {
 }
 
 #[test]
-fn holders_are_looked_for_once_and_not_for_exporter() {
+fn holders_are_searched_once_and_not_for_exporter() {
     let fake = host();
     for number in [20001, 20002] {
         fake.write(&format!("/proc/{number}/stat"), "");
@@ -277,11 +277,11 @@ fn holders_are_looked_for_once_and_not_for_exporter() {
     let host = fake.host();
     let mut cache = cache(Depth::Everything);
     let moment = cache.begin(&host, BTreeSet::from([20001, 20002].map(pid)));
-    let told = cache.of(&moment, pid(20001)).command.expect("holders");
-    assert_eq!(told.matches("(worker)").count(), 16, "not all of them: {told}");
+    let command = cache.of(&moment, pid(20001)).command.expect("holders");
+    assert_eq!(command.matches("(worker)").count(), 16, "not all of them: {command}");
     fake.remove("/proc/30001/comm");
-    assert_eq!(cache.of(&moment, pid(20002)).command, Some(told));
-    let billed = join(&host, rows(), 7, &mut super::tests::cache(Depth::Whose));
+    assert_eq!(cache.of(&moment, pid(20002)).command, Some(command));
+    let billed = join(&host, rows(), 7, &mut super::tests::cache(Depth::Owner));
     assert!(billed.processes.iter().all(|row| row.command.is_none() && row.start_ticks.is_none()));
 }
 
@@ -293,9 +293,9 @@ fn exporter_skips_user_owned_files() {
     fake.write(&format!("/home/ada/.local/share/docker/containers/{LONG}/config.v2.json"), r#"{"Name":"/notebook"}"#);
     let name = |depth| facts(&fake, &mut cache(depth), 20001).container.and_then(|container| container.name);
     assert_eq!(name(Depth::Everything).as_deref(), Some("notebook"));
-    assert_eq!(name(Depth::Whose), None);
-    let whose = facts(&fake, &mut cache(Depth::Whose), 20001);
-    assert_eq!((whose.command, whose.start_ticks), (None, Some(12_345)));
+    assert_eq!(name(Depth::Owner), None);
+    let owner = facts(&fake, &mut cache(Depth::Owner), 20001);
+    assert_eq!((owner.command, owner.start_ticks), (None, Some(12_345)));
 }
 
 #[test]
@@ -318,20 +318,20 @@ fn several_rows_of_process_on_gpu_are_one() {
         row(20002, Kind::Compute, Some(3)),
     ];
     let seen = joined(&host(), reading(rows, None));
-    let told: Vec<_> = seen.processes.iter().map(|p| (p.pid.get(), p.kind.letters(), p.memory)).collect();
-    assert_eq!(told, [(20001, "C+G", Some(10)), (20002, "M+C", Some(3))]);
+    let rows: Vec<_> = seen.processes.iter().map(|p| (p.pid.get(), p.kind.letters(), p.memory)).collect();
+    assert_eq!(rows, [(20001, "C+G", Some(10)), (20002, "M+C", Some(3))]);
 }
 
 #[test]
-fn process_on_two_parts_of_gpu_is_two_rows() {
+fn process_on_two_mig_parts_has_two_rows() {
     let part = |gpu_instance| Some(Mig { gpu_instance, compute_instance: Some(0) });
     let rows = vec![
         ProcessRow { mig: part(2), ..row(20001, Kind::Compute, Some(1)) },
         ProcessRow { mig: part(1), ..row(20001, Kind::Compute, Some(2)) },
     ];
     let seen = joined(&host(), reading(rows, None));
-    let told: Vec<_> = seen.processes.iter().map(|p| (p.mig, p.memory)).collect();
-    assert_eq!(told, [(part(1), Some(2)), (part(2), Some(1))]);
+    let rows: Vec<_> = seen.processes.iter().map(|p| (p.mig, p.memory)).collect();
+    assert_eq!(rows, [(part(1), Some(2)), (part(2), Some(1))]);
 }
 
 #[test]
@@ -348,7 +348,7 @@ fn unsampled_process_on_idle_gpu_used_zero() {
 }
 
 #[test]
-fn facts_are_read_once_for_process_and_anew_for_another_of_its_number() {
+fn reused_pid_gets_new_facts() {
     let fake = host();
     let mut cache = cache(Depth::Everything);
     let rows = || reading(vec![row(20001, Kind::Compute, None)], None);
@@ -366,7 +366,7 @@ fn facts_are_read_once_for_process_and_anew_for_another_of_its_number() {
 #[test]
 fn clock_change_keeps_start_ticks() {
     let fake = host();
-    // As each reading of the exporter's does, which is a process of its own.
+    // The exporter reads in a new process each time.
     let look = || joined(&fake, reading(vec![row(20001, Kind::Compute, None)], None)).processes.remove(0);
     let before = look();
     fake.write("/proc/stat", "btime 1700003600\n");

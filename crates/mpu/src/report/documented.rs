@@ -1,4 +1,4 @@
-//! Holds `docs/cli.md` to the JSON that commands print, both ways, and that JSON to its schema.
+//! Compares `docs/cli.md` with the JSON of commands, in both directions, and that JSON with its schema.
 
 use super::answers;
 use serde_json::{Map, Value, json};
@@ -6,8 +6,8 @@ use std::collections::BTreeSet;
 
 const PAGE: &str = include_str!("../../../../docs/cli.md");
 
-/// The page's table below `heading` lists the fields of this JSON, and no others. The command's schema takes it, would take it with
-/// a field more, and would not with a field less or another type.
+/// The page's table below `heading` lists exactly the fields of this JSON. The command's schema accepts it, accepts an added field, and
+/// rejects a missing field or another type.
 pub fn check(heading: &str, json: &str) {
     let value: Value = serde_json::from_str(json).expect("JSON");
     answers::check(json);
@@ -27,7 +27,7 @@ pub fn check(heading: &str, json: &str) {
     assert_eq!(listed, printed, "docs/cli.md, {heading}");
 }
 
-/// The schema of this answer tells from it each answer that differs by a field below this object or array of it.
+/// The schema rejects each answer that differs by a field below this object or array.
 fn holds_fields(whole: &Value, at: &str) {
     let schema = answers::validator(whole);
     let changed = |change: &dyn Fn(&mut Map<String, Value>)| {
@@ -51,7 +51,7 @@ fn holds_fields(whole: &Value, at: &str) {
     }
 }
 
-/// The names of what lies in an object or an array, but for objects whose keys are data.
+/// The names of the members of an object or array, except of objects whose keys are data.
 fn below(value: Option<&Value>) -> Vec<String> {
     match value {
         Some(Value::Object(map)) => map.keys().filter(|key| *key != "translated").cloned().collect(),

@@ -1,6 +1,4 @@
-//! What reports have in common: how they become JSON (one schema, `docs/cli.md`) and text.
-//!
-//! Owns the envelope, the lines and the colours. Knows no report.
+//! Common parts of reports: JSON (one schema, `docs/cli.md`) and text.
 
 #[cfg(test)]
 #[path = "../../tests/schema/mod.rs"]
@@ -14,14 +12,14 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use std::fmt::Write as _;
 
-/// The version of the JSON output. Fields may be added within a version; none changes its meaning or goes.
+/// The version of the JSON output. Within it, fields may be added; none changes its meaning or is removed.
 pub const SCHEMA: u32 = 1;
 
-/// What a command has to say.
+/// The result of a command.
 pub trait Report: Serialize + JsonSchema {
-    /// The command's name; of a report that several commands give, the first one's.
+    /// The command's name; for several commands, the first one's.
     const COMMAND: &'static str;
-    /// The exit code that it leads to.
+    /// The exit code.
     fn exit(&self) -> Exit {
         Exit::Ok
     }
@@ -29,7 +27,7 @@ pub trait Report: Serialize + JsonSchema {
     fn text(&self, style: Style) -> String;
 }
 
-/// What every JSON answer has around its report.
+/// The envelope of every JSON answer.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct Envelope<'a, T: Serialize> {
     /// The version of the output: fields may be added within it, none changes its meaning or goes.
@@ -46,21 +44,21 @@ pub(crate) struct Envelope<'a, T: Serialize> {
     report: T,
 }
 
-/// What there is instead of a report when a command failed.
+/// The envelope of a failure.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct Failure {
     /// Why.
     error: ErrorView,
 }
 
-/// An error as JSON has it.
+/// An error in JSON.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct ErrorView {
     /// A stable word for the cause, such as `no_headers`.
     code: &'static str,
     /// What went wrong.
     message: String,
-    /// What lies behind it, nearest first.
+    /// Its causes, nearest first.
     causes: Vec<String>,
     /// What to do about it.
     fix: String,
@@ -71,7 +69,7 @@ pub fn json<R: Report>(report: &R) -> String {
     json_of(R::COMMAND, report)
 }
 
-/// A report as one line of JSON, of that one of its commands that was given.
+/// A report as one line of JSON, for one of its commands.
 pub fn json_of<R: Report>(command: &str, report: &R) -> String {
     let exit = report.exit();
     to_line(&Envelope { schema: SCHEMA, command, ok: exit == Exit::Ok, exit: exit.code(), report })
@@ -86,12 +84,12 @@ pub fn json_of_error(command: &str, error: &dyn Explain) -> String {
 }
 
 fn to_line(value: &impl Serialize) -> String {
-    // Maps with string keys, strings, numbers: there is nothing in a report that JSON cannot hold.
+    // A report has only maps with string keys, strings and numbers.
     serde_json::to_string(value)
         .unwrap_or_else(|e| format!("{{\"schema\":{SCHEMA},\"ok\":false,\"exit\":1,\"error\":\"{e}\"}}"))
 }
 
-/// How text is written: with colours on a terminal, without elsewhere.
+/// Whether text has colours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Style {
     Plain,
@@ -119,7 +117,7 @@ impl Style {
     }
 }
 
-/// Lines of a name and a value, the values below each other.
+/// Lines of a name and a value, in two columns.
 pub(crate) struct Lines {
     style: Style,
     pub(crate) text: String,

@@ -1,4 +1,4 @@
-//! What `mpu top` knows and what keys do to it. Pure: looks come in, keys come in, and [`super::view`] draws what is here.
+//! The state of `mpu top`, and the effect of keys. [`super::view`] draws it.
 
 use crate::listing::columns::{self, Column, Sort};
 use crate::listing::filter::Filter;
@@ -8,18 +8,18 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-/// How many looks back the curves go: the width of a wide terminal.
+/// Readings in a curve: the width of a wide terminal.
 const HISTORY: usize = 512;
 
 /// Intervals that `+` and `-` step through.
 const INTERVALS: [f64; 8] = [0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0];
 
-/// What a key leads to beyond a change of the picture.
+/// The effect of a key beside the picture.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
     Stay,
     Quit,
-    /// Look as often as [`App::interval`] and [`App::paused`] say now.
+    /// [`App::interval`] or [`App::paused`] changed.
     Pace,
 }
 
@@ -27,34 +27,34 @@ pub enum Step {
 pub enum Mode {
     Keys,
     Typing,
-    /// The help lies over the picture; the next key takes it away.
+    /// The help covers the picture; any key closes it.
     Help,
 }
 
-/// Which row: it keeps its place in the user's mind while rows move.
+/// Identifies a row: the selection follows it while rows move.
 type RowKey = (HostPid, u32, Option<Mig>);
 
 pub struct App {
     pub seen: Option<Snapshot>,
-    /// Why the last look failed.
+    /// Why the last reading failed.
     pub trouble: Option<String>,
     /// Utilisation of each GPU, the latest last.
     pub history: BTreeMap<u32, VecDeque<u64>>,
     /// The rows to show, in order.
     pub rows: Vec<GpuProcess>,
     pub sort: Sort,
-    /// What was typed to filter by: words that all have to be in a row.
+    /// The filter: words that must all be in a row.
     pub words: String,
     pub mode: Mode,
-    /// Whether no more looks are wanted.
+    /// Whether readings are paused.
     pub paused: bool,
     pub interval: Duration,
     /// Whether more columns are shown.
     pub wide: bool,
     pub first: usize,
-    /// The row that the user stands on.
+    /// The selected row.
     pub selected: Option<usize>,
-    asked: Vec<Column>,
+    requested: Vec<Column>,
     filter: Filter,
     key: Option<RowKey>,
     /// Rows that fit on the screen, as last drawn.
@@ -76,14 +76,14 @@ impl App {
             wide: false,
             first: 0,
             selected: None,
-            asked: columns,
+            requested: columns,
             filter,
             key: None,
             page: 10,
         }
     }
 
-    /// A look came, or failed.
+    /// Takes a reading or its failure.
     pub fn look(&mut self, look: Result<Snapshot, String>) {
         match look {
             Ok(seen) => {
@@ -103,7 +103,7 @@ impl App {
     }
 
     pub fn columns(&self) -> Vec<Column> {
-        columns::chosen(&self.asked, self.wide, &self.rows)
+        columns::chosen(&self.requested, self.wide, &self.rows)
     }
 
     pub fn key(&mut self, key: KeyEvent) -> Step {
@@ -211,10 +211,10 @@ impl App {
     fn arrange(&mut self) {
         let Some(seen) = &self.seen else { return };
         let words: Vec<String> = self.words.split_whitespace().map(str::to_lowercase).collect();
-        let wanted = |process: &&GpuProcess| {
-            self.filter.takes(process, &seen.gpus) && (words.is_empty() || says_all(process, &words, seen.at))
+        let matches = |process: &&GpuProcess| {
+            self.filter.takes(process, &seen.gpus) && (words.is_empty() || matches_all(process, &words, seen.at))
         };
-        let mut rows: Vec<GpuProcess> = seen.processes.iter().filter(wanted).cloned().collect();
+        let mut rows: Vec<GpuProcess> = seen.processes.iter().filter(matches).cloned().collect();
         columns::sort(&mut rows, &[self.sort], seen.at);
         self.rows = rows;
         let again = self.key.and_then(|key| self.rows.iter().position(|row| key_of(row) == key));
@@ -226,7 +226,7 @@ impl App {
         self.key = self.selected.and_then(|at| self.rows.get(at)).map(key_of);
     }
 
-    /// Moves the window so that the selected row is in it.
+    /// Moves the window to the selected row.
     pub fn scroll(&mut self, page: usize) {
         self.page = page.max(1);
         let last = self.rows.len().saturating_sub(self.page);
@@ -241,8 +241,8 @@ fn key_of(row: &GpuProcess) -> RowKey {
     (row.pid, row.gpu, row.mig)
 }
 
-/// Every word is in one of the cells.
-fn says_all(process: &GpuProcess, words: &[String], at: u64) -> bool {
+/// Whether every word is in one of the cells.
+fn matches_all(process: &GpuProcess, words: &[String], at: u64) -> bool {
     use clap::ValueEnum;
     let cells: Vec<String> = Column::value_variants().iter().map(|c| c.cell(process, at).to_lowercase()).collect();
     words.iter().all(|word| cells.iter().any(|cell| cell.contains(word)))

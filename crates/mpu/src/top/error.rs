@@ -1,4 +1,4 @@
-//! Why `mpu top` shows nothing.
+//! Errors of `mpu top`.
 
 use crate::processes::ProcessError;
 use mpu_host::exit::Exit;
@@ -6,7 +6,7 @@ use mpu_host::explain::{Explain, Facts};
 use mpu_host::explain_by_facts;
 use std::io;
 
-/// Why there is no screen.
+/// Why `mpu top` ends.
 #[derive(Debug, thiserror::Error)]
 pub enum TopError {
     #[error("standard output is not a terminal")]

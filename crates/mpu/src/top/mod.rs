@@ -1,7 +1,4 @@
-//! `mpu top`: GPUs and their processes, live.
-//!
-//! Owns the way there: a screen on a terminal ([`screen`]), plain text elsewhere ([`text`]). What is shown is [`app`]'s and how is
-//! [`view`]'s, neither of which knows a terminal; the processes come from `crate::processes`, the columns from `crate::listing`.
+//! `mpu top`: GPUs and their processes, live: a screen on a terminal ([`screen`]), plain text elsewhere ([`text`]).
 
 pub mod app;
 mod error;
@@ -18,7 +15,7 @@ use mpu_host::host::Host;
 use mpu_host::progress::Progress;
 use std::io::{self, IsTerminal};
 
-/// Shows it until the user has seen enough. With `json` every look is one line of JSON.
+/// Runs until the user quits. With `json` every reading is one line of JSON.
 pub fn top(host: &Host, options: &TopOptions, json: bool) -> Result<(), TopError> {
     let plain = options.once || options.batch;
     if !plain && !io::stdout().is_terminal() {

@@ -1,4 +1,4 @@
-//! What `mpu top` is asked for.
+//! Options of `mpu top`.
 
 use crate::listing::columns::{Column, Sort};
 use crate::listing::filter::Filter;
@@ -35,7 +35,7 @@ pub struct TopOptions {
     pub filter: Filter,
 }
 
-/// From a tenth of a second, below which utilisation says nothing new, to an hour.
+/// From a tenth of a second, below which utilisation does not change, to an hour.
 fn interval(text: &str) -> Result<Duration, String> {
     let seconds: f64 = text.parse().map_err(|_| "not a number of seconds".to_string())?;
     match (0.1..=3600.0).contains(&seconds) {

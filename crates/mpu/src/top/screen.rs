@@ -1,7 +1,6 @@
-//! The terminal: taken over at the start, given back at the end, whatever the end is.
+//! The terminal screen: set up at the start, restored at any end.
 //!
-//! Owns three threads that wait: for keys, for signals, and for the next look. The main one draws when one of them has something, and sleeps
-//! otherwise: nothing turns while nothing happens.
+//! Three threads wait for keys, for signals, and for the next reading. The main thread draws when one of them has something.
 
 use super::app::{App, Step};
 use super::error::TopError;
@@ -18,28 +17,28 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
 
-enum Happening {
+enum Input {
     Look(Result<Snapshot, String>),
     Terminal(Event),
     Signal,
     Trouble(io::Error),
 }
 
-/// How often to look; none to wait until told again.
+/// The interval; none while paused.
 type Pace = Option<Duration>;
 
-/// Shows it until the user, or a signal, ends it.
+/// Runs until the user or a signal ends it.
 pub fn run(host: Host, monitor: Monitor, options: &TopOptions) -> Result<(), TopError> {
     let failed = |source| TopError::Terminal { source };
-    let (tell, happenings) = mpsc::channel();
+    let (inputs, received) = mpsc::channel();
     let (pace, paces) = mpsc::channel();
     let mut app = App::new(options.columns.clone(), options.sort, options.filter.clone(), options.interval);
-    watch_signals(tell.clone()).map_err(failed)?;
-    // Sets a panic hook, too, that gives the terminal back before the message is printed.
+    watch_signals(inputs.clone()).map_err(failed)?;
+    // Also sets a panic hook that restores the terminal before the message is printed.
     let mut terminal = ratatui::try_init().map_err(failed)?;
-    watch_keys(tell.clone());
-    look_on(host, monitor, options.interval, paces, tell);
-    let ended = show(&mut terminal, &mut app, &happenings, &pace);
+    watch_keys(inputs.clone());
+    read_repeatedly(host, monitor, options.interval, paces, inputs);
+    let ended = show(&mut terminal, &mut app, &received, &pace);
     let restored = ratatui::try_restore();
     ended.and(restored).map_err(failed)
 }
@@ -47,26 +46,26 @@ pub fn run(host: Host, monitor: Monitor, options: &TopOptions) -> Result<(), Top
 fn show(
     terminal: &mut DefaultTerminal,
     app: &mut App,
-    happenings: &Receiver<Happening>,
+    received: &Receiver<Input>,
     pace: &Sender<Pace>,
 ) -> io::Result<()> {
     loop {
         terminal.draw(|frame| view::draw(frame, app))?;
-        // All that has come meanwhile is one picture.
-        let Ok(first) = happenings.recv() else { return Ok(()) };
-        for happening in std::iter::once(first).chain(happenings.try_iter()) {
-            let step = match happening {
-                Happening::Look(look) => {
-                    // One that was under way when the user paused is not to change the picture.
+        // Draw once for all pending inputs.
+        let Ok(first) = received.recv() else { return Ok(()) };
+        for input in std::iter::once(first).chain(received.try_iter()) {
+            let step = match input {
+                Input::Look(look) => {
+                    // Ignore a reading that was running when the user paused.
                     if !app.paused {
                         app.look(look);
                     }
                     Step::Stay
                 }
-                Happening::Terminal(Event::Key(key)) => app.key(key),
-                Happening::Terminal(_) => Step::Stay,
-                Happening::Signal => Step::Quit,
-                Happening::Trouble(error) => return Err(error),
+                Input::Terminal(Event::Key(key)) => app.key(key),
+                Input::Terminal(_) => Step::Stay,
+                Input::Signal => Step::Quit,
+                Input::Trouble(error) => return Err(error),
             };
             match step {
                 Step::Stay => {}
@@ -79,15 +78,15 @@ fn show(
     }
 }
 
-/// Looks at once and then every interval. A look takes some milliseconds, on a GPU that sleeps some seconds: keys do not wait for it.
-fn look_on(host: Host, mut monitor: Monitor, interval: Duration, paces: Receiver<Pace>, tell: Sender<Happening>) {
+/// Reads at once and then every interval. A reading takes milliseconds, on a sleeping GPU seconds: keys must not wait for it.
+fn read_repeatedly(host: Host, mut monitor: Monitor, interval: Duration, paces: Receiver<Pace>, inputs: Sender<Input>) {
     thread::spawn(move || {
         let mut pace = Some(interval);
         loop {
             let began = Instant::now();
             if pace.is_some() {
                 let look = monitor.snapshot(&host).map_err(|error| error.to_string());
-                if tell.send(Happening::Look(look)).is_err() {
+                if inputs.send(Input::Look(look)).is_err() {
                     return;
                 }
             }
@@ -96,7 +95,7 @@ fn look_on(host: Host, mut monitor: Monitor, interval: Duration, paces: Receiver
                 None => paces.recv().map_err(RecvTimeoutError::from),
             };
             match changed {
-                Ok(asked) => pace = asked,
+                Ok(new_pace) => pace = new_pace,
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
             }
@@ -104,23 +103,23 @@ fn look_on(host: Host, mut monitor: Monitor, interval: Duration, paces: Receiver
     });
 }
 
-fn watch_keys(tell: Sender<Happening>) {
+fn watch_keys(inputs: Sender<Input>) {
     thread::spawn(move || {
         loop {
-            let happening = event::read().map_or_else(Happening::Trouble, Happening::Terminal);
-            let last = matches!(happening, Happening::Trouble(_));
-            if tell.send(happening).is_err() || last {
+            let input = event::read().map_or_else(Input::Trouble, Input::Terminal);
+            let last = matches!(input, Input::Trouble(_));
+            if inputs.send(input).is_err() || last {
                 return;
             }
         }
     });
 }
 
-fn watch_signals(tell: Sender<Happening>) -> io::Result<()> {
+fn watch_signals(inputs: Sender<Input>) -> io::Result<()> {
     let mut signals = Signals::new([SIGTERM, SIGHUP, SIGINT])?;
     thread::spawn(move || {
         for _ in signals.forever() {
-            if tell.send(Happening::Signal).is_err() {
+            if inputs.send(Input::Signal).is_err() {
                 return;
             }
         }

@@ -1,4 +1,4 @@
-//! `mpu top` where no terminal is: each look as plain text, or as a line of JSON.
+//! `mpu top` without a terminal: each reading as plain text, or as a line of JSON.
 
 use super::error::TopError;
 use super::options::TopOptions;
@@ -12,10 +12,10 @@ use std::io::{self, Write};
 use std::thread;
 use std::time::Instant;
 
-/// Prints looks until there were enough of them, or no process reads any more.
+/// Prints the requested number of readings, or until the pipe closes.
 pub fn print(host: &Host, mut monitor: Monitor, options: &TopOptions, json: bool) -> Result<(), TopError> {
     let looks = if options.once { Some(1) } else { options.count };
-    let asked = listing::ListOptions {
+    let options_of_list = listing::ListOptions {
         columns: options.columns.clone(),
         sort: vec![options.sort],
         filter: options.filter.clone(),
@@ -26,9 +26,9 @@ pub fn print(host: &Host, mut monitor: Monitor, options: &TopOptions, json: bool
         let began = Instant::now();
         let seen = monitor.snapshot(host)?;
         if done == 0 {
-            asked.filter.check(&seen.gpus)?;
+            options_of_list.filter.check(&seen.gpus)?;
         }
-        let listed = listing::listed(host, seen, &asked, None);
+        let listed = listing::listed(host, seen, &options_of_list, None);
         let text = match json {
             true => report::json_of("top", &listed) + "\n",
             false => page(&listed),
@@ -47,7 +47,7 @@ pub fn print(host: &Host, mut monitor: Monitor, options: &TopOptions, json: bool
     }
 }
 
-/// The time, the GPUs, the processes, and the notes beside; an empty line at the end.
+/// The time, the GPUs, the processes, and the notes; an empty line at the end.
 fn page(listed: &Listed) -> String {
     let mut lines = vec![format!("at {}", time::stamp(listed.at))];
     lines.extend(listed.gpus.iter().map(view::gpu_text));

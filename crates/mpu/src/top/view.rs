@@ -1,4 +1,4 @@
-//! How `mpu top` looks: GPUs above, processes below, keys at the foot. Draws into any frame, of any size, without a panic.
+//! Draws `mpu top`: GPUs above, processes below, keys at the bottom. It fits any frame without a panic.
 
 use super::app::{App, Mode};
 use crate::listing::columns::{Column, harmless};
@@ -16,7 +16,7 @@ const DIM: Style = Style::new().fg(Color::DarkGray);
 const SELECTED: Style = Style::new().add_modifier(Modifier::REVERSED);
 const TROUBLE: Style = Style::new().fg(Color::Red).add_modifier(Modifier::BOLD);
 
-/// Cells of a GPU's name and of each of its two bars, on a terminal of that width: what stands between them takes [`FIGURES`].
+/// The widths of a GPU's name and of each of its two bars. The figures between them take [`FIGURES`].
 fn measures(width: usize) -> (usize, usize) {
     let name = if width >= 110 { 22 } else { 12 };
     (name, (width.saturating_sub(FIGURES + name) / 2).clamp(4, 20))
@@ -24,10 +24,10 @@ fn measures(width: usize) -> (usize, usize) {
 
 /// The widest of an index, percent, mebibytes, degrees, watts and MIG devices.
 const FIGURES: usize = 61;
-/// Where there is no terminal.
+/// The width without a terminal.
 const ANY_WIDTH: usize = 132;
 
-/// What the help says: keys and what they do.
+/// The help: keys and their effects.
 pub const KEYS: &[(&str, &str)] = &[
     ("q, Ctrl-C", "end"),
     ("/", "filter by typing: all words have to be in a row; Enter keeps it, Esc drops it"),
@@ -59,7 +59,7 @@ pub fn draw(frame: &mut Frame, app: &mut App) {
     }
 }
 
-/// One row with figures, and up to three with a curve where there is room for all GPUs'.
+/// One row with figures, and up to three for a curve if there is room for all GPUs.
 fn rows_of_a_gpu(gpus: usize, height: u16) -> u16 {
     let room = usize::from(height) * 2 / 5;
     (room / gpus.max(1)).clamp(1, 4) as u16
@@ -110,7 +110,7 @@ fn draw_gpus(frame: &mut Frame, area: Rect, seen: &Snapshot, app: &App, each: u1
     }
 }
 
-/// The latest at the right end.
+/// Draws a curve with the latest value at the right end.
 fn draw_curve(frame: &mut Frame, place: Rect, curve: &VecDeque<u64>, now: u32) {
     let width = usize::from(place.width);
     let mut values: Vec<u64> = vec![0; width.saturating_sub(curve.len())];
@@ -130,8 +130,8 @@ fn gpu_line(gpu: &Gpu, width: usize) -> Line<'static> {
     let share = gpu.utilisation.map(|percent| f64::from(percent) / 100.0);
     spans.extend(bar(" GPU ", cells, share, gpu.utilisation.map_or("  -".into(), |percent| format!("{percent:>3}%"))));
     let share = gpu.memory.map(|memory| memory.used as f64 / memory.total.max(1) as f64);
-    let told = gpu.memory.map_or("-".into(), |m| format!("{}/{} MiB", m.used >> 20, m.total >> 20));
-    spans.extend(bar("  MEM ", cells, share, told));
+    let text = gpu.memory.map_or("-".into(), |m| format!("{}/{} MiB", m.used >> 20, m.total >> 20));
+    spans.extend(bar("  MEM ", cells, share, text));
     let watts = |milliwatts: u32| milliwatts / 1000;
     let mut rest = String::new();
     if let Some(degrees) = gpu.temperature {
@@ -148,20 +148,20 @@ fn gpu_line(gpu: &Gpu, width: usize) -> Line<'static> {
     Line::from(spans)
 }
 
-/// The same as plain text.
+/// The GPU's line as plain text.
 pub fn gpu_text(gpu: &Gpu) -> String {
     let text: String = gpu_line(gpu, ANY_WIDTH).spans.iter().map(|span| span.content.as_ref()).collect();
     text.trim_end().to_string()
 }
 
-fn bar(title: &'static str, cells: usize, share: Option<f64>, told: String) -> Vec<Span<'static>> {
+fn bar(title: &'static str, cells: usize, share: Option<f64>, text: String) -> Vec<Span<'static>> {
     let share = share.unwrap_or(0.0).clamp(0.0, 1.0);
     let full = (share * cells as f64).round() as usize;
     vec![
         Span::raw(title),
         Span::styled("█".repeat(full), Style::new().fg(level(share))),
         Span::styled("░".repeat(cells - full), DIM),
-        Span::raw(format!(" {told}")),
+        Span::raw(format!(" {text}")),
     ]
 }
 

@@ -1,6 +1,6 @@
 //! What holds the driver or one of its GPUs, whose it is, and what ends it: `mpu who`.
 //!
-//! Finding the holders is [`mpu_host::holders`]'s. NVML is not asked: it opens the driver.
+//! Finding the holders is [`mpu_host::holders`]'s. NVML is not used, because it opens the driver.
 
 mod end;
 mod error;
@@ -35,14 +35,14 @@ pub struct WhoOptions {
     pub wait: Option<u64>,
 }
 
-/// What holds the driver, or the GPU that was asked for.
+/// What holds the driver, or the GPU of `--gpu`.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Who {
     /// When it was looked, in seconds since 1970.
     pub at: u64,
     /// The loaded driver's version; null if none is loaded.
     pub driver: Option<String>,
-    /// The GPU that was asked for; null if the whole driver was.
+    /// The GPU of `--gpu`; null for the whole driver.
     pub gpu: Option<GpuView>,
     /// Whether it can be unloaded, or the GPU reset or handed over, once the modules that use the driver are unloaded.
     pub free: bool,
@@ -50,7 +50,7 @@ pub struct Who {
     pub processes: Vec<ProcessView>,
     /// The driver's modules and those that use it, each before what it uses.
     pub modules: Vec<ModuleView>,
-    /// Processes at whose sockets descriptors wait to be received. The kernel does not tell whether they are the driver's.
+    /// Processes at whose sockets descriptors wait to be received. The kernel does not show whether they are the driver's.
     pub in_flight: Vec<InFlightView>,
     /// Processes that could not be looked at, or in part only.
     #[serde(serialize_with = "host_pids")]
@@ -169,15 +169,15 @@ fn host_pids<S: serde::Serializer>(pids: &[HostPid], serializer: S) -> Result<S:
 /// How often is looked while it is waited.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// Looks, and waits if that is asked for. `tell` gets a line whenever what is waited for has changed.
+/// Looks, and waits if requested. `log` gets a line whenever the holders change.
 ///
 /// # Errors
 /// Without root's rights, outside the host's PID namespace, or if there is no such GPU.
-pub fn who(host: &Host, options: &WhoOptions, tell: &dyn Fn(&str)) -> Result<Who, WhoError> {
+pub fn who(host: &Host, options: &WhoOptions, log: &dyn Fn(&str)) -> Result<Who, WhoError> {
     check(host)?;
-    let gpu = options.gpu.as_deref().map(|asked| find(host, asked)).transpose()?;
+    let gpu = options.gpu.as_deref().map(|requested| find(host, requested)).transpose()?;
     let end = options.wait.map(|seconds| Instant::now() + Duration::from_secs(seconds));
-    let mut told = String::new();
+    let mut logged = String::new();
     loop {
         let began = Instant::now();
         let look = Look::of(host, gpu.as_ref())?;
@@ -186,9 +186,9 @@ pub fn who(host: &Host, options: &WhoOptions, tell: &dyn Fn(&str)) -> Result<Who
             return Ok(Who { has_waited: end.is_some(), ..look.report(host, gpu.as_ref()) });
         };
         let words = format!("waiting for {}", look.in_words());
-        if words != told {
-            tell(&words);
-            told = words;
+        if words != logged {
+            log(&words);
+            logged = words;
         }
         // A host full of processes is not looked at all the time.
         std::thread::sleep(left.min(PAUSE.max(began.elapsed() * 10)));
@@ -208,7 +208,7 @@ fn check(host: &Host) -> Result<(), WhoError> {
     }
 }
 
-fn find(host: &Host, asked: &str) -> Result<DriverGpu, WhoError> {
+fn find(host: &Host, requested: &str) -> Result<DriverGpu, WhoError> {
     let gpus = nodes::gpus(host);
     let as_listed = |gpu: &DriverGpu| Gpu {
         index: gpu.index,
@@ -217,9 +217,9 @@ fn find(host: &Host, asked: &str) -> Result<DriverGpu, WhoError> {
         ..Gpu::default()
     };
     let has = gpus.iter().map(|gpu| gpu.index.to_string()).collect::<Vec<_>>().join(", ");
-    let found = gpus.into_iter().find(|gpu| is_named(&as_listed(gpu), asked));
+    let found = gpus.into_iter().find(|gpu| is_named(&as_listed(gpu), requested));
     let has = if has.is_empty() { "none".to_string() } else { has };
-    Ok(found.ok_or(ProcessError::NoSuchGpu { asked: asked.to_string(), has })?)
+    Ok(found.ok_or(ProcessError::NoSuchGpu { requested: requested.to_string(), has })?)
 }
 
 /// As NVML writes it: the domain has eight digits.
@@ -379,7 +379,7 @@ fn notes(scan: &Scan, modules: &[Module], is_free: bool) -> Vec<String> {
     if !scan.in_flight.is_empty() && !is_free {
         let pids: Vec<String> = scan.in_flight.iter().take(8).map(|one| one.pid.get().to_string()).collect();
         notes.push(format!(
-            "descriptors wait in sockets of PID {}; the kernel does not tell whether they are the driver's",
+            "descriptors wait in sockets of PID {}; the kernel does not show whether they are the driver's",
             pids.join(", ")
         ));
     }

@@ -93,8 +93,8 @@ fn gpu_leaves_out_holders_of_others() {
         ask(&fake, gpu).expect("a GPU").processes.iter().map(|process| process.pid.get()).collect()
     };
     assert_eq!(pids(None), [10, 11]);
-    for asked in ["1", "GPU-bbbb", "65:00.0", "00000000:65:00.0"] {
-        assert_eq!(pids(Some(asked)), [10, 11], "{asked}");
+    for requested in ["1", "GPU-bbbb", "65:00.0", "00000000:65:00.0"] {
+        assert_eq!(pids(Some(requested)), [10, 11], "{requested}");
     }
     assert_eq!(pids(Some("0")), [10], "a node of all GPUs may be of this one");
     let error = ask(&fake, Some("7")).expect_err("none");
@@ -139,20 +139,20 @@ fn wait_ends_when_free_or_in_time() {
     let fake = host();
     process(&fake, 10, "/dev/full", "/");
     let lines = RefCell::new(Vec::new());
-    let tell = |line: &str| {
+    let log = |line: &str| {
         lines.borrow_mut().push(line.to_string());
         fake.remove("/proc/10");
         fake.write("/sys/module/nvidia_uvm/refcnt", "0\n");
         fake.write("/sys/module/nvidia/refcnt", "1\n");
     };
     let wait = |seconds| WhoOptions { gpu: None, wait: Some(seconds) };
-    let seen = who(&fake.host(), &wait(30), &tell).expect("root");
+    let seen = who(&fake.host(), &wait(30), &log).expect("root");
     assert_eq!((seen.free, seen.exit()), (true, Exit::Ok));
     assert_eq!(*lines.borrow(), ["waiting for 1 process; 4 references of the driver's modules"]);
     fake.write("/sys/module/nvidia/refcnt", "2\n");
-    let told = Cell::new(0);
-    let seen = who(&fake.host(), &wait(1), &|_| told.set(told.get() + 1)).expect("root");
-    assert_eq!((seen.free, seen.exit(), seen.exit().code(), told.get()), (false, Exit::Busy, 5, 1));
+    let logged = Cell::new(0);
+    let seen = who(&fake.host(), &wait(1), &|_| logged.set(logged.get() + 1)).expect("root");
+    assert_eq!((seen.free, seen.exit(), seen.exit().code(), logged.get()), (false, Exit::Busy, 5, 1));
     let seen = who(&fake.host(), &wait(0), &|line| panic!("{line}")).expect("root");
     assert_eq!(seen.exit(), Exit::Busy);
 }

@@ -34,7 +34,7 @@ fn shell(script: &str) -> Command {
 }
 
 /// What a script prints; none if it cannot be played here.
-fn play(script: &str) -> Option<String> {
+fn run_script(script: &str) -> Option<String> {
     if skipped() {
         return None;
     }
@@ -44,9 +44,9 @@ fn play(script: &str) -> Option<String> {
 }
 
 /// The same beside a keeper, whose process is `$hold`.
-fn play_beside_keeper(log: &str, script: &str) -> Option<String> {
+fn run_beside_keeper(log: &str, script: &str) -> Option<String> {
     let up = "& hold=$!; until test -S /run/mpu/notify/control.sock; do sleep 0.05; done";
-    play(&format!("{TELL}; $MPU notify hold {log} {up}; {script}"))
+    run_script(&format!("{SEND_COMMAND}; $MPU notify hold {log} {up}; {script}"))
 }
 
 /// Not a test: the program that the others run in a container. Every call must fail as `/dev/null` has it fail.
@@ -68,7 +68,7 @@ fn caller() {
 const CALLER: &str = "$CALLER --exact caller --ignored --nocapture";
 
 #[test]
-fn command_has_its_own_numbers_and_its_code_comes_back() {
+fn run_command_has_own_pids_and_exit_code() {
     let script = "$MPU run sh -c 'echo $$; ls -d /proc/[0-9]* | wc -l'
         $MPU run -- sh -c 'exit 7'; echo $?
         $MPU run -- sh -c 'kill -9 $$'; echo $?
@@ -76,7 +76,7 @@ fn command_has_its_own_numbers_and_its_code_comes_back() {
         $MPU run /etc/passwd 2>&1; echo $?
         echo given | $MPU run -- sh -c 'cat <&3' 3<&0
         $MPU run -- readlink /proc/1/ns/pid > /run/mpu/inside; readlink /proc/self/ns/pid | cmp -s - /run/mpu/inside || echo another";
-    let Some(out) = play(script) else { return };
+    let Some(out) = run_script(script) else { return };
     let lines: Vec<&str> = out.lines().collect();
     // PID 1 is the small init; `ls` and `wc` are there, too.
     assert_eq!(lines.first(), Some(&"2"), "{out}");
@@ -89,14 +89,14 @@ fn command_has_its_own_numbers_and_its_code_comes_back() {
 
 #[test]
 fn signal_to_run_ends_its_command() {
-    let script = "$MPU run -- sh -c 'trap \"echo told; exit 3\" TERM; echo up; >/run/mpu/up; while :; do sleep 0.1; done' & run=$!
+    let script = "$MPU run -- sh -c 'trap \"echo stopped; exit 3\" TERM; echo up; >/run/mpu/up; while :; do sleep 0.1; done' & run=$!
         until test -e /run/mpu/up; do sleep 0.1; done; kill -TERM $run; wait $run; echo $?
         $MPU run -- sleep 987654 & run=$!
         until pgrep -f '^sleep 987654' > /run/mpu/there; do sleep 0.1; done; kill -KILL $run; wait $run
         for i in $(seq 600); do pgrep -f '^sleep 987654' > /run/mpu/there || break; sleep 0.1; done
         pgrep -f '^sleep 987654' || echo none";
-    let Some(out) = play(script) else { return };
-    assert_eq!(out.lines().collect::<Vec<_>>(), ["up", "told", "3", "none"], "{out}");
+    let Some(out) = run_script(script) else { return };
+    assert_eq!(out.lines().collect::<Vec<_>>(), ["up", "stopped", "3", "none"], "{out}");
 }
 
 #[test]
@@ -108,19 +108,19 @@ fn terminals_interrupt_reaches_command_once() {
     let typed = r"until test -e /run/mpu/up; do sleep 0.1; done; printf '\003'
         until test -e /run/mpu/over; do sleep 0.1; done";
     let script = format!(r#"({typed}) | {{ script -qec "$MPU run -- {count}" /dev/null; >/run/mpu/over; }}"#);
-    let Some(out) = play(&script) else { return };
+    let Some(out) = run_script(&script) else { return };
     assert!(out.contains("interrupts 1"), "{out}");
 }
 
 #[test]
 fn filter_keeps_ioctl_result_of_other_files() {
-    let Some(out) = play(&format!("export {CALLS}=500; {CALLER}; $MPU run -- {CALLER}")) else { return };
+    let Some(out) = run_script(&format!("export {CALLS}=500; {CALLER}; $MPU run -- {CALLER}")) else { return };
     assert_eq!(out.matches("all 500 came back").count(), 2, "{out}");
 }
 
 /// Says a word to the supervisor and prints its answer.
 /// A supervisor that was killed just now has left its socket, and the next one listens in a moment.
-const TELL: &str = "tell() { python3 -c 'import socket,sys,time
+const SEND_COMMAND: &str = "send() { python3 -c 'import socket,sys,time
 for _ in range(2400):
     s=socket.socket(socket.AF_UNIX)
     try:
@@ -182,23 +182,24 @@ fn killing_supervisor_again_and_again_loses_no_call() {
     let callers = format!(
         "export {CALLS}=1500; for i in 1 2 3 4; do $MPU run -- sh -c '{CALLER} & {CALLER}; wait' & all=\"${{all-}} $!\"; done"
     );
-    let (stage, mut out) = Stage::up(&format!("{TELL}; {callers}; wait $all; echo over; read end; tell retire; wait"));
+    let (stage, mut out) =
+        Stage::up(&format!("{SEND_COMMAND}; {callers}; wait $all; echo over; read end; send retire; wait"));
     let began = Instant::now();
-    let (tell, told) = std::sync::mpsc::channel();
+    let (sender, finished) = std::sync::mpsc::channel();
     let reading = std::thread::spawn(move || {
         let mut all = String::new();
         let mut line = String::new();
         while out.read_line(&mut line).is_ok_and(|len| len > 0) {
             all.push_str(&line);
             if line.trim() == "over" {
-                let _ = tell.send(());
+                let _ = sender.send(());
             }
             line.clear();
         }
         all
     });
     let mut kills = 0;
-    while told.recv_timeout(Duration::from_millis(60)).is_err() {
+    while finished.recv_timeout(Duration::from_millis(60)).is_err() {
         kills += u32::from(stage.kill_supervisor());
         assert!(began.elapsed() < Duration::from_secs(600), "after {kills} kills a caller still waits");
     }
@@ -210,16 +211,16 @@ fn killing_supervisor_again_and_again_loses_no_call() {
 }
 
 #[test]
-fn retired_supervisor_lets_its_containers_go_on_and_ends_with_the_last() {
+fn retired_supervisor_ends_with_last_container() {
     let script = format!(
         "mkfifo /run/mpu/fifo
         $MPU run -- sh -c 'echo in; read word < /run/mpu/fifo; {CALLS}=10 {CALLER}' & run=$!
-        until tell state | grep -q '\"listeners\":1'; do sleep 0.05; done
-        tell retire; test -S /run/mpu/notify/listener.sock && echo open
+        until send state | grep -q '\"listeners\":1'; do sleep 0.05; done
+        send retire; test -S /run/mpu/notify/listener.sock && echo open
         kill -0 $hold && echo still
         echo go > /run/mpu/fifo; wait $run; echo $?; wait $hold; echo $?; ls -A /run/mpu/notify | grep -vx keeper.lock"
     );
-    let Some(out) = play_beside_keeper("", &script) else { return };
+    let Some(out) = run_beside_keeper("", &script) else { return };
     assert!(out.contains("{\"ok\":true}") && out.contains("open\nstill"), "{out}");
     assert!(out.contains("all 10 came back") && out.trim_end().ends_with("0\n0"), "{out}");
 }
@@ -233,22 +234,22 @@ fn supervisor_with_unreachable_socket_makes_another() {
     }
     let lost = std::os::unix::net::UnixListener::bind_addr(&abstract_name()).expect("a socket");
     let script = format!(
-        "{TELL}; mkdir -p /run/mpu/notify; touch /run/mpu/notify/retired
+        "{SEND_COMMAND}; mkdir -p /run/mpu/notify; touch /run/mpu/notify/retired
         export LISTEN_FDS=$1 LISTEN_FDNAMES=$2
         sh -c 'exec 5>&-; LISTEN_PID=$$ exec $MPU notify serve' & pid=$!; exec 4>&-
         until test -S /run/mpu/notify/control.sock; do sleep 0.05; done
         found=$(test -S /run/mpu/notify/listener.sock && echo found)
-        tell state; echo $found; $MPU run -- echo served
-        tell retire; exec 5>&-; wait $pid; echo $?; ls -A /run/mpu/notify"
+        send state; echo $found; $MPU run -- echo served
+        send retire; exec 5>&-; wait $pid; echo $?; ls -A /run/mpu/notify"
     );
     for (fds, names) in [("2", "socket:connection-left"), ("0", "")] {
         use command_fds::{CommandFdExt, FdMapping};
         let (left, runtime) = std::os::unix::net::UnixStream::pair().expect("a connection");
-        let given = [(lost.try_clone().expect("a copy").into(), 3), (left.into(), 4), (runtime.into(), 5)];
-        let given = given.map(|(parent_fd, child_fd)| FdMapping { parent_fd, child_fd });
+        let mappings = [(lost.try_clone().expect("a copy").into(), 3), (left.into(), 4), (runtime.into(), 5)];
+        let mappings = mappings.map(|(parent_fd, child_fd)| FdMapping { parent_fd, child_fd });
         let mut command = shell(&script);
         command.args(["sh", fds, names]).stdin(Stdio::null()).stdout(Stdio::piped());
-        command.fd_mappings(given.into()).expect("three mappings");
+        command.fd_mappings(mappings.into()).expect("three mappings");
         let playing = command.spawn().expect("unshare and sh");
         // The runtime is the shell's alone: with it the connection ends.
         drop(command);
@@ -275,14 +276,14 @@ fn asker() {
     let null = File::options().read(true).write(true).open("/dev/null").expect("/dev/null");
     let (began, mut calls, mut longest) = (Instant::now(), 0u64, Duration::ZERO);
     while !std::path::Path::new("/run/mpu/stop").exists() && began.elapsed() < Duration::from_secs(120) {
-        let asked = Instant::now();
+        let began_call = Instant::now();
         let error = sys::control(&null, 0x2080_018d, 3812).expect_err("/dev/null knows no control");
         assert_eq!(error.raw_os_error(), Some(libc::ENOTTY));
-        longest = longest.max(asked.elapsed());
+        longest = longest.max(began_call.elapsed());
         calls += 1;
         std::thread::sleep(Duration::from_millis(pause));
     }
-    println!("asked {calls} {} {}", longest.as_micros(), began.elapsed().as_micros());
+    println!("calls {calls} {} {}", longest.as_micros(), began.elapsed().as_micros());
 }
 
 const ASKER: &str = "$CALLER --exact asker --ignored --nocapture";
@@ -290,24 +291,24 @@ const ASKER: &str = "$CALLER --exact asker --ignored --nocapture";
 const PAUSE: &str = "MPU_TEST_PAUSE";
 
 #[test]
-fn container_beyond_its_budget_is_slowed_and_its_neighbour_is_not() {
+fn budget_slows_container_and_spares_neighbour() {
     // A hog of four processes and a neighbour that asks now and then: first without a limit, then with a fiftieth of a processor for each.
     let hog = format!("$MPU run -- sh -c 'for i in 1 2 3 4; do {ASKER} & done; wait' > /run/mpu/hog & hog=$!");
     let neighbour = format!("{PAUSE}=20 $MPU run -- {ASKER} > /run/mpu/neighbour & beside=$!");
     let script = format!(
         "for percent in 0 2; do
-            rm -f /run/mpu/stop; tell \"budget\n$percent\"; {hog}; {neighbour}
-            until tell state | grep -q '\"listeners\":2'; do sleep 0.05; done
-            sleep 3; tell state; touch /run/mpu/stop; wait $hog $beside
+            rm -f /run/mpu/stop; send \"budget\n$percent\"; {hog}; {neighbour}
+            until send state | grep -q '\"listeners\":2'; do sleep 0.05; done
+            sleep 3; send state; touch /run/mpu/stop; wait $hog $beside
             # Four test programs write to one file, and none of them its own lines in one piece.
-            for who in hog neighbour; do sed -n \"s/^.*asked \\([0-9 ]*\\)$/$who asked \\1/p\" /run/mpu/$who; done
+            for who in hog neighbour; do sed -n \"s/^.*calls \\([0-9 ]*\\)$/$who calls \\1/p\" /run/mpu/$who; done
         done
-        tell 'budget
-        many'; tell retire; wait"
+        send 'budget
+        many'; send retire; wait"
     );
-    let Some(out) = play_beside_keeper("", &script) else { return };
+    let Some(out) = run_beside_keeper("", &script) else { return };
     let of = |who: &str| -> Vec<[u64; 3]> {
-        let lines = out.lines().filter_map(|line| line.strip_prefix(who)?.strip_prefix(" asked "));
+        let lines = out.lines().filter_map(|line| line.strip_prefix(who)?.strip_prefix(" calls "));
         let numbers = lines.map(|line| line.split(' ').map(|word| word.parse().expect("a number")).collect::<Vec<_>>());
         numbers.map(|numbers| numbers.try_into().expect("three")).collect()
     };
@@ -349,21 +350,21 @@ fn toucher() {
     let memory = Vec::<u8>::with_capacity(1 << 30);
     let pages = (1..(1 << 30) / PAGE).map(|page| memory.as_ptr().wrapping_add(page * PAGE));
     let began = Instant::now();
-    let asked = pages.take_while(|_| began.elapsed() < Duration::from_secs(4)).filter(|page| {
+    let began_call = pages.take_while(|_| began.elapsed() < Duration::from_secs(4)).filter(|page| {
         let error = sys::control_at(&null, *page).expect_err("/dev/null knows no control");
         error.raw_os_error() == Some(libc::ENOTTY)
     });
-    println!("touched {}", asked.count());
+    println!("touched {}", began_call.count());
 }
 
 /// The page tables for such a page are charged to the supervisor, so no container gets many.
 #[test]
 fn faulted_pages_are_charged_to_budget() {
     let script = "for percent in 0 100; do
-            tell \"budget\n$percent\" >/dev/null; $MPU run -- $CALLER --exact toucher --ignored --nocapture
+            send \"budget\n$percent\" >/dev/null; $MPU run -- $CALLER --exact toucher --ignored --nocapture
         done
-        tell retire; wait";
-    let Some(out) = play_beside_keeper("", script) else { return };
+        send retire; wait";
+    let Some(out) = run_beside_keeper("", script) else { return };
     let counts: Vec<u64> =
         out.lines().filter_map(|line| line.rsplit_once("touched ")?.1.split(' ').next()?.parse().ok()).collect();
     let [free, paid] = counts[..] else { panic!("{out}") };
@@ -377,13 +378,13 @@ fn faulted_pages_are_charged_to_budget() {
 fn full_log_ends_neither_keeper_nor_supervisor() {
     let script = format!(
         "$MPU run -- {ASKER} & run=$!
-        until tell state | grep -q '\"listeners\":1'; do sleep 0.05; done
-        first=$(tell state | {PID}); kill -9 $first
-        until next=$(tell state | {PID}); test -n \"$next\" && test $next != $first; do sleep 0.05; done
-        sleep 1; touch /run/mpu/stop; wait $run; echo ended $?; tell retire; wait"
+        until send state | grep -q '\"listeners\":1'; do sleep 0.05; done
+        first=$(send state | {PID}); kill -9 $first
+        until next=$(send state | {PID}); test -n \"$next\" && test $next != $first; do sleep 0.05; done
+        sleep 1; touch /run/mpu/stop; wait $run; echo ended $?; send retire; wait"
     );
-    let Some(out) = play_beside_keeper("2>/dev/full", &script) else { return };
-    assert!(out.contains("asked ") && out.contains("ended 0") && !out.contains("never"), "{out}");
+    let Some(out) = run_beside_keeper("2>/dev/full", &script) else { return };
+    assert!(out.contains("calls ") && out.contains("ended 0") && !out.contains("never"), "{out}");
 }
 
 /// The supervisor's number, in its state.
@@ -400,21 +401,21 @@ fn listener_without_thread_is_attended_later() {
             rmdir $at/mpu-test-$$
         done
         test -n \"$group\" || {{ echo 'skipped: no control group that counts processes'; exit; }}
-        {TELL}; $MPU notify hold 2>/run/mpu/log & hold=$!
+        {SEND_COMMAND}; $MPU notify hold 2>/run/mpu/log & hold=$!
         until test -S /run/mpu/notify/control.sock; do sleep 0.05; done
         $MPU run -- {ASKER} & run=$!
-        until tell state | grep -q '\"listeners\":1'; do sleep 0.05; done
-        first=$(tell state | {PID}); for pid in $hold $first; do echo $pid >$group/cgroup.procs; done
+        until send state | grep -q '\"listeners\":1'; do sleep 0.05; done
+        first=$(send state | {PID}); for pid in $hold $first; do echo $pid >$group/cgroup.procs; done
         echo 2 >$group/pids.max; kill -9 $first
         tries=0; until grep -q 'waits until it can be attended' /run/mpu/log; do
             sleep 0.05; tries=$((tries+1)); test $tries -lt 1200 || {{ echo never; break; }}
         done
         echo max >$group/pids.max
-        sleep 1; touch /run/mpu/stop; wait $run; echo ended $?; tell retire; wait; rmdir $group"
+        sleep 1; touch /run/mpu/stop; wait $run; echo ended $?; send retire; wait; rmdir $group"
     );
-    let Some(out) = play(&script) else { return };
+    let Some(out) = run_script(&script) else { return };
     if let Some(reason) = out.lines().find(|line| line.starts_with("skipped: ")) {
         return println!("{reason}");
     }
-    assert!(out.contains("asked ") && out.contains("ended 0") && !out.contains("never"), "{out}");
+    assert!(out.contains("calls ") && out.contains("ended 0") && !out.contains("never"), "{out}");
 }

@@ -37,7 +37,7 @@ impl Engine {
                 Ok((stream, _)) => {
                     stream.set_nonblocking(false).expect("set");
                     stream.set_read_timeout(Some(PATIENCE)).expect("set");
-                    return Connection { stream, held: [Vec::new(), Vec::new()], call: 1 };
+                    return Connection { stream, pending: [Vec::new(), Vec::new()], call: 1 };
                 }
                 Err(_) if began.elapsed() < PATIENCE => std::thread::sleep(Duration::from_millis(10)),
                 Err(error) => panic!("no plugin came: {error}"),
@@ -57,7 +57,7 @@ impl Engine {
 
 pub struct Connection {
     stream: UnixStream,
-    held: [Vec<u8>; 2],
+    pending: [Vec<u8>; 2],
     call: u32,
 }
 
@@ -151,11 +151,11 @@ impl Connection {
 
     fn receive(&mut self, stream: u32, kind: u8) -> (u32, Vec<u8>) {
         loop {
-            let held = &mut self.held[stream as usize - 1];
-            if held.len() >= 10 {
-                let length = u32::from_be_bytes(held[..4].try_into().expect("four")) as usize;
-                if held.len() >= 10 + length {
-                    let whole: Vec<u8> = held.drain(..10 + length).collect();
+            let pending = &mut self.pending[stream as usize - 1];
+            if pending.len() >= 10 {
+                let length = u32::from_be_bytes(pending[..4].try_into().expect("four")) as usize;
+                if pending.len() >= 10 + length {
+                    let whole: Vec<u8> = pending.drain(..10 + length).collect();
                     assert_eq!(whole[8], kind);
                     return (u32::from_be_bytes(whole[4..8].try_into().expect("four")), whole[10..].to_vec());
                 }
@@ -164,14 +164,14 @@ impl Connection {
             self.stream.read_exact(&mut header).expect("a frame");
             let of = u32::from_be_bytes(header[..4].try_into().expect("four")) as usize;
             let mut part = vec![0; u32::from_be_bytes(header[4..].try_into().expect("four")) as usize];
-            let held = &mut self.held[of - 1];
-            let missing = match held.len() {
+            let pending = &mut self.pending[of - 1];
+            let missing = match pending.len() {
                 0..10 => 0,
-                have => 10 + u32::from_be_bytes(held[..4].try_into().expect("four")) as usize - have,
+                have => 10 + u32::from_be_bytes(pending[..4].try_into().expect("four")) as usize - have,
             };
             assert!(part.len() <= BUFFER.max(missing), "containerd's reader takes no frame of {} here", part.len());
             self.stream.read_exact(&mut part).expect("the frame's rest");
-            held.extend(part);
+            pending.extend(part);
         }
     }
 }

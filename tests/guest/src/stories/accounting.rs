@@ -1,4 +1,4 @@
-//! The driver's records of what processes used, which it keeps by number, after their end as well.
+//! The driver's accounting records, which it keeps by PID after a process has ended.
 
 use crate::stories::common::*;
 
@@ -26,10 +26,10 @@ pub const STORIES: &[Story] = &[
 
 fn reused_pid_inherits_no_accounting_record(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
     // An heir that does not use the GPU.
-    let heir = inherited(scene, || stranger(stage), "echo ready $$; exec cat >/dev/null")?;
+    let heir = inherited(scene, || foreign_holder(stage), "echo ready $$; exec cat >/dev/null")?;
     listed(scene, &[])?;
     for control in look_ups(stage) {
-        let answer = scene.a.ask(&[control, &heir.inside.to_string()])?;
+        let answer = scene.a.query(&[control, &heir.inside.to_string()])?;
         right!(
             answer.status != 0,
             "accounting has a dead stranger's record for process {}: {control} {}",
@@ -39,12 +39,12 @@ fn reused_pid_inherits_no_accounting_record(stage: &Stage, scene: &Scene) -> Res
     }
     drop(heir);
     // An heir that uses the GPU: the peak that it gets, if any, is its own.
-    let heir = inherited(scene, || stranger(stage), "exec gpu-hold --mem 21")?;
+    let heir = inherited(scene, || foreign_holder(stage), "exec gpu-hold --mem 21")?;
     listed(scene, &[heir.inside])?;
     for control in look_ups(stage) {
-        let answer = scene.a.ask(&[control, &heir.inside.to_string()])?;
+        let answer = scene.a.query(&[control, &heir.inside.to_string()])?;
         let peak = answer.one("maxfb").unwrap_or(0) >> 20;
-        right!(peak != STRANGERS_MIB, "accounting gives process {} a dead stranger's {peak} MiB", heir.inside);
+        right!(peak != FOREIGN_MIB, "accounting gives process {} a dead stranger's {peak} MiB", heir.inside);
     }
     Ok(())
 }
@@ -57,10 +57,10 @@ fn accounting_lists_a_reused_number_once(_: &Stage, scene: &Scene) -> Result<(),
 
 fn accounting_peak_memory_equals_held_memory(_: &Stage, scene: &Scene) -> Result<(), Fault> {
     let holder = scene.a.hold(&["--mem", "40", "--clients", "2"])?;
-    let answer = scene.a.ask(&["acct-info", &holder.inside.to_string()])?;
+    let answer = scene.a.query(&["acct-info", &holder.inside.to_string()])?;
     let peak = answer.one("maxfb").unwrap_or(0) >> 20;
     right!(peak == 80, "the peak of process {}, which holds 80 MiB, is {peak}: {}", holder.inside, answer.text);
-    let host = nvctl::ask(&[], "nvctl", &["acct-info", &holder.outside.to_string()])?.one("maxfb")? >> 20;
+    let host = nvctl::query(&[], "nvctl", &["acct-info", &holder.outside.to_string()])?.one("maxfb")? >> 20;
     right!(host == 80, "the host gets a peak of {host} MiB");
     Ok(())
 }
@@ -68,7 +68,7 @@ fn accounting_peak_memory_equals_held_memory(_: &Stage, scene: &Scene) -> Result
 fn accounting_v2_record_is_own_only(_: &Stage, scene: &Scene) -> Result<(), Fault> {
     let record = |answer: &Answer| ["pid", "maxfb", "start"].map(|key| answer.one(key).ok());
     for pid in scene.own() {
-        let [first, second] = LOOK_UPS.map(|control| scene.a.ask(&[control, &pid.to_string()]));
+        let [first, second] = LOOK_UPS.map(|control| scene.a.query(&[control, &pid.to_string()]));
         let (first, second) = (first?, second?);
         right!(
             second.status == 0 && record(&first) == record(&second) && second.pids() == [pid],
@@ -77,12 +77,12 @@ fn accounting_v2_record_is_own_only(_: &Stage, scene: &Scene) -> Result<(), Faul
             second.text
         );
     }
-    for pid in scene.everybody() {
-        let answer = scene.a.ask(&["acct-info2", &pid.to_string()])?;
+    for pid in scene.host_pids() {
+        let answer = scene.a.query(&["acct-info2", &pid.to_string()])?;
         right!(answer.status != 0, "accounting has a record of host PID {pid}: {}", answer.text);
     }
     let outside = scene.first.outside;
-    let host = nvctl::ask(&[], "nvctl", &["acct-info2", &outside.to_string()])?;
+    let host = nvctl::query(&[], "nvctl", &["acct-info2", &outside.to_string()])?;
     right!(host.status == 0 && host.pids() == [outside], "accounting has no record for the host: {}", host.text);
     Ok(())
 }
@@ -94,13 +94,13 @@ fn look_ups(stage: &Stage) -> &'static [&'static str] {
     &LOOK_UPS[..if stage.has_accounting_v2() { 2 } else { 1 }]
 }
 
-const STRANGERS_MIB: u64 = 70;
+const FOREIGN_MIB: u64 = 70;
 
 /// A process outside that used the GPU and ends at once.
-fn stranger(stage: &Stage) -> Result<Holder> {
+fn foreign_holder(stage: &Stage) -> Result<Holder> {
     numbered(|number| {
         processes::next_outside(number)?;
-        stage.hold(&["--mem", &STRANGERS_MIB.to_string()])
+        stage.hold(&["--mem", &FOREIGN_MIB.to_string()])
     })
 }
 
@@ -116,7 +116,7 @@ fn numbered(start: impl Fn(u32) -> Result<Holder>) -> Result<Holder> {
 
 /// A process of container `a` with the number outside of one that ended just before.
 fn inherited(scene: &Scene, dying: impl Fn() -> Result<Holder>, script: &str) -> Result<Holder> {
-    ensure!(nvctl::ask(&[], "nvctl", &["acct-clear"])?.status == 0, "the records cannot be cleared");
+    ensure!(nvctl::query(&[], "nvctl", &["acct-clear"])?.status == 0, "the records cannot be cleared");
     for _ in 0..5 {
         let number = dying()?.outside;
         let heir = scene.a.hold_numbered(number, script)?;
@@ -129,5 +129,5 @@ fn inherited(scene: &Scene, dying: impl Fn() -> Result<Holder>, script: &str) ->
 
 fn listed(scene: &Scene, also: &[u32]) -> Result<(), Fault> {
     let own = sorted(scene.own().into_iter().chain(also.iter().copied()));
-    exactly("accounting", &scene.a.ask(&["acct-pids"])?.pids(), &own)
+    exactly("accounting", &scene.a.query(&["acct-pids"])?.pids(), &own)
 }

@@ -31,9 +31,9 @@ fn agent_container_keeps_the_engine_up(stage: &Stage) -> Result<(), Fault> {
     right!(stage.engine_state("state").is_none(), "without a driver an engine is up");
 
     stage.load_driver(&[])?;
-    let said = old.wait("ready", 0)?;
-    right!(said.contains("is seen right"), "ready, it says {said}");
-    seen_right(stage, "ready")?;
+    let reply = old.wait("ready", 0)?;
+    right!(reply.contains("is seen right"), "ready, it says {reply}");
+    check_container_view(stage, "ready")?;
 
     // What died does no harm, and comes back.
     old.end("KILL")?;
@@ -46,7 +46,7 @@ fn agent_container_keeps_the_engine_up(stage: &Stage) -> Result<(), Fault> {
     new.wait("ready", 0)?;
     old.end("TERM")?;
     right!(stage.engine_state("state").as_deref() == Some("armed"), "the old agent took the engine with it");
-    seen_right(stage, "handed over")?;
+    check_container_view(stage, "handed over")?;
 
     stage.unload_engine()?;
     let raised = until("the agent loads no engine", || Ok(stage.engine_state("state").as_deref() == Some("armed")));
@@ -54,15 +54,15 @@ fn agent_container_keeps_the_engine_up(stage: &Stage) -> Result<(), Fault> {
     new.wait("ready", 0)?;
     new.end("TERM")?;
     right!(stage.engine_state("state").is_none(), "the last agent went, and the engine is still up");
-    let native = seen_right(stage, "gone");
+    let native = check_container_view(stage, "gone");
     right!(matches!(native, Err(Fault::Wrong(_))), "without an engine this driver shows a container what is right");
-    let left: Vec<_> = std::fs::read_dir("/run/mpu/agents")?.flatten().map(|entry| entry.file_name()).collect();
-    right!(left == ["gate"], "the agents left {left:?}");
+    let remaining: Vec<_> = std::fs::read_dir("/run/mpu/agents")?.flatten().map(|entry| entry.file_name()).collect();
+    right!(remaining == ["gate"], "the agents left {remaining:?}");
     Ok(())
 }
 
 /// The real nvidia-smi in an ordinary container shows that container's own processes.
-fn seen_right(stage: &Stage, when: &str) -> Result<(), Fault> {
+fn check_container_view(stage: &Stage, when: &str) -> Result<(), Fault> {
     let scene = stage.scene()?;
     let rows = scene.a.client().compute_apps()?;
     exactly(&format!("{when}, nvidia-smi"), &crate::client::pids(&rows), &scene.own())

@@ -1,4 +1,4 @@
-//! What the module says of itself: it is armed when it translates, and only then; and it can be asked at any time.
+//! The module's reported state: armed exactly while it translates, and readable at any time.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -43,7 +43,7 @@ pub const STORIES: &[Story] = &[
 fn redirects_are_not_switched_off_unseen(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
     let keeps = !stage.engine_state("probes").is_some_and(|probes| probes.contains("permanent=no"));
     let refused = set_ftrace(false).is_err();
-    let meanwhile = scene.a.ask(&["pids"]);
+    let meanwhile = scene.a.query(&["pids"]);
     let status = run(&["mpu", "status"]);
     set_ftrace(true)?;
     right!(refused || !keeps, "ftrace was switched off under an armed module, which then shows {meanwhile:?}");
@@ -51,8 +51,8 @@ fn redirects_are_not_switched_off_unseen(stage: &Stage, scene: &Scene) -> Result
         exactly("the list", &meanwhile?.pids(), &scene.own())?;
     } else {
         let status = status?;
-        let is_told = status.status != 0 && status.out.contains("function tracing is off");
-        right!(is_told, "ftrace was switched off, and mpu status finds nothing wrong: {}", status.out);
+        let reports_it = status.status != 0 && status.out.contains("function tracing is off");
+        right!(reports_it, "ftrace was switched off, and mpu status finds nothing wrong: {}", status.out);
         own_list(scene, "with ftrace on again, the list")?;
         // What nothing calls any more goes, too, and leaves nothing behind.
         set_ftrace(false)?;
@@ -64,13 +64,13 @@ fn redirects_are_not_switched_off_unseen(stage: &Stage, scene: &Scene) -> Result
     }
     gone?;
     let loaded = stage.load_engine();
-    let said = ["state", "refused"].map(|key| stage.said(key));
+    let reported = ["state", "refused"].map(|key| stage.state_value(key));
     set_ftrace(true)?;
     if loaded.is_ok() {
         stage.unload_engine()?;
     }
     stage.load_engine()?;
-    let [state, names] = said;
+    let [state, names] = reported;
     right!(state == "refused" && names.contains("kernel.ftrace_enabled"), "without ftrace it is {state} by {names}");
     own_list(scene, "the list")
 }
@@ -84,15 +84,15 @@ fn unused_entry_symbol_is_not_reported_armed(stage: &Stage) -> Result<(), Fault>
         let container = stage.container("entry")?;
         let holder = container.hold_by("exec gpu-hold --mem 40 --clients 2")?;
         let _foreign = stage.hold(&["--mem", "300"])?;
-        if container.ask(&["pids"])?.pids() == [holder.inside] && container.ask(&["fbc"])?.pids().is_empty() {
-            let translated = stage.said("translated");
+        if container.query(&["pids"])?.pids() == [holder.inside] && container.query(&["fbc"])?.pids().is_empty() {
+            let translated = stage.state_value("translated");
             right!(
                 !["", "0"].contains(&translated.as_str()),
                 "the container is right and {translated:?} calls were translated"
             );
             return Ok(());
         }
-        let [state, entered] = ["state", "entered"].map(|key| stage.said(key));
+        let [state, entered] = ["state", "entered"].map(|key| stage.state_value(key));
         right!(state != "armed", "nothing passes the module, and it says that it is armed");
         right!(entered == "0", "nothing passes the module, and it says that {entered:?} calls entered");
         let status = run(&["mpu", "status"])?;
@@ -134,7 +134,7 @@ fn counters_are_readable_during_reload(stage: &Stage) -> Result<(), Fault> {
 }
 
 fn ending_caller_is_no_orphan(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
-    let orphans = || stage.said("orphans");
+    let orphans = || stage.state_value("orphans");
     let own = words(&scene.own());
     let before = orphans();
     let callers = Callers::start(&scene.a, 6, &format!("nvctl --brief spin 4 {own}"))?;

@@ -1,4 +1,4 @@
-//! Callers that let the driver read something else than MPU, and controls that only look as if they named processes.
+//! Callers that show the driver other bytes than MPU, and controls that only look as if they had PIDs.
 
 use crate::stories::common::*;
 
@@ -31,9 +31,9 @@ fn other_controls_buffers_stay_untouched(_: &Stage, scene: &Scene) -> Result<(),
         let lengths = LENGTHS.map(|length| length.to_string()).join(" ");
         let text =
             scene.a.script(&format!("for n in {lengths}; do echo length $n; nvctl debug $n {seed}; done; true"))?;
-        for told in text.split("length ").skip(1) {
-            let length = told.lines().next().unwrap_or_default();
-            right!(told.contains("changed 0 "), "of a buffer of {length} bytes the words came back changed: {told}");
+        for part in text.split("length ").skip(1) {
+            let length = part.lines().next().unwrap_or_default();
+            right!(part.contains("changed 0 "), "of a buffer of {length} bytes the words came back changed: {part}");
         }
         right!(text.matches("changed 0 ").count() == LENGTHS.len(), "only so much came back: {text}");
     }
@@ -58,7 +58,7 @@ fn attacked(stage: &Stage, attacks: &[&str], tries: usize) -> Result<(), Fault> 
     // Another process holds the profiler, too.
     let profiling = stage.hold(&["--hwpm"])?;
     let foreign: Vec<String> =
-        scene.everybody().into_iter().chain([profiling.outside]).map(|pid| pid.to_string()).collect();
+        scene.host_pids().into_iter().chain([profiling.outside]).map(|pid| pid.to_string()).collect();
     let each = |attack: &&str| format!("nvattack {attack} {}", foreign.join(" "));
     let script = attacks.iter().map(each).collect::<Vec<_>>().join("; ");
     let text = scene.a.script(&format!("{script}; true"))?;

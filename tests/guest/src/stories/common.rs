@@ -1,4 +1,4 @@
-//! What most stories use, and what most say: that a container sees exactly its own processes.
+//! Shared checks: above all that a container sees exactly its own processes.
 
 pub(super) use std::time::{Duration, Instant};
 
@@ -32,8 +32,8 @@ pub fn exactly(what: &str, shown: &[u32], own: &[u32]) -> Result<(), Fault> {
         right!(shown == own, "{what} shows {shown:?}, the container's own are {own:?}");
     }
     let without = |pids: &[u32], others: &[u32]| {
-        let left = pids.iter().filter(|pid| !others.contains(pid)).copied();
-        left.take(LEGIBLE).collect::<Vec<_>>()
+        let missing = pids.iter().filter(|pid| !others.contains(pid)).copied();
+        missing.take(LEGIBLE).collect::<Vec<_>>()
     };
     let (extra, missing) = (without(shown, own), without(own, shown));
     right!(
@@ -47,7 +47,7 @@ pub fn exactly(what: &str, shown: &[u32], own: &[u32]) -> Result<(), Fault> {
 
 /// A wrong answer unless the list in a container has exactly these PIDs.
 pub fn lists(container: &Container, what: &str, own: &[u32]) -> Result<(), Fault> {
-    exactly(what, &container.ask(&["pids"])?.pids(), own)
+    exactly(what, &container.query(&["pids"])?.pids(), own)
 }
 
 /// The same of the scene's container `a`.
@@ -68,7 +68,7 @@ pub fn answered(text: &str, more_than: u64) -> Result<(), Fault> {
 }
 
 pub fn no_caller_inside(stage: &Stage) -> Result<(), Fault> {
-    let inside = stage.said("inside");
+    let inside = stage.state_value("inside");
     right!(inside == "0", "all callers have ended, and {inside} count as inside");
     Ok(())
 }
@@ -82,14 +82,14 @@ pub fn own_only(what: &str, shown: impl IntoIterator<Item = u32>, own: &[u32]) -
 
 /// A wrong answer unless the memory of a process is so many MiB, in its container.
 pub fn holds(container: &Container, pid: u32, mib: u64) -> Result<(), Fault> {
-    let told = container.ask(&["pidinfo", &pid.to_string()])?.one("mem")?;
-    right!(told >> 20 == mib && (mib > 0 || told == 0), "process {pid} holds {mib} MiB, it shows {told} bytes");
+    let memory = container.query(&["pidinfo", &pid.to_string()])?.one("mem")?;
+    right!(memory >> 20 == mib && (mib > 0 || memory == 0), "process {pid} holds {mib} MiB, it shows {memory} bytes");
     Ok(())
 }
 
 /// The text with the engine, compared line by line with the text while the engine translates nothing.
-pub fn same_aside(stage: &Stage, ask: impl Fn() -> Result<String, Fault>) -> Result<String, Fault> {
-    let (with, without) = (ask()?, stage.aside(&ask)??);
+pub fn same_aside(stage: &Stage, query: impl Fn() -> Result<String, Fault>) -> Result<String, Fault> {
+    let (with, without) = (query()?, stage.aside(&query)??);
     for (with, without) in with.lines().zip(without.lines()) {
         right!(with == without, "with the engine: {with}; without: {without}");
     }
@@ -100,8 +100,8 @@ pub fn same_aside(stage: &Stage, ask: impl Fn() -> Result<String, Fault>) -> Res
 /// What programs print whose threads exchange a part of their calls: how many were made, and the PIDs that they saw.
 pub fn raced(text: &str, at_least: u32) -> Result<(u32, Vec<u32>), Fault> {
     let first = text.lines().next().unwrap_or_default();
-    let told: Vec<u32> = first.split(' ').filter_map(|word| word.parse().ok()).collect();
-    let &[made, accepted] = told.as_slice() else { return Err(anyhow!("no counts in {text}").into()) };
+    let counts: Vec<u32> = first.split(' ').filter_map(|word| word.parse().ok()).collect();
+    let &[made, accepted] = counts.as_slice() else { return Err(anyhow!("no counts in {text}").into()) };
     right!(made >= at_least && accepted > 0, "{accepted} of {made} racing calls were accepted: {text}");
     Ok((made, text.lines().filter_map(|line| line.strip_prefix("saw ")?.parse().ok()).collect()))
 }
@@ -126,11 +126,11 @@ pub fn back_to_mpu() -> Result<()> {
 }
 
 /// A wrong answer unless a program ended so, and said this.
-pub fn ended(what: &str, done: &Output, status: i32, says: &str) -> Result<(), Fault> {
+pub fn ended(what: &str, done: &Output, status: i32, text: &str) -> Result<(), Fault> {
     let Output { status: seen, out, err } = done;
     right!(
-        *seen == status && out.contains(says),
-        "{what} ends with {seen}, and not with {status} and {says:?}: {out} {err}"
+        *seen == status && out.contains(text),
+        "{what} ends with {seen}, and not with {status} and {text:?}: {out} {err}"
     );
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! The engine's own account of what it did: every control it translates, every reason for which it does not.
+//! The engine's counters: every control that it translates, every reason not to.
 
 use crate::stories::common::*;
 use crate::stories::events;
@@ -23,7 +23,7 @@ fn every_translated_control_is_counted_once(stage: &Stage, scene: &Scene) -> Res
     let allocations = "/sys/module/nvidia/parameters/client_allocs";
     must(&["sh", "-c", &format!("echo 1 > {allocations}")])?;
     let own = scene.first.inside.to_string();
-    let asked: [(&str, &[&str]); 12] = [
+    let requests: [(&str, &[&str]); 12] = [
         ("GPU_GET_PIDS", &["pids"]),
         ("GPU_GET_PID_INFO", &["pidinfo", &own]),
         ("PERF_GET_GPUMON_PERFMON_UTIL_SAMPLES_V2", &["gpumon"]),
@@ -37,16 +37,16 @@ fn every_translated_control_is_counted_once(stage: &Stage, scene: &Scene) -> Res
         ("NVD_GET_RCERR_RPT", &["--error", "rc"]),
         ("FB_GET_CLIENT_ALLOCATION_INFO", &["allocs"]),
     ];
-    for (control, question) in asked {
+    for (control, question) in requests {
         if stage.engine == Engine::Notify && control == "NVD_GET_RCERR_RPT" {
             // The caller's own call: the driver files reports by who asks.
             continue;
         }
         let before = counter(stage, &format!("translated.{control}"))?;
-        nvctl::ask(&[], "nvctl", question)?;
+        nvctl::query(&[], "nvctl", question)?;
         let after_host = counter(stage, &format!("translated.{control}"))?;
         right!(after_host == before, "a host's call was counted as {control}");
-        let answer = scene.a.ask(question)?;
+        let answer = scene.a.query(question)?;
         right!(answer.status == 0, "{control} is refused: {}", answer.text);
         let after = counter(stage, &format!("translated.{control}"))?;
         right!(after == before + 1, "{control} was counted {} times", after - before);
@@ -57,7 +57,7 @@ fn every_translated_control_is_counted_once(stage: &Stage, scene: &Scene) -> Res
 
 fn passed_call_is_counted_by_reason(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
     let before = counter(stage, "passed.unknown_size")?;
-    let answer = scene.a.ask(&["--size", "3816", "pids"])?;
+    let answer = scene.a.query(&["--size", "3816", "pids"])?;
     right!(answer.status == 0x1f, "the driver refuses this size with 0x1f, the caller got 0x{:x}", answer.status);
     let after = counter(stage, "passed.unknown_size")?;
     // In user space the driver is asked before it is counted: what it refuses was never to be translated.
@@ -69,13 +69,13 @@ fn passed_call_is_counted_by_reason(stage: &Stage, scene: &Scene) -> Result<(), 
     if !stage.has_module() {
         for way in [&["nowhere"][..], &["--xfer", "nowhere"]] {
             let before = counter(stage, "passed.unreadable")?;
-            let answer = scene.a.ask(way)?;
+            let answer = scene.a.query(way)?;
             right!(answer.text.starts_with("ret=-14 "), "the driver says EFAULT, the caller got {}", answer.text);
             let after = counter(stage, "passed.unreadable")?;
             right!(after == before + 1, "an unreadable argument was counted {} times", after - before);
         }
         let before = counter(stage, "passed.out_of_reach")?;
-        let answer = scene.a.ask(&["--client", FOREIGN_CLIENT, "pids"])?;
+        let answer = scene.a.query(&["--client", FOREIGN_CLIENT, "pids"])?;
         right!(answer.status == 0x23, "the driver refuses this client with 0x23, the caller got 0x{:x}", answer.status);
         let after = counter(stage, "passed.out_of_reach")?;
         right!(after == before, "a client of another process was counted {} times", after - before);
@@ -85,24 +85,24 @@ fn passed_call_is_counted_by_reason(stage: &Stage, scene: &Scene) -> Result<(), 
     let right_list = || own_list(scene, "the list");
     right_list()?;
     // The first call asks for the probe and does not wait for it.
-    until("the probe is not armed", || Ok(stage.said("hooks").contains("rm_ioctl")))?;
+    until("the probe is not armed", || Ok(stage.state_value("hooks").contains("rm_ioctl")))?;
     let before = counter(stage, "passed.argument_not_seen")?;
     switch_probes("0")?;
-    let lost = scene.a.ask(&["pids"]);
+    let lost = scene.a.query(&["pids"]);
     let after = counter(stage, "passed.argument_not_seen")?;
-    let believed = stage.said("argument");
+    let argument = stage.state_value("argument");
     let still = right_list();
     let events = if stage.is_newest() { events::by_own_numbers(scene) } else { Ok(()) };
     switch_probes("1")?;
     lost?;
     right!(after == before + 1, "calls past the probe were counted {} times", after - before);
-    right!(believed.starts_with("claimed:"), "without the probe the state says that the argument is {believed}");
+    right!(argument.starts_with("claimed:"), "without the probe the state says that the argument is {argument}");
     still?;
     events?;
     stage.reload_engine()?;
     right_list()?;
-    let seen = stage.said("argument");
-    right!(seen == "driver", "with probes again the state says that the argument is {seen}");
+    let argument = stage.state_value("argument");
+    right!(argument == "driver", "with probes again the state says that the argument is {argument}");
     Ok(())
 }
 

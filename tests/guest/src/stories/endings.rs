@@ -1,4 +1,4 @@
-//! Processes that end in all the ways processes do, and numbers that come again: rows are right or absent, never wrong.
+//! Processes that end in every way, and reused PIDs: rows are right or absent, never wrong.
 
 use std::process::{Command, Stdio};
 
@@ -48,9 +48,9 @@ fn reused_pid_inherits_no_row(_: &Stage, scene: &Scene) -> Result<(), Fault> {
     let mut heir = Command::new(&entered[0]);
     let mut heir =
         heir.args(&entered[1..]).arg("cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().context("no cat")?;
-    let taken = wait_for(|| processes::outside(scene.a.pid_outside(), dead.inside).is_some());
+    let reused = wait_for(|| processes::outside(scene.a.pid_outside(), dead.inside).is_some());
     let verdict = (|| {
-        taken.with_context(|| format!("no process got the number {}", dead.inside))?;
+        reused.with_context(|| format!("no process got the number {}", dead.inside))?;
         listed(scene, None)?;
         holds(&scene.a, dead.inside, 0)
     })();
@@ -101,11 +101,11 @@ fn reused_host_pid_inherits_no_row(_: &Stage, scene: &Scene) -> Result<(), Fault
     let before = host(&["pids"])?;
     let dead = scene.a.hold_by("exec gpu-hold --leave --mem 30 --fbc")?;
     gone(scene, dead.inside)?;
-    let left: Vec<u32> = host(&["pids"])?.into_iter().filter(|pid| !before.contains(pid)).collect();
-    let [left] = left[..] else { return Err(anyhow::anyhow!("the dead process left {left:?}").into()) };
-    let heir = inherit(scene, left, "echo ready $$; exec cat >/dev/null")?;
+    let remaining: Vec<u32> = host(&["pids"])?.into_iter().filter(|pid| !before.contains(pid)).collect();
+    let [remaining] = remaining[..] else { return Err(anyhow::anyhow!("the dead process left {remaining:?}").into()) };
+    let heir = inherit(scene, remaining, "echo ready $$; exec cat >/dev/null")?;
     lists(&scene.b, "beside the heir, the list", &[scene.other.inside])?;
-    exactly("beside the heir, fbc", &scene.b.ask(&["fbc"])?.pids(), &[scene.other.inside])?;
+    exactly("beside the heir, fbc", &scene.b.query(&["fbc"])?.pids(), &[scene.other.inside])?;
     holds(&scene.b, heir.inside, 0)
 }
 
@@ -125,7 +125,7 @@ fn ended_process_sample_is_not_followed(stage: &Stage, scene: &Scene) -> Result<
 
 fn only_the_living(scene: &Scene) -> Result<(), Fault> {
     for size in ["55888", "50704"] {
-        let answer = scene.a.ask(&["--size", size, "gpumon"])?;
+        let answer = scene.a.query(&["--size", size, "gpumon"])?;
         exactly("the samples", &answer.distinct_pids(), &scene.own())?;
         let address = answer.rows.iter().filter_map(|row| row.get("ptr")).find(|address| *address != "0");
         right!(address.is_none(), "a sample shows the kernel address {address:?}");
@@ -134,7 +134,7 @@ fn only_the_living(scene: &Scene) -> Result<(), Fault> {
 }
 
 fn host(question: &[&str]) -> Result<Vec<u32>> {
-    Ok(nvctl::ask(&[], "nvctl", question)?.distinct_pids())
+    Ok(nvctl::query(&[], "nvctl", question)?.distinct_pids())
 }
 
 /// A process of the other container with this number of the host's.

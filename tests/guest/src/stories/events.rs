@@ -1,7 +1,7 @@
 //! Events that programs subscribe to and fetch.
 
 use crate::stories::common::*;
-use crate::stories::hostile::{ASKED_FOR_THE_CALLER, SWAPPED_AT_ONCE, secret};
+use crate::stories::hostile::{SUPERVISOR_ONLY, SWAPPED_AT_ONCE, secret};
 use crate::stories::policy::in_pod;
 
 const NEWEST: &str = "drivers have these events from 615 on";
@@ -27,7 +27,7 @@ pub const STORIES: &[Story] = &[
     story!(event_in_secret_memory_is_refused, [3];
         "The argument lies in memory of memfd_secret, which the supervisor cannot read: the call fails with EFAULT \
         and is counted.")
-    .notify(ASKED_FOR_THE_CALLER)
+    .notify(SUPERVISOR_ONLY)
     .only(
         |stage| stage.is_newest() && run(&["nvevents", "secret"]).is_ok_and(|done| done.status == 0),
         "this kernel has no memfd_secret or was not told to have it, or the driver has no such events",
@@ -60,20 +60,20 @@ pub fn by_own_numbers(scene: &Scene) -> Result<(), Fault> {
 
 /// A caller on the host gets the driver's own numbers.
 fn on_the_host(stage: &Stage, word: &str) -> Result<(), Fault> {
-    let everybody = stage.scene()?.everybody();
+    let host_pids = stage.scene()?.host_pids();
     let done = run(&["nvctl", "limits", word])?;
     let named = nvctl::read(&done.out)?.distinct_pids();
-    right!(named == everybody, "on the host events name {named:?}, not {everybody:?}");
+    right!(named == host_pids, "on the host events name {named:?}, not {host_pids:?}");
     Ok(())
 }
 
 /// So is one to whom the policy shows the host's view.
 fn by_policy(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
     stage.set_policy("host /pod")?;
-    let told = in_pod(scene, &["limits", "7"]);
+    let answer = in_pod(scene, &["limits", "7"]);
     stage.set_policy("")?;
-    let named = told?.distinct_pids();
-    right!(named == scene.everybody(), "with the host's view events name {named:?}, not {:?}", scene.everybody());
+    let named = answer?.distinct_pids();
+    right!(named == scene.host_pids(), "with the host's view events name {named:?}, not {:?}", scene.host_pids());
     by_own_numbers(scene)
 }
 

@@ -15,9 +15,9 @@ fn host_view_is_unchanged(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
         // Its samples are by hand as well: the scene names them.
         return compare(stage, scene);
     }
-    nvctl::ask(&[], "nvctl", &["ring", &slot])?;
+    nvctl::query(&[], "nvctl", &["ring", &slot])?;
     let verdict = compare(stage, scene);
-    nvctl::ask(&[], "nvctl", &["ring"])?;
+    nvctl::query(&[], "nvctl", &["ring"])?;
     verdict
 }
 
@@ -28,8 +28,8 @@ fn compare(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
         right!(with == without, "with the engine the host sees {with}, without it {without}");
     }
     right!(with.lines().count() == without.lines().count(), "with the engine the host sees another number of lines");
-    let everybody = scene.everybody();
-    for pid in everybody {
+    let host_pids = scene.host_pids();
+    for pid in host_pids {
         right!(with.contains(&format!("pid {pid}")), "process {pid} is missing in the host's view");
     }
     Ok(())
@@ -48,7 +48,7 @@ fn view(stage: &Stage, scene: &Scene) -> Result<String, Fault> {
         "2080017c 13316",
         "90cc0103 12",
     ];
-    let asked = scene.everybody().iter().map(u32::to_string).collect::<Vec<_>>().join(" ");
+    let pids = scene.host_pids().iter().map(u32::to_string).collect::<Vec<_>>().join(" ");
     let mut script = String::new();
     for program in ["nvctl", "nvctl32"] {
         for raw in raw {
@@ -65,10 +65,10 @@ fn view(stage: &Stage, scene: &Scene) -> Result<String, Fault> {
         script += &format!("{program} --size 3816 pids\n{program} --flags 4 pids\n{program} --xfer pids\n");
         for size in ["8008", "9608", "14408"] {
             script += &format!(
-                "{program} --size {size} pidinfo {asked} 1 0 4194303\n{program} --old --size {size} pidinfo {asked}\n"
+                "{program} --size {size} pidinfo {pids} 1 0 4194303\n{program} --old --size {size} pidinfo {pids}\n"
             );
         }
-        for pid in scene.everybody() {
+        for pid in scene.host_pids() {
             script += &format!("{program} acct-info {pid}\n");
         }
         script += &format!("{program} acct-info 1\n");

@@ -1,4 +1,4 @@
-//! Callers that mean harm, or are unlucky: descriptors that are not the driver's, memory that blocks, death in mid-call.
+//! Hostile or unlucky callers: descriptors of other files, memory that blocks, death during a call.
 
 use std::fs;
 
@@ -25,7 +25,7 @@ pub const STORIES: &[Story] = &[
     story!(scene swapped_call_shows_no_foreign_pid, [3];
         "In thousands of calls (a million over the rows of `--full`) a thread swaps the file, removes it, swaps \
         control and size, or swaps all of that and the parameters: no PID of another process comes back.")
-    .notify(ASKED_FOR_THE_CALLER)
+    .notify(SUPERVISOR_ONLY)
     .of_the_kernel()
     .by(|stage| {
         // A real driver shows what is wrong with its list here, and by itself no foreign number.
@@ -34,7 +34,7 @@ pub const STORIES: &[Story] = &[
     }),
     story!(unreadable_argument_is_refused, [3, 5];
         "An argument in `memfd_secret` memory gets EFAULT and is counted.")
-    .notify(ASKED_FOR_THE_CALLER)
+    .notify(SUPERVISOR_ONLY)
     .of_the_kernel()
     .only(
         |_| run(&["nvctl", "secret"]).is_ok_and(|done| done.status <= 1),
@@ -42,12 +42,12 @@ pub const STORIES: &[Story] = &[
     ),
     story!(scene thread_with_own_descriptors_sees_own_only, [3];
         "A thread that shares no descriptor with its process is answered right, or refused, depending on the kernel.")
-    .notify(ASKED_FOR_THE_CALLER)
+    .notify(SUPERVISOR_ONLY)
     .of_the_kernel()
     .real(Real::Engines),
     story!(scene x32_calls_get_the_kernels_answer, [5];
         "`ioctl` by its x32 number gets ENOSYS, as without the engine.")
-    .notify(ASKED_FOR_THE_CALLER)
+    .notify(SUPERVISOR_ONLY)
     .of_the_kernel()
     .only(|_| cfg!(target_arch = "x86_64"), "x86-64 alone has x32 calls")
     .right("these are the kernel's own answers"),
@@ -87,8 +87,8 @@ fn killed_callers_leave_nothing_behind(stage: &Stage, scene: &Scene) -> Result<(
     let text = scene.a.script(&format!("for i in $(seq 30); do {each}; done 2>&1; wait"))?;
     right!(!text.contains("wrong"), "before it was killed, a caller got: {text}");
     let none_inside = || Ok(!stage.has_engine() || stage.engine_state("inside").as_deref() == Some("0"));
-    let left = until("the callers are dead, and some count as inside", none_inside);
-    right!(left.is_ok(), "{left:?}: {:?}", stage.engine_state("inside"));
+    let none_left = until("the callers are dead, and some count as inside", none_inside);
+    right!(none_left.is_ok(), "{none_left:?}: {:?}", stage.engine_state("inside"));
     own_list(scene, "the list")
 }
 
@@ -116,7 +116,7 @@ fn blocked(stage: &Stage, what: &str) -> Result<(), Fault> {
     own_list(&scene, "after the stalled callers' end, the list")
 }
 
-pub(super) const ASKED_FOR_THE_CALLER: &str = "it takes a call out of the caller's hands, and may give it back";
+pub(super) const SUPERVISOR_ONLY: &str = "it takes a call out of the caller's hands, and may give it back";
 
 /// Racing calls by each of four means, for each reload that a row has: a million in all with the 250 of the eight rows of a full run.
 const SWAPPED_CALLS: u32 = 125;
@@ -140,7 +140,7 @@ fn swapped_call_shows_no_foreign_pid(stage: &Stage, scene: &Scene) -> Result<(),
 }
 
 fn unreadable_argument_is_refused(stage: &Stage) -> Result<(), Fault> {
-    let answer = stage.scene()?.a.ask(&["secret"]);
+    let answer = stage.scene()?.a.query(&["secret"]);
     right!(answer.as_ref().is_ok_and(|answer| answer.pids().is_empty()), "it shows {answer:?}");
     secret(stage, "nvctl secret")
 }
@@ -157,7 +157,7 @@ pub(super) fn secret(stage: &Stage, call: &str) -> Result<(), Fault> {
 }
 
 fn thread_with_own_descriptors_sees_own_only(_: &Stage, scene: &Scene) -> Result<(), Fault> {
-    let answer = scene.a.ask(&["--own-files", "fbc"])?;
+    let answer = scene.a.query(&["--own-files", "fbc"])?;
     own_only("a thread with a table of its own: fbc shows", answer.pids(), &[scene.first.inside])?;
     let refused = answer.text.starts_with("ret=-5 ");
     right!(refused || answer.pids() == [scene.first.inside], "it gets {}", answer.text);
@@ -165,7 +165,7 @@ fn thread_with_own_descriptors_sees_own_only(_: &Stage, scene: &Scene) -> Result
 }
 
 fn x32_calls_get_the_kernels_answer(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
-    let with = same_aside(stage, || Ok(scene.a.ask(&["x32"])?.text))?;
+    let with = same_aside(stage, || Ok(scene.a.query(&["x32"])?.text))?;
     right!(with.starts_with("ret=-38 "), "this kernel takes x32 calls: {with}");
     Ok(())
 }
@@ -180,21 +180,21 @@ fn huge_descriptor_table_slows_no_lookup(_: &Stage, scene: &Scene) -> Result<(),
     let verdict = (|| {
         let plain = scene.a.hold_by("echo ready $$; exec cat >/dev/null")?;
         let wide = scene.a.hold_by("exec nvctl wide")?;
-        let ask = |pid: u32| {
-            let asked = [vec!["pidinfo".to_owned()], vec![pid.to_string(); 200]].concat();
+        let query = |pid: u32| {
+            let words = [vec!["pidinfo".to_owned()], vec![pid.to_string(); 200]].concat();
             let began = Instant::now();
-            let answer = scene.a.ask(&asked.iter().map(String::as_str).collect::<Vec<_>>())?;
+            let answer = scene.a.query(&words.iter().map(String::as_str).collect::<Vec<_>>())?;
             anyhow::Ok((answer.numbers("mem"), began.elapsed()))
         };
-        let usual = ask(plain.inside)?.1.min(ask(plain.inside)?.1);
+        let usual = query(plain.inside)?.1.min(query(plain.inside)?.1);
         let limit = usual * 3 + Duration::from_secs(1);
         let mut took = Duration::MAX;
         // A machine with other work is slow now and then; what is slow by itself is so each time.
         for _ in 0..3 {
-            let (told, time) = ask(wide.inside)?;
+            let (answer, time) = query(wide.inside)?;
             right!(
-                told.len() == 200 && told.iter().all(|&mem| mem == 0),
-                "a process without the driver shows {told:?}"
+                answer.len() == 200 && answer.iter().all(|&mem| mem == 0),
+                "a process without the driver shows {answer:?}"
             );
             took = took.min(time);
             if took < limit {
@@ -211,8 +211,8 @@ fn huge_descriptor_table_slows_no_lookup(_: &Stage, scene: &Scene) -> Result<(),
 const CROWD: &str = "4000";
 
 fn ended_threads_slow_no_lookup(stage: &Stage) -> Result<(), Fault> {
-    let told = stage.scene()?.a.ask(&["crowd", CROWD])?;
-    let (usual, crowd) = (told.one("usual")?, told.one("crowd")?);
+    let answer = stage.scene()?.a.query(&["crowd", CROWD])?;
+    let (usual, crowd) = (answer.one("usual")?, answer.one("crowd")?);
     // Those that are looked at cost some times as much as one. All of them cost 850 times as much.
     right!(crowd < 60 * usual, "200 looks at {CROWD} ended threads took {crowd} ns, at one {usual} ns");
     Ok(())

@@ -19,12 +19,12 @@ fn wrapper_injected_gpu_lists_own_processes(stage: &Stage) -> Result<(), Fault> 
     right!(bare.run(&["ls", "/dev/nvidiactl"])?.status != 0, "the device is there although nothing put it there");
     drop(bare);
     for (runtime, mode) in [("crun", "jit-cdi"), ("runc", "legacy")] {
-        seen_right(runtime, mode)?;
+        check_container_view(runtime, mode)?;
     }
     Ok(())
 }
 
-fn seen_right(runtime: &'static str, mode: &str) -> Result<(), Fault> {
+fn check_container_view(runtime: &'static str, mode: &str) -> Result<(), Fault> {
     let container = Injected::start(runtime, "injected", mode)?;
     let first = container.hold(&["--mem", "40", "--clients", "2"])?;
     let second = container.hold(&["--mem", "43"])?;

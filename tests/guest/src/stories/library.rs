@@ -1,4 +1,4 @@
-//! What programs get that use NVML themselves, from C and from Python.
+//! The answers to programs that use NVML themselves, from C and from Python.
 
 use std::collections::BTreeMap;
 
@@ -63,10 +63,10 @@ fn own_utilisation_equals_the_hosts(stage: &Stage, scene: &Scene) -> Result<(), 
         format!("1500,{foreign}/500,{foreign}/9900"),
     ];
     let slots: Vec<&str> = slots.iter().map(String::as_str).collect();
-    nvctl::ask(&[], "nvctl", &[&["ring"], &slots[..]].concat())?;
-    let told = (|| Ok((utilisation(&Client::on_host(&stage.client))?, utilisation(&entered(stage, &scene.a))?)))();
-    nvctl::ask(&[], "nvctl", &["ring"])?;
-    let (host, container): (BTreeMap<u32, String>, BTreeMap<u32, String>) = told.map_err(Fault::Rig)?;
+    nvctl::query(&[], "nvctl", &[&["ring"], &slots[..]].concat())?;
+    let output = (|| Ok((utilisation(&Client::on_host(&stage.client))?, utilisation(&entered(stage, &scene.a))?)))();
+    nvctl::query(&[], "nvctl", &["ring"])?;
+    let (host, container): (BTreeMap<u32, String>, BTreeMap<u32, String>) = output.map_err(Fault::Rig)?;
     exactly("utilisation", &sorted(container.keys().copied()), &scene.own())?;
     for (outside, inside) in [(first, scene.first.inside), (second, scene.second.inside)] {
         let (host, container) = (host.get(&outside), container.get(&inside));
@@ -77,11 +77,11 @@ fn own_utilisation_equals_the_hosts(stage: &Stage, scene: &Scene) -> Result<(), 
 
 fn pynvml_lists_own_processes_only(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
     let done = entered(stage, &scene.a).python(PYNVML_SCRIPT)?;
-    let told: Vec<Value> = done.out.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
-    if told.len() != 2 {
+    let output: Vec<Value> = done.out.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    if output.len() != 2 {
         return Err(anyhow::anyhow!("python ended with {}: {} {}", done.status, done.out, done.err).into());
     }
-    for (thread, told) in ["main", "other"].into_iter().zip(told) {
+    for (thread, output) in ["main", "other"].into_iter().zip(output) {
         let (first, own) = (scene.first.inside, scene.own());
         let rows = [
             ("compute", own.clone()),
@@ -91,10 +91,14 @@ fn pynvml_lists_own_processes_only(stage: &Stage, scene: &Scene) -> Result<(), F
             ("fbc", vec![first]),
         ];
         for (query, own) in rows.into_iter().take(queries(stage).len()) {
-            let shown: Vec<u32> = serde_json::from_value(told[query].clone()).unwrap_or_default();
-            right!(shown == own, "on the {thread} thread pynvml shows {} by {query}, the own are {own:?}", told[query]);
+            let shown: Vec<u32> = serde_json::from_value(output[query].clone()).unwrap_or_default();
+            right!(
+                shown == own,
+                "on the {thread} thread pynvml shows {} by {query}, the own are {own:?}",
+                output[query]
+            );
         }
-        let memory = format!("{}", told["memory"]);
+        let memory = format!("{}", output["memory"]);
         right!(memory == format!("{{\"{first}\":80,\"{}\":43}}", scene.second.inside), "pynvml shows memory {memory}");
     }
     Ok(())
@@ -138,7 +142,7 @@ fn three_hundred_processes_are_listed(stage: &Stage, scene: &Scene) -> Result<()
     for chunk in many.children.chunks(200) {
         let words: Vec<String> = chunk.iter().map(u32::to_string).collect();
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
-        let answer = scene.a.ask(&[&["pidinfo"], &words[..]].concat())?;
+        let answer = scene.a.query(&[&["pidinfo"], &words[..]].concat())?;
         let wrong = answer.rows.iter().find(|row| row.get("mem").is_none_or(|bytes| bytes != "3145728"));
         right!(wrong.is_none(), "of 3 MiB each, the look-up shows {wrong:?}");
         right!(

@@ -22,16 +22,16 @@ pub const STORIES: &[Story] = &[
 fn ps_names_every_process_and_its_container(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
     let all = ps(stage, &["--json"])?;
     let rows = all["processes"].as_array().context("ps has no processes")?;
-    right!(all["ok"] == true && rows.len() == scene.everybody().len(), "ps lists {all}");
-    for (who, pid, inside, id, runtime, mib) in everyone(scene) {
+    right!(all["ok"] == true && rows.len() == scene.host_pids().len(), "ps lists {all}");
+    for (process, pid, inside, id, runtime, mib) in everyone(scene) {
         let row = rows.iter().find(|row| row["pid"] == pid);
-        let row = row.ok_or_else(|| Fault::Wrong(format!("ps does not list {pid}, which is {who}: {all}")))?;
-        right!(row["container_pid"] == inside, "{who} is {inside} in its container, ps says {row}");
-        right!(row["container"]["id"] == id, "{who} is in container {id}, ps says {row}");
-        right!(row["container"]["runtime"] == runtime, "{who} was started by {runtime}, ps says {row}");
-        right!(row["memory"] == mib << 20, "{who} holds {mib} MiB, ps says {row}");
-        right!(row["user"] == "root" && row["gpu"] == 0 && row["kind"] == "compute", "{who}: ps says {row}");
-        right!(row["command"].as_str().is_some_and(|line| line.contains("gpu-hold")), "{who}: ps says {row}");
+        let row = row.ok_or_else(|| Fault::Wrong(format!("ps does not list {pid}, which is {process}: {all}")))?;
+        right!(row["container_pid"] == inside, "{process} is {inside} in its container, ps says {row}");
+        right!(row["container"]["id"] == id, "{process} is in container {id}, ps says {row}");
+        right!(row["container"]["runtime"] == runtime, "{process} was started by {runtime}, ps says {row}");
+        right!(row["memory"] == mib << 20, "{process} holds {mib} MiB, ps says {row}");
+        right!(row["user"] == "root" && row["gpu"] == 0 && row["kind"] == "compute", "{process}: ps says {row}");
+        right!(row["command"].as_str().is_some_and(|line| line.contains("gpu-hold")), "{process}: ps says {row}");
     }
     let names = |arguments: &[&str]| -> Result<Vec<u64>, Fault> {
         let listed = ps(stage, &[arguments, &["--json"]].concat())?;
@@ -43,8 +43,9 @@ fn ps_names_every_process_and_its_container(stage: &Stage, scene: &Scene) -> Res
     right!(names(&["--user", "nobody"])?.is_empty(), "--user nobody lists a process");
     let table = mpu(stage, &["ps", "--no-headers", "-o", "pid,cpid,container"])?;
     let line = format!("{}  {}  b", scene.other.outside, scene.other.inside);
-    let told: Vec<String> = table.out.lines().map(|l| l.split_whitespace().collect::<Vec<_>>().join("  ")).collect();
-    right!(told.contains(&line), "ps shows {told:?}, not {line}");
+    let rows_of_text: Vec<String> =
+        table.out.lines().map(|l| l.split_whitespace().collect::<Vec<_>>().join("  ")).collect();
+    right!(rows_of_text.contains(&line), "ps shows {rows_of_text:?}, not {line}");
     Ok(())
 }
 

@@ -1,4 +1,4 @@
-//! Modules that come and go: either order, the driver alone, the engine alone, and all that while containers keep asking.
+//! Loads and unloads driver and engine in any order while containers call.
 
 use crate::stories::common::*;
 
@@ -53,7 +53,7 @@ fn either_order_of_loading_is_right(stage: &Stage) -> Result<(), Fault> {
     if stage.has_engine() {
         stage.load_engine()?;
         state_is(stage, "waiting")?;
-        let hooks = stage.said("hooks");
+        let hooks = stage.state_value("hooks");
         right!(hooks.is_empty(), "the engine waits and has redirected {hooks}");
     }
     stage.load_driver(&[])?;
@@ -88,7 +88,7 @@ fn driver_reload_under_load_is_followed(stage: &Stage) -> Result<(), Fault> {
         stage.load_driver(&[])?;
         if stage.has_module() {
             // A caller may have been answered already.
-            let state = stage.said("state");
+            let state = stage.state_value("state");
             right!(["placed", "armed"].contains(&state.as_str()), "the driver is back, and the engine is {state}");
         }
         std::thread::sleep(Duration::from_millis(200));
@@ -103,7 +103,7 @@ fn driver_reload_under_load_is_followed(stage: &Stage) -> Result<(), Fault> {
 fn engine_reload_under_load_mixes_no_answer(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
     let own = words(&scene.own());
     stage.unload_engine()?;
-    let bare = scene.a.ask(&["pids"]);
+    let bare = scene.a.query(&["pids"]);
     stage.load_engine()?;
     let bare = words(&bare?.pids());
     right!(bare != own, "the bare driver shows {bare}, which is right");
@@ -160,20 +160,20 @@ fn hand_over_during_driver_unload_is_clean(stage: &Stage) -> Result<(), Fault> {
     let gone = std::thread::scope(|scope| {
         let unloading = scope.spawn(|| must(&["rmmod", "nvidia"]));
         let begun = until("the driver does not go", || Ok(is_going()));
-        let taken = begun.and_then(|()| run(&["insmod", "/mpu/mpu_next.ko"]));
+        let taken_over = begun.and_then(|()| run(&["insmod", "/mpu/mpu_next.ko"]));
         // If it has gone before, there was nothing to take but what the driver left in order.
         let in_time = is_going();
-        unloading.join().map(|gone| (gone.is_ok(), taken, in_time))
+        unloading.join().map(|gone| (gone.is_ok(), taken_over, in_time))
     });
-    let Ok((true, taken, in_time)) = gone else {
+    let Ok((true, taken_over, in_time)) = gone else {
         return Err(Fault::Wrong("the driver cannot be unloaded".to_owned()));
     };
-    let taken = taken?.status == 0;
+    let taken_over = taken_over?.status == 0;
     stage.load_driver(&[])?;
     let container = stage.container("going")?;
     let holder = container.hold_by("exec gpu-hold --mem 40 --clients 2")?;
-    let listed = container.ask(&["pids"]).map(|answer| answer.pids());
-    if taken {
+    let listed = container.query(&["pids"]).map(|answer| answer.pids());
+    if taken_over {
         unload_module("mpu_next")?;
     }
     stage.unload_engine()?;
@@ -183,7 +183,7 @@ fn hand_over_during_driver_unload_is_clean(stage: &Stage) -> Result<(), Fault> {
     stage.load_engine()?;
     exactly("after a hand-over under a driver that went, the list", &listed?, &[holder.inside])?;
     right!(free, "no engine is loaded, and its redirects are still registered");
-    right!(!(taken && in_time), "an instance took over redirects of a driver that was on its way out");
+    right!(!(taken_over && in_time), "an instance took over redirects of a driver that was on its way out");
     if !in_time {
         return Err(anyhow::anyhow!("the other instance came too late to find the driver on its way out").into());
     }
@@ -197,7 +197,7 @@ fn module_and_driver_go_at_once(stage: &Stage) -> Result<(), Fault> {
     // Closely near the end, where the kernel takes the driver's probes away.
     for wait_ms in [0, 50, 150, 250].into_iter().chain((300..500).step_by(20)) {
         // The probe is there from a container's first call on, and a jump some jiffies later.
-        container.ask(&["pids"])?;
+        container.query(&["pids"])?;
         std::thread::sleep(Duration::from_millis(100));
         stage.set_driver("exit_ms", "500")?;
         let driver = std::thread::scope(|scope| {
@@ -249,10 +249,10 @@ fn two_gpus(stage: &Stage) -> Result<(), Fault> {
     let zero = container.hold_by("exec gpu-hold --gpu 0 --mem 11 --clients 2")?;
     let one = container.hold_by("exec gpu-hold --gpu 1 --mem 12 --clients 2 --mig 3:1")?;
     for (gpu, holder, mib) in [("0", &zero, 22), ("1", &one, 24)] {
-        exactly(&format!("GPU {gpu}"), &container.ask(&["--gpu", gpu, "pids"])?.pids(), &[holder.inside])?;
-        let answer = container.ask(&["--gpu", gpu, "pidinfo", &holder.inside.to_string()])?;
-        let told = answer.one("mem")? >> 20;
-        right!(told == mib, "GPU {gpu} shows {told} MiB of process {}, it holds {mib}", holder.inside);
+        exactly(&format!("GPU {gpu}"), &container.query(&["--gpu", gpu, "pids"])?.pids(), &[holder.inside])?;
+        let answer = container.query(&["--gpu", gpu, "pidinfo", &holder.inside.to_string()])?;
+        let memory = answer.one("mem")? >> 20;
+        right!(memory == mib, "GPU {gpu} shows {memory} MiB of process {}, it holds {mib}", holder.inside);
         let instances = if gpu == "1" { " gi 3 ci 1" } else { " gi -1 ci -1" };
         right!(answer.text.contains(instances), "GPU {gpu} shows {}, not{instances}", answer.text.trim());
     }
@@ -260,8 +260,8 @@ fn two_gpus(stage: &Stage) -> Result<(), Fault> {
     exactly("the table", &crate::client::pids(&table), &sorted([zero.inside, one.inside]))
 }
 
-fn state_is(stage: &Stage, wanted: &str) -> Result<(), Fault> {
-    let state = stage.said("state");
-    right!(state == wanted, "the engine is {state}, not {wanted}");
+fn state_is(stage: &Stage, expected: &str) -> Result<(), Fault> {
+    let state = stage.state_value("state");
+    right!(state == expected, "the engine is {state}, not {expected}");
     Ok(())
 }

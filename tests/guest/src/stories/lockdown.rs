@@ -41,11 +41,11 @@ fn lock_down() -> Result<(), Fault> {
 /// A container that is made now, and NVIDIA's own client in it.
 fn served(stage: &Stage) -> Result<(), Fault> {
     let container = stage.container("late")?;
-    let held = container.hold(&["--mem", "70", "--clients", "2"])?;
+    let holder = container.hold(&["--mem", "70", "--clients", "2"])?;
     let other = container.hold(&["--mem", "20"])?;
-    let own = sorted([held.inside, other.inside]);
+    let own = sorted([holder.inside, other.inside]);
     lists(&container, "in a new container, the list", &own)?;
-    let told = container.ask(&["pidinfo", &held.inside.to_string()])?.one("mem")? >> 20;
-    right!(told == 140, "the process holds 140 MiB, its container gets {told}");
+    let memory = container.query(&["pidinfo", &holder.inside.to_string()])?.one("mem")? >> 20;
+    right!(memory == 140, "the process holds 140 MiB, its container gets {memory}");
     exactly("nvidia-smi's query", &pids(&container.client().compute_apps()?), &own)
 }

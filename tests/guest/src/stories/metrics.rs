@@ -1,4 +1,4 @@
-//! `mpu metrics` on a real kernel, with real containers, NVIDIA's NVML, and a driver that goes and comes.
+//! `mpu metrics` on a real kernel, with real containers and NVIDIA's NVML, while the driver comes and goes.
 
 use std::process::{Child, Command, Stdio};
 
@@ -21,8 +21,8 @@ fn metrics_show_usage_and_release_the_driver(stage: &Stage) -> Result<(), Fault>
         let page = exporter.scrape()?;
         let expected = [("", 300), ("a", 2 * 40 + 43), ("b", 2 * 50)];
         for (container, mib) in expected {
-            let told = page.sum(MEMORY, &[("container", container)]);
-            right!(told == Some(mib * MIB), "container {container:?} uses {mib} MiB, told is {told:?}: {}", page.0);
+            let sum = page.sum(MEMORY, &[("container", container)]);
+            right!(sum == Some(mib * MIB), "container {container:?} uses {mib} MiB, told is {sum:?}: {}", page.0);
         }
         right!(!page.0.contains("pid=\""), "a PID is on a page that was asked for without PIDs: {}", page.0);
         right!(!page.0.contains("gpu-hold"), "a command is on the page: {}", page.0);
@@ -35,13 +35,13 @@ fn metrics_show_usage_and_release_the_driver(stage: &Stage) -> Result<(), Fault>
     }
     let resident = exporter.resident()?;
     right!(resident <= 15 * 1024, "with NVML loaded {resident} KiB are resident");
-    let held = exporter.files_of_the_driver()?;
-    right!(held.is_empty(), "between scrapes the exporter holds {held:?}");
+    let open_files = exporter.files_of_the_driver()?;
+    right!(open_files.is_empty(), "between scrapes the exporter holds {open_files:?}");
     stage.clear_scene();
     stage.unload_driver()?;
     let page = exporter.scrape()?;
-    let tells = ["mpu_gpu_", "mpu_driver_info"].iter().any(|metric| page.0.contains(metric));
-    right!(!tells, "the driver is gone, the page says {}", page.0);
+    let has_rows = ["mpu_gpu_", "mpu_driver_info"].iter().any(|metric| page.0.contains(metric));
+    right!(!has_rows, "the driver is gone, the page says {}", page.0);
     let part = ("part", "gpu");
     right!(page.sum("mpu_scrape_success", &[part]) == Some(0), "the driver is gone, the page says {}", page.0);
     right!(page.sum("mpu_scrape_errors_total", &[part]) >= Some(1), "no error is counted: {}", page.0);
@@ -82,15 +82,15 @@ impl Exporter {
 
     /// The driver's files that it has open or mapped.
     fn files_of_the_driver(&self) -> Result<Vec<String>> {
-        let mut held = Vec::new();
+        let mut open_files = Vec::new();
         for file in std::fs::read_dir(format!("/proc/{}/fd", self.child.id()))? {
             // One may be closed while they are listed.
             let Ok(target) = std::fs::read_link(file?.path()) else { continue };
-            held.extend(Some(target.display().to_string()).filter(|name| name.starts_with("/dev/nvidia")));
+            open_files.extend(Some(target.display().to_string()).filter(|name| name.starts_with("/dev/nvidia")));
         }
         let maps = std::fs::read_to_string(format!("/proc/{}/maps", self.child.id()))?;
-        held.extend(maps.lines().filter(|line| line.contains("/dev/nvidia")).map(str::to_owned));
-        Ok(held)
+        open_files.extend(maps.lines().filter(|line| line.contains("/dev/nvidia")).map(str::to_owned));
+        Ok(open_files)
     }
 
     fn resident(&self) -> Result<u64> {

@@ -1,14 +1,14 @@
-//! The stories, in the order they are played: those that look at one scene first, those that load and unload last.
+//! The stories, in order: those with one scene first, those that load and unload last.
 
 mod accounting;
 mod agent;
 mod arming;
 mod attacks;
+mod blocked;
 mod common;
 mod counting;
 mod endings;
 mod events;
-mod held;
 mod host;
 mod hostile;
 mod injection;
@@ -63,7 +63,7 @@ const USUAL: &[&[Story]] = &[
     loading::UNDER_LOAD,
     policy::STORIES,
     hostile::STORIES,
-    held::STORIES,
+    blocked::STORIES,
     shortage::STORIES,
     unprivileged::STORIES,
     supervised::STORIES,

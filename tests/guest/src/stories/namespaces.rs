@@ -68,11 +68,11 @@ fn every_level(levels: &[Level]) -> Result<(), Fault> {
         // In a process's numbers, the init namespace's comes first.
         let number = |below: &Level| processes::numbers(below.outside).and_then(|numbers| numbers.get(at + 1).copied());
         let own: Vec<u32> = levels[at..].iter().filter_map(number).collect();
-        let list = nvctl::ask(&level.entered(), "nvctl", &["pids"])?;
+        let list = nvctl::query(&level.entered(), "nvctl", &["pids"])?;
         exactly(&format!("level {}", at + 1), &list.pids(), &sorted(own.iter().copied()))?;
         for (pid, below) in own.iter().zip(&levels[at..]) {
-            let told = nvctl::ask(&level.entered(), "nvctl", &["pidinfo", &pid.to_string()])?.one("mem")? >> 20;
-            right!(told == below.mib, "level {} shows {told} MiB of process {pid}, it holds {}", at + 1, below.mib);
+            let memory = nvctl::query(&level.entered(), "nvctl", &["pidinfo", &pid.to_string()])?.one("mem")? >> 20;
+            right!(memory == below.mib, "level {} shows {memory} MiB of process {pid}, it holds {}", at + 1, below.mib);
         }
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! What else can be at work on the driver's functions: a tracer on them, and a driver that leaves them out.
+//! Other users of the driver's functions: tracers, and a driver without some of them.
 
 use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -50,7 +50,7 @@ fn traced_driver_is_still_translated(_: &Stage, scene: &Scene) -> Result<(), Fau
     {
         set("set_ftrace_filter", ":mod:nvidia")?;
         set("current_tracer", tracer)?;
-        let answer = scene.a.ask(&["pids"]);
+        let answer = scene.a.query(&["pids"]);
         let trace = fs::read_to_string(format!("{TRACING}/trace")).context("no trace")?;
         set("current_tracer", "nop")?;
         set("set_ftrace_filter", "")?;
@@ -80,8 +80,8 @@ fn module_reloads_beside_a_restarting_tracer(stage: &Stage, scene: &Scene) -> Re
         let tracer = scope.spawn(turns);
         let reloaded = (0..2 * stage.reloads).try_for_each(|number| {
             stage.reload_engine()?;
-            let said = ["state", "refused"].map(|key| stage.said(key));
-            right!(said[0] == "placed" || said[0] == "armed", "loaded {number} times, the module is {said:?}");
+            let state = ["state", "refused"].map(|key| stage.state_value(key));
+            right!(state[0] == "placed" || state[0] == "armed", "loaded {number} times, the module is {state:?}");
             own_list(scene, "the list")
         });
         stop.store(true, Ordering::Relaxed);
@@ -104,7 +104,7 @@ fn module_reloads_beside_a_kprobe(stage: &Stage, scene: &Scene) -> Result<(), Fa
     can_trace()?;
     let (state, beside, hits) = under_probe("p:mpu_story/probe nvidia:os_memcpy_to_user", || {
         stage.reload_engine()?;
-        let answer = scene.a.ask(&["pids"])?;
+        let answer = scene.a.query(&["pids"])?;
         let hits = fs::read_to_string(format!("{TRACING}/kprobe_profile")).context("no probe was hit")?;
         Ok((stage.engine_state("state"), answer.pids(), hits))
     })?;
@@ -163,8 +163,8 @@ fn starts() -> Vec<(u64, String)> {
 fn answer_past_the_drivers_copies_is_counted(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
     let before = stage.counter("passed.copy_not_seen");
     bypass(true)?;
-    let answer = scene.a.ask(&["pids"]);
-    let refused = scene.a.ask(&["--size", "3816", "pids"]);
+    let answer = scene.a.query(&["pids"]);
+    let refused = scene.a.query(&["--size", "3816", "pids"]);
     bypass(false)?;
     right!(answer?.status == 0 && refused?.status != 0, "of two calls the driver refuses the second alone");
     let counted = stage.counter("passed.copy_not_seen").zip(before).map(|(after, before)| after - before);

@@ -28,7 +28,7 @@ fn module_survives_driver_oops(stage: &Stage, scene: &Scene) -> Result<(), Fault
     }
     let after = orphans();
     right!(after == Some(before + 1), "a caller died in the driver, and {after:?} count as orphans, {before} before");
-    let inside = stage.said("inside");
+    let inside = stage.state_value("inside");
     right!(inside == "0", "a caller died in the driver, and {inside} count as inside");
     // New tasks get the dead ones' memory.
     let callers = Callers::start(&scene.a, 4, "nvctl pids")?;

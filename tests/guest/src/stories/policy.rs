@@ -1,4 +1,4 @@
-//! The policy: who in a PID namespace of its own sees more than that.
+//! The policy: callers that see more than their own PID namespace.
 
 use crate::stories::common::*;
 
@@ -31,28 +31,28 @@ fn each_rule(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
     let group = sorted(scene.own().into_iter().chain([neighbour]));
     exactly("with its group the list", &in_pod(scene, &["pids"])?.pids(), &group)?;
     own_list(scene, "outside the group the list")?;
-    let told = in_pod(scene, &["pidinfo", &neighbour.to_string()])?;
-    right!(told.one("mem")? >> 20 == 100, "the neighbour's memory: {}", told.text.trim());
-    let told = in_pod(scene, &["pidinfo", &foreign.to_string()])?;
-    right!(!told.text.contains(&(300u64 << 20).to_string()), "a stranger's memory is shown: {}", told.text.trim());
+    let answer = in_pod(scene, &["pidinfo", &neighbour.to_string()])?;
+    right!(answer.one("mem")? >> 20 == 100, "the neighbour's memory: {}", answer.text.trim());
+    let answer = in_pod(scene, &["pidinfo", &foreign.to_string()])?;
+    right!(!answer.text.contains(&(300u64 << 20).to_string()), "a stranger's memory is shown: {}", answer.text.trim());
 
     stage.set_policy("own /pod/x/deeper\nhost /po?/*\ngroup /pod")?;
     let before = stage.counter("passed.exempt").unwrap_or_default();
-    let everybody = nvctl::ask(&[], "nvctl", &["pids"])?;
+    let host_list = nvctl::query(&[], "nvctl", &["pids"])?;
     let shown = in_pod(scene, &["pids"])?;
     if !stage.host_sees_threads() {
-        exactly("exempt, the list", &shown.pids(), &scene.everybody())?;
+        exactly("exempt, the list", &shown.pids(), &scene.host_pids())?;
     }
-    right!(shown.text == everybody.text, "the host's list is {}, an exempt caller's {}", everybody.text, shown.text);
-    let told = in_pod(scene, &["pidinfo", &foreign.to_string()])?;
-    right!(told.one("mem")? >> 20 == 300, "exempt, a stranger's memory: {}", told.text.trim());
+    right!(shown.text == host_list.text, "the host's list is {}, an exempt caller's {}", host_list.text, shown.text);
+    let answer = in_pod(scene, &["pidinfo", &foreign.to_string()])?;
+    right!(answer.one("mem")? >> 20 == 300, "exempt, a stranger's memory: {}", answer.text.trim());
     let after = stage.counter("passed.exempt").unwrap_or_default();
     right!(after == before + 2, "two exempt calls were counted {} times", after - before);
 
-    let kept = stage.policy()?;
+    let before = stage.policy()?;
     right!(stage.set_policy("host /a\nhots /b").is_err(), "a policy with a bad line was taken");
     let now = stage.policy()?;
-    right!(now == kept, "a refused policy changed {kept} into {now}");
+    right!(now == before, "a refused policy changed {before} into {now}");
     Ok(())
 }
 
@@ -62,5 +62,5 @@ pub fn in_pod(scene: &Scene, arguments: &[&str]) -> Result<Answer, Fault> {
     let entered = scene.a.entered().join(" ");
     let enter = format!("echo $$ > {POD}/x/cgroup.procs && exec {entered} \"$@\"");
     let through = ["sh", "-c", &enter, "sh"].map(str::to_owned);
-    Ok(nvctl::ask(&through, "nvctl", arguments)?)
+    Ok(nvctl::query(&through, "nvctl", arguments)?)
 }

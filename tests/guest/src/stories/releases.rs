@@ -34,7 +34,7 @@ fn calls_without_gpu_are_unchanged(stage: &Stage) -> Result<(), Fault> {
     stage.clear_scene();
     let container = stage.container("calls")?;
     let calls = CALLS[usize::from(stage.has_gpu())];
-    let told = || -> Result<Vec<String>> {
+    let answers = || -> Result<Vec<String>> {
         let mut lines = Vec::new();
         for program in ["nvroot", "nvroot32"] {
             let call = format!("{program} {SEED} {calls}");
@@ -43,16 +43,19 @@ fn calls_without_gpu_are_unchanged(stage: &Stage) -> Result<(), Fault> {
         }
         Ok(lines)
     };
-    let with = told()?;
-    let (once, again) = stage.aside(|| anyhow::Ok((told()?, told()?)))??;
+    let with = answers()?;
+    let (once, again) = stage.aside(|| anyhow::Ok((answers()?, answers()?)))??;
     let (mut compared, mut moving) = (0, 0);
     for ((with, once), again) in with.iter().zip(&once).zip(&again) {
         right!(with.lines().count() == once.lines().count(), "another number of lines with the engine");
         right!(accepted(with) > calls as usize / 8, "the driver accepts next to nothing: {}", accepted(with));
         for ((with, once), again) in with.lines().zip(once.lines()).zip(again.lines()) {
             // What the driver answers differently each time, times and the like, cannot be compared; that it answers can.
-            let [said, first, second] = [with, once, again].map(|line| line.split(" bytes ").next());
-            right!(said == first || first != second, "with the engine the driver says {with}, without it {once}");
+            let [with_engine, first, second] = [with, once, again].map(|line| line.split(" bytes ").next());
+            right!(
+                with_engine == first || first != second,
+                "with the engine the driver says {with}, without it {once}"
+            );
             if once == again {
                 right!(with == once, "with the engine the driver says {with}, without it {once}");
                 compared += 1;
@@ -101,8 +104,8 @@ fn another_release_of_the_driver_is_followed(stage: &Stage) -> Result<(), Fault>
 
 fn driver_without_gpu_is_reported(_: &Stage) -> Result<(), Fault> {
     let status = run(&["mpu", "status", "--json"])?;
-    let told = answer(&status)?;
-    right!(told["up"] == true, "the engine is up, and status says {}", status.out);
+    let answers = answer(&status)?;
+    right!(answers["up"] == true, "the engine is up, and status says {}", status.out);
     right!(status.status == 0, "status ends with {}: {} {}", status.status, status.out, status.err);
     let probe = run(&["mpu", "probe"])?;
     right!(probe.status != 0, "nothing could be asked, and the probe ends with 0: {}", probe.out);
@@ -117,11 +120,11 @@ fn accepted(text: &str) -> usize {
 
 fn state(stage: &Stage, allowed: &[&str]) -> Result<(), Fault> {
     if stage.has_module() {
-        let state = stage.said("state");
+        let state = stage.state_value("state");
         right!(allowed.contains(&state.as_str()), "the engine is {state}, and should be {}", allowed.join(" or "));
     }
     if stage.engine == Engine::Notify {
-        let listeners = stage.said("listeners");
+        let listeners = stage.state_value("listeners");
         right!(!["", "0"].contains(&listeners.as_str()), "the container's calls do not come to the supervisor");
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! Callers that know the driver's interface and make their own requests: odd ones, forbidden ones, racing ones.
+//! Callers that make their own requests: odd, forbidden, and racing ones.
 
 use crate::stories::common::*;
 
@@ -61,30 +61,30 @@ pub const STORIES: &[Story] = &[
 ];
 
 fn foreign_pid_has_no_answer(_: &Stage, scene: &Scene) -> Result<(), Fault> {
-    for pid in scene.everybody() {
-        let told = scene.a.ask(&["pidinfo", &pid.to_string()])?.one("mem")?;
-        right!(told == 0, "the container gets {told} bytes of process {pid} outside");
+    for pid in scene.host_pids() {
+        let memory = scene.a.query(&["pidinfo", &pid.to_string()])?.one("mem")?;
+        right!(memory == 0, "the container gets {memory} bytes of process {pid} outside");
     }
     for pid in [scene.foreign.outside, scene.other.outside] {
-        let answer = scene.a.ask(&["acct-info", &pid.to_string()])?;
+        let answer = scene.a.query(&["acct-info", &pid.to_string()])?;
         right!(answer.status != 0, "the container gets the record of process {pid} outside: {}", answer.text);
     }
     Ok(())
 }
 
 fn own_pid_lookup_returns_own_figures(_: &Stage, scene: &Scene) -> Result<(), Fault> {
-    let held = [(scene.first.inside, 80), (scene.second.inside, 43)];
-    for (pid, mib) in held {
-        let answer = scene.a.ask(&["pidinfo", &pid.to_string()])?;
-        let (back, told) = (answer.one("pid")?, answer.one("mem")? >> 20);
+    let holders = [(scene.first.inside, 80), (scene.second.inside, 43)];
+    for (pid, mib) in holders {
+        let answer = scene.a.query(&["pidinfo", &pid.to_string()])?;
+        let (back, memory) = (answer.one("pid")?, answer.one("mem")? >> 20);
         right!(
-            back == u64::from(pid) && told == mib,
-            "of process {pid} with {mib} MiB the container gets {told} MiB of {back}"
+            back == u64::from(pid) && memory == mib,
+            "of process {pid} with {mib} MiB the container gets {memory} MiB of {back}"
         );
     }
-    exactly("accounting", &scene.a.ask(&["acct-pids"])?.pids(), &scene.own())?;
+    exactly("accounting", &scene.a.query(&["acct-pids"])?.pids(), &scene.own())?;
     for pid in scene.own() {
-        let answer = scene.a.ask(&["acct-info", &pid.to_string()])?;
+        let answer = scene.a.query(&["acct-info", &pid.to_string()])?;
         let back = answer.rows.first().and_then(|row| row.get("pid").cloned()).unwrap_or_default();
         right!(back == pid.to_string(), "accounting of process {pid} comes back as {}", answer.text.trim());
     }
@@ -109,7 +109,7 @@ fn a_32_bit_caller_is_answered_right(stage: &Stage, scene: &Scene) -> Result<(),
     all_right(scene, "nvctl32", "--xfer")?;
     // The old control's samples come from the firmware, which a made-up GPU has not.
     if stage.release().is_none() {
-        let samples = ask(&scene.a, "nvctl32", &["gpumon1"])?;
+        let samples = query(&scene.a, "nvctl32", &["gpumon1"])?;
         exactly("the samples' buffer", &samples.distinct_pids(), &scene.own())?;
     }
     let old = scene.a.hold_by("exec gpu-hold32 --mem 32")?;
@@ -123,22 +123,22 @@ fn every_layout_is_translated(_: &Stage, scene: &Scene) -> Result<(), Fault> {
     }
     samples(scene, &["gpumon1"])?;
     // R418's numbers have R418's sizes only.
-    exactly("--old pids", &scene.a.ask(&["--old", "pids"])?.pids(), &own)?;
+    exactly("--old pids", &scene.a.query(&["--old", "pids"])?.pids(), &own)?;
     for look_up in ["--size 8008", "--size 9608", "--size 14408", "--old --size 8008"] {
         let pid = first.to_string();
         let words = look_up.split(' ').chain(["pidinfo", pid.as_str()]).collect::<Vec<_>>();
-        let told = scene.a.ask(&words)?.one("mem")? >> 20;
-        right!(told == 80, "{look_up} shows {told} MiB of process {first}, it holds 80");
+        let memory = scene.a.query(&words)?.one("mem")? >> 20;
+        right!(memory == 80, "{look_up} shows {memory} MiB of process {first}, it holds 80");
     }
     for sessions in ["enc1", "enc2"] {
-        exactly(sessions, &scene.a.ask(&[sessions])?.pids(), &[first, first])?;
+        exactly(sessions, &scene.a.query(&[sessions])?.pids(), &[first, first])?;
     }
-    exactly("fbc", &scene.a.ask(&["fbc"])?.pids(), &[first])?;
-    exactly("acct-pids", &scene.a.ask(&["acct-pids"])?.pids(), &own)
+    exactly("fbc", &scene.a.query(&["fbc"])?.pids(), &[first])?;
+    exactly("acct-pids", &scene.a.query(&["acct-pids"])?.pids(), &own)
 }
 
 fn profiler_reservation_names_own_process_only(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
-    let named = |container: &Container| container.ask(&["hwpm"])?.one("pid");
+    let named = |container: &Container| container.query(&["hwpm"])?.one("pid");
     {
         let holder = stage.hold(&["--hwpm"])?;
         let seen = named(&scene.a)?;
@@ -172,7 +172,7 @@ fn racing_threads_never_see_a_foreign_pid(stage: &Stage, scene: &Scene) -> Resul
 
 fn racing_supervisor_shows_bare_drivers_rows_only(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
     for (raced, mode) in races(&RACES) {
-        let bare = stage.aside(|| scene.a.ask(&[raced]))??.pids();
+        let bare = stage.aside(|| scene.a.query(&[raced]))??.pids();
         let own = scene.own();
         let saw = race(stage, scene, raced, mode)?;
         own_only(&format!("racing {raced} by {mode}, threads saw"), saw, &[own, bare].concat())?;
@@ -205,18 +205,18 @@ fn malformed_requests_get_drivers_own_status(stage: &Stage, scene: &Scene) -> Re
 
 fn samples_beyond_the_usual_hundred_are_translated(_: &Stage, scene: &Scene) -> Result<(), Fault> {
     for room in ["1", "101", "300"] {
-        let shown = scene.a.ask(&["--room", room, "gpumon1"])?;
+        let shown = scene.a.query(&["--room", room, "gpumon1"])?;
         right!(shown.status == 0, "the driver refuses {room} samples: {}", shown.text);
         own_only(&format!("a buffer of {room} samples shows"), shown.distinct_pids(), &scene.own())?;
     }
-    let shown = scene.a.ask(&["--room", "300", "gpumon1"])?;
+    let shown = scene.a.query(&["--room", "300", "gpumon1"])?;
     exactly("a buffer of 300 samples", &shown.distinct_pids(), &scene.own())
 }
 
 fn encoder_session_count_is_own_only(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
     for control in ["enc1", "enc2"] {
         for (container, own) in [(&scene.a, 2), (&scene.b, 1)] {
-            let answer = container.ask(&["--room", "0", control])?;
+            let answer = container.query(&["--room", "0", control])?;
             let count = answer.text.lines().next().and_then(|line| line.rsplit_once("count=")?.1.parse::<u32>().ok());
             right!(count == Some(own), "{control} counts {count:?} sessions, {} has {own}", container.name());
         }
@@ -224,7 +224,7 @@ fn encoder_session_count_is_own_only(stage: &Stage, scene: &Scene) -> Result<(),
             // The others refuse any room but the whole table's.
             continue;
         }
-        let shown = scene.b.ask(&["--room", "1", control])?.pids();
+        let shown = scene.b.query(&["--room", "1", control])?.pids();
         exactly(&format!("{control} with room for one: sessions"), &shown, &[scene.other.inside])?;
     }
     Ok(())
@@ -291,17 +291,17 @@ fn nonsense(scene: &Scene) -> Result<String, Fault> {
 fn all_right(scene: &Scene, program: &str, way: &str) -> Result<(), Fault> {
     let way: Vec<&str> = way.split_whitespace().collect();
     let what = format!("{program} {}", way.join(" "));
-    exactly(&what, &ask(&scene.a, program, &[&way[..], &["pids"]].concat())?.pids(), &scene.own())?;
+    exactly(&what, &query(&scene.a, program, &[&way[..], &["pids"]].concat())?.pids(), &scene.own())?;
     let (first, second) = (scene.first.inside.to_string(), scene.second.inside.to_string());
-    let answer = ask(&scene.a, program, &[&way[..], &["pidinfo", first.as_str(), second.as_str()]].concat())?;
-    let told: Vec<&str> = answer.rows.iter().filter_map(|row| row.get("mem").map(String::as_str)).collect();
-    right!(told == ["83886080", "45088768"], "{what} shows memory {told:?}");
+    let answer = query(&scene.a, program, &[&way[..], &["pidinfo", first.as_str(), second.as_str()]].concat())?;
+    let memory: Vec<&str> = answer.rows.iter().filter_map(|row| row.get("mem").map(String::as_str)).collect();
+    right!(memory == ["83886080", "45088768"], "{what} shows memory {memory:?}");
     Ok(())
 }
 
 /// Samples by one layout: exactly the own processes, and no kernel address.
 fn samples(scene: &Scene, arguments: &[&str]) -> Result<(), Fault> {
-    let answer = scene.a.ask(arguments)?;
+    let answer = scene.a.query(arguments)?;
     let what = arguments.join(" ");
     exactly(&what, &answer.distinct_pids(), &scene.own())?;
     let address = answer.rows.iter().filter_map(|row| row.get("ptr")).find(|address| *address != "0");
@@ -309,6 +309,6 @@ fn samples(scene: &Scene, arguments: &[&str]) -> Result<(), Fault> {
     Ok(())
 }
 
-fn ask(container: &Container, program: &str, arguments: &[&str]) -> anyhow::Result<Answer> {
-    nvctl::ask(&container.entered(), program, arguments)
+fn query(container: &Container, program: &str, arguments: &[&str]) -> anyhow::Result<Answer> {
+    nvctl::query(&container.entered(), program, arguments)
 }

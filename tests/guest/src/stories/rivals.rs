@@ -1,4 +1,4 @@
-//! Others who were at the driver's functions before the module, and how it gives way to them.
+//! Others that redirected the driver's functions first: the module gives way.
 
 use std::fs;
 
@@ -17,17 +17,17 @@ pub const STORIES: &[Story] = &[
         itself.)")
     .module("its redirects")
     .of_the_kernel()
-    .only(can_be_told, "here a jump can be ftrace's own, or there is no tool that makes one")
+    .only(can_detect_jump, "here a jump can be ftrace's own, or there is no tool that makes one")
     .right("there is nothing that redirects"),
 ];
 
 fn refused_instance_translates_nothing(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
     stage.unload_engine()?;
     let verdict = (|| {
-        let bare = scene.a.ask(&["pids"])?.pids();
+        let bare = scene.a.query(&["pids"])?.pids();
         must(&["insmod", "/sim/rival.ko", "function=os_is_init_ns"])?;
         stage.load_engine()?;
-        let state = stage.said("state");
+        let state = stage.state_value("state");
         right!(state == "refused", "beside a live patch the module is {state}");
         let bare = words(&bare);
         let callers = Callers::start(&scene.a, 2, &format!("nvctl spin 1 {bare}"))?;
@@ -47,18 +47,18 @@ fn function_patched_past_ftrace_is_refused(stage: &Stage, scene: &Scene) -> Resu
     stage.unload_engine()?;
     must(&["insmod", "/sim/rival.ko", "jump=1"])?;
     let loaded = stage.load_engine();
-    let said = ["state", "refused", "hooks"].map(|key| stage.said(key));
+    let state = ["state", "refused", "hooks"].map(|key| stage.state_value(key));
     let lives = set_ftrace(false).and_then(|()| set_ftrace(true));
     back(stage)?;
     loaded?;
-    let told = ["refused", "os_memcpy_to_user:95", ""];
-    right!(said == told, "with a jump in a function the module says {said:?}, not {told:?}");
+    let expected = ["refused", "os_memcpy_to_user:95", ""];
+    right!(state == expected, "with a jump in a function the module says {state:?}, not {expected:?}");
     right!(lives.is_ok(), "ftrace has switched itself off: {lives:?}");
     own_list(scene, "once the other has gone, the list")
 }
 
 /// Whether such a jump differs from what ftrace itself writes: in newer kernels ftrace jumps into BPF.
-fn can_be_told(_: &Stage) -> bool {
+fn can_detect_jump(_: &Stage) -> bool {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let mut numbers = release.split(['.', '-']).map_while(|number| number.parse::<u32>().ok());
     let version = (numbers.next().unwrap_or_default(), numbers.next().unwrap_or_default());

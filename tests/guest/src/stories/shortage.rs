@@ -1,4 +1,4 @@
-//! Calls that the kernel or the driver lets down: no memory, copies that fail, an answer that counts more than it holds.
+//! Calls with failures of kernel or driver: no memory, failing copies, an answer that counts more than it holds.
 
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -45,11 +45,11 @@ fn failed_allocation_leaves_a_valid_answer(stage: &Stage, scene: &Scene) -> Resu
     let account = format!("acct-info {own}");
     let questions =
         ["pids", "--xfer pids", &info, "gpumon", "gpumon1", "acct-pids", &account, "enc1", "enc2", "fbc", "hwpm"];
-    let ask = |question: &str| scene.a.ask(&question.split(' ').collect::<Vec<_>>());
-    let bare = stage.aside(|| questions.iter().map(|question| ask(question)).collect::<Result<Vec<_>>>())??;
+    let query = |question: &str| scene.a.query(&question.split(' ').collect::<Vec<_>>());
+    let bare = stage.aside(|| questions.iter().map(|question| query(question)).collect::<Result<Vec<_>>>())??;
     let before = stage.counter("passed.no_memory").unwrap_or(0);
     for (question, bare) in questions.into_iter().zip(bare) {
-        let whole = ask(question)?;
+        let whole = query(question)?;
         let failed = each_chance(scene, question)?;
         right!(failed.len() > 3, "{question}: only {} of its allocations and copies failed", failed.len() - 1);
         for answer in failed {
@@ -100,7 +100,7 @@ fn out_of_memory_hand_over_is_atomic(_: &Stage, scene: &Scene) -> Result<(), Fau
     right!(begun, "with memory, the new instance does not take over");
     back_to_mpu()?;
     let callers = Callers::start(&scene.a, 3, &format!("nvctl spin 3 {own}"))?;
-    let (mut failed, mut taken, mut unprobed) = (0, 0, 0);
+    let (mut failed, mut complete, mut unprobed) = (0, 0, 0);
     let tried: Result<(), Fault> = (all.saturating_sub(OWN)..=all).try_for_each(|chance| {
         let (_, begun) = insert_with("mpu_next", chance)?;
         let state = fs::read_to_string("/sys/module/mpu_next/parameters/state").unwrap_or_default();
@@ -112,7 +112,7 @@ fn out_of_memory_hand_over_is_atomic(_: &Stage, scene: &Scene) -> Result<(), Fau
                 unload_module("mpu_next")?;
             }
             true => {
-                taken += 1;
+                complete += 1;
                 unprobed += u32::from(!state.contains("argument=driver"));
                 back_to_mpu()?;
             }
@@ -123,13 +123,13 @@ fn out_of_memory_hand_over_is_atomic(_: &Stage, scene: &Scene) -> Result<(), Fau
     let text = callers.stop()?;
     tried?;
     println!(
-        "guest: of {} hand-overs without memory {failed} failed, {taken} were whole, {unprobed} without its probe",
+        "guest: of {} hand-overs without memory {failed} failed, {complete} were whole, {unprobed} without its probe",
         OWN + 1
     );
     right!(!text.contains("wrong"), "an answer was not {own}: {text}");
     answered(&text, 100)?;
-    right!(unprobed < taken, "no instance that took over has its probe");
-    right!(failed > 5 && taken > 0, "{failed} hand-overs failed for want of memory, and {taken} did not");
+    right!(unprobed < complete, "no instance that took over has its probe");
+    right!(failed > 5 && complete > 0, "{failed} hand-overs failed for want of memory, and {complete} did not");
     own_list(scene, "with memory again, the list")
 }
 
@@ -139,16 +139,16 @@ fn insert_with(module: &str, chance: u64) -> Result<(u64, bool)> {
     let chances = fs::OpenOptions::new().read(true).write(true).open(CHANCES)?;
     chances.write_all_at(chance.to_string().as_bytes(), 0).context("nothing fails on order")?;
     let begun = finit_module(&file, c"", 0).is_ok();
-    let mut left = [0; 16];
+    let mut remaining = [0; 16];
     // A chance that is still in store hits this reading, or the writing.
-    let left = match chances.read_at(&mut left, 0) {
-        Ok(length) => std::str::from_utf8(&left[..length])?.trim().parse().context("fail-nth is no number")?,
+    let remaining = match chances.read_at(&mut remaining, 0) {
+        Ok(length) => std::str::from_utf8(&remaining[..length])?.trim().parse().context("fail-nth is no number")?,
         Err(_) => 1,
     };
     if chances.write_all_at(b"0", 0).is_err() {
         chances.write_all_at(b"0", 0).context("a chance that was taken is still there")?;
     }
-    Ok((chance - left, begun))
+    Ok((chance - remaining, begun))
 }
 
 /// Refused, or exactly what the caller gets when nothing fails: from the engine, or from the driver alone.
@@ -172,15 +172,15 @@ fn miscounting_driver_shows_no_foreign_pid(stage: &Stage, scene: &Scene) -> Resu
     own_list(scene, "the list")?;
     let own = scene.first.inside.to_string();
     let questions = [&["pids"][..], &["pidinfo", &own]];
-    let ask = || questions.iter().map(|question| scene.a.ask(question)).collect::<Result<Vec<_>>>();
+    let query = || questions.iter().map(|question| scene.a.query(question)).collect::<Result<Vec<_>>>();
     std::fs::write(MISCOUNTS, "1").context("the simulated driver cannot miscount")?;
     let before = stage.counter("passed.malformed");
-    let told = ask();
+    let answers = query();
     let after = stage.counter("passed.malformed");
-    let bare = stage.aside(ask);
+    let bare = stage.aside(query);
     std::fs::write(MISCOUNTS, "0")?;
-    for ((question, told), bare) in questions.iter().zip(told?).zip(bare??) {
-        for pid in told.distinct_pids() {
+    for ((question, answers), bare) in questions.iter().zip(answers?).zip(bare??) {
+        for pid in answers.distinct_pids() {
             let may = pid == 0 || scene.own().contains(&pid) || bare.pids().contains(&pid);
             right!(may, "{question:?} of a driver that miscounts shows {pid}, which is foreign");
         }

@@ -1,4 +1,4 @@
-//! The life of the supervisor in user space while containers ask: killed, started again, retired, and asked by very many at once.
+//! The life of the supervisor while containers call: killed, restarted, retired, and under load.
 
 use std::process::{Child, Command, Stdio};
 
@@ -49,13 +49,13 @@ fn killed_supervisor_loses_no_call(stage: &Stage, scene: &Scene) -> Result<(), F
         supervisor::until("no process takes the killed supervisor's place", || {
             Ok(supervisor::pid()?.is_some_and(|new| new != pid))
         })?;
-        exactly("to a newcomer, the list", &told(newcomer)?.pids(), &[scene.other.inside])
+        exactly("to a newcomer, the list", &answer_of(newcomer)?.pids(), &[scene.other.inside])
     })
 }
 
 fn restarted_supervisor_loses_no_call(stage: &Stage) -> Result<(), Fault> {
     under_load(stage, &|pid| {
-        supervisor::tell("again\n")?;
+        supervisor::send("again\n")?;
         Ok(supervisor::until("no process takes the place of the supervisor that makes room", || {
             Ok(supervisor::pid()?.is_some_and(|new| new != pid))
         })?)
@@ -66,13 +66,13 @@ fn under_load(stage: &Stage, strike: &dyn Fn(u32) -> Result<(), Fault>) -> Resul
     let scene = stage.scene()?;
     own_list(&scene, "the list")?;
     let third = stage.container("third")?;
-    let held = third.hold(&["--mem", "20"])?;
+    let holder = third.hold(&["--mem", "20"])?;
     let own = words(&scene.own());
     let spin = |own: &str| format!("nvctl spin 2 {own}");
     let callers = [
         Callers::start(&scene.a, 3, &spin(&own))?,
         Callers::start(&scene.b, 3, &spin(&scene.other.inside.to_string()))?,
-        Callers::start(&third, 3, &spin(&held.inside.to_string()))?,
+        Callers::start(&third, 3, &spin(&holder.inside.to_string()))?,
     ];
     let struck: Result<(), Fault> = (0..2 * stage.reloads).try_for_each(|_| {
         std::thread::sleep(Duration::from_millis(30));
@@ -91,7 +91,7 @@ fn under_load(stage: &Stage, strike: &dyn Fn(u32) -> Result<(), Fault>) -> Resul
 fn retired_supervisor_passes_calls_on(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
     own_list(scene, "the list")?;
     let own = words(&scene.own());
-    let bare = words(&stage.aside(|| scene.a.ask(&["pids"]))??.pids());
+    let bare = words(&stage.aside(|| scene.a.query(&["pids"]))??.pids());
     right!(bare != own, "the bare driver shows {bare}, which is right");
     let callers = Callers::start(&scene.a, 4, &format!("nvctl spin 1 {bare} or {own}"))?;
     let retired: Result<()> = (0..stage.reloads).try_for_each(|_| {
@@ -121,7 +121,7 @@ fn by_hand(stage: &Stage, story: fn(&Stage) -> Result<(), Fault>) -> Result<(), 
     stage.unload_engine()?;
     let verdict = story(stage);
     if supervisor::pid()?.is_some() {
-        supervisor::tell("retire\n")?;
+        supervisor::send("retire\n")?;
         supervisor::until("what `mpu up` started does not end", || Ok(supervisor::pid()?.is_none()))?;
     }
     verdict
@@ -135,8 +135,8 @@ fn by_command(stage: &Stage) -> Result<(), Fault> {
     right!(up.status == 0 && answer(&up)?["result"] == "started", "up says {} {} {}", up.status, up.out, up.err);
     {
         let container = stage.container("box")?;
-        let held = container.hold(&["--mem", "40", "--clients", "2"])?;
-        lists(&container, "in a container of its, the list", &[held.inside])?;
+        let holder = container.hold(&["--mem", "40", "--clients", "2"])?;
+        lists(&container, "in a container of its, the list", &[holder.inside])?;
         let counted = stage.counter("translated.GPU_GET_PIDS");
         let status = answer(&mpu("status --json")?)?;
         right!(status["up"] == true && status["engine"] == "notify", "it is up, status says {status}");
@@ -150,7 +150,7 @@ fn by_command(stage: &Stage) -> Result<(), Fault> {
         ended("retired, status", &status, 3, "")?;
         right!(answer(&status)?["notify_state"]["state"] == "retired", "it is retired, status says {}", status.out);
         ended("up after down", &mpu("up --engine notify")?, 0, "takes new containers again")?;
-        lists(&container, "after that, the list", &[held.inside])?;
+        lists(&container, "after that, the list", &[holder.inside])?;
     }
     for expected in ["MPU is down", "nothing was changed"] {
         ended("down", &mpu("down")?, 0, expected)?;
@@ -160,23 +160,23 @@ fn by_command(stage: &Stage) -> Result<(), Fault> {
 }
 
 fn concurrent_starts_leave_one_supervisor(stage: &Stage) -> Result<(), Fault> {
-    by_hand(stage, one_keeper)
+    by_hand(stage, concurrent_starts)
 }
 
-fn one_keeper(stage: &Stage) -> Result<(), Fault> {
+fn concurrent_starts(stage: &Stage) -> Result<(), Fault> {
     let both =
         "mpu up --engine notify >/run/up.1 2>&1 & mpu up --engine notify >/run/up.2 2>&1; s=$?; wait $! && exit $s";
-    let said = || {
+    let log = || {
         let read = |file| std::fs::read_to_string(file).unwrap_or_default();
         format!("{} / {}", read("/run/up.1"), read("/run/up.2"))
     };
-    right!(run(&["sh", "-c", both])?.status == 0, "of two starts at once one fails: {}", said());
+    right!(run(&["sh", "-c", both])?.status == 0, "of two starts at once one fails: {}", log());
     // A start that finds another tries for half a second: a process that only looks holds the lock as well.
     std::thread::sleep(Duration::from_secs(2));
-    right!(keepers() == 1, "two starts at once leave {} keepers: {}", keepers(), said());
+    right!(keepers() == 1, "two starts at once leave {} keepers: {}", keepers(), log());
     let container = stage.container("box")?;
-    let held = container.hold(&["--mem", "40"])?;
-    lists(&container, "in a container of its, the list", &[held.inside])?;
+    let holder = container.hold(&["--mem", "40"])?;
+    lists(&container, "in a container of its, the list", &[holder.inside])?;
     let before = supervisor::state()?.context("no supervisor")?;
     must(&["kill", "-9", &before["pid"].to_string()])?;
     let up = run(&["mpu", "up", "--engine", "notify"])?;
@@ -191,7 +191,7 @@ fn one_keeper(stage: &Stage) -> Result<(), Fault> {
     right!(after["restarts"] == 1 && after["restarts_last_hour"] == 1, "the crash was counted: {after}");
     let counted = |state: &serde_json::Value| state["translated"]["GPU_GET_PIDS"].as_u64().unwrap_or(0);
     right!(counted(&after) > 0 && counted(&after) >= counted(&before), "counters start again: {after} after {before}");
-    lists(&container, "after the crash, the list", &[held.inside])?;
+    lists(&container, "after the crash, the list", &[holder.inside])?;
     let log = std::fs::read_to_string("/run/mpu/notify/log")?;
     let dated = |line: &str| line.starts_with("20") && line.get(10..11) == Some("T");
     right!(log.lines().count() > 0 && log.lines().all(dated), "the log has lines without a time: {log}");
@@ -211,9 +211,9 @@ const LATE: Duration = Duration::from_secs(10);
 fn sixty_four_containers_are_right_under_load(stage: &Stage) -> Result<(), Fault> {
     let _foreign = stage.hold(&["--mem", "30"])?;
     let members = (0..MANY).map(|_| Member::start()).collect::<Result<Vec<_>>>()?;
-    everybody_asks(&members, "quiet")?;
+    query_from_all(&members, "quiet")?;
     let hammer = members[0].spawn(&["sh", "-c", "for i in 1 2 3 4 5 6 7 8; do nvctl spin 600 1 & done; wait"])?;
-    let verdict = everybody_asks(&members[1..], "hammered");
+    let verdict = query_from_all(&members[1..], "hammered");
     end(hammer)?;
     verdict
 }
@@ -246,19 +246,19 @@ fn spawn(entered: &[String], words: &[&str]) -> Result<Child> {
     command.spawn().context("cannot start a caller")
 }
 
-fn told(caller: Child) -> Result<nvctl::Answer> {
+fn answer_of(caller: Child) -> Result<nvctl::Answer> {
     let done = caller.wait_with_output()?;
     nvctl::read(&String::from_utf8_lossy(&done.stdout))
 }
 
 /// Eight ask at a time, until all have asked.
-fn everybody_asks(members: &[Member], when: &str) -> Result<(), Fault> {
+fn query_from_all(members: &[Member], when: &str) -> Result<(), Fault> {
     let mut worst = Duration::ZERO;
     for some in members.chunks(8) {
         let began = Instant::now();
-        let asking = some.iter().map(|member| member.spawn(&["nvctl", "pids"])).collect::<Result<Vec<_>>>()?;
-        for caller in asking {
-            exactly(&format!("{when}, the list"), &told(caller)?.pids(), &[1])?;
+        let callers = some.iter().map(|member| member.spawn(&["nvctl", "pids"])).collect::<Result<Vec<_>>>()?;
+        for caller in callers {
+            exactly(&format!("{when}, the list"), &answer_of(caller)?.pids(), &[1])?;
         }
         worst = worst.max(began.elapsed());
     }

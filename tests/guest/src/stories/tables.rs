@@ -1,4 +1,4 @@
-//! What the real nvidia-smi shows in a container, listing by listing.
+//! The listings of the real nvidia-smi in a container.
 
 use crate::client::Client;
 use crate::client::pids;
@@ -64,8 +64,8 @@ fn query_compute_apps_lists_own_processes_only(_: &Stage, scene: &Scene) -> Resu
     let rows = scene.a.client().compute_apps()?;
     exactly("the query", &pids(&rows), &scene.own())?;
     for row in rows {
-        let held = if row.pid == scene.first.inside { 80 } else { 43 };
-        right!(row.mib == Some(held), "process {} holds {held} MiB, the query says {:?}", row.pid, row.mib);
+        let mib = if row.pid == scene.first.inside { 80 } else { 43 };
+        right!(row.mib == Some(mib), "process {} holds {mib} MiB, the query says {:?}", row.pid, row.mib);
         right!(row.name.contains("gpu-hold"), "process {} is gpu-hold, the query says {}", row.pid, row.name);
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! Numbers that occur nowhere by chance: everything outside a container has one, and nothing that the driver gives to the container holds one.
+//! Marks everything outside a container with numbers that never occur by chance, and searches all answers of the driver for them.
 
 use std::fs;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -9,7 +9,7 @@ use crate::stories::common::*;
 const FROM: u32 = 0x2f_ee01;
 const TO: u32 = 0x2f_eeff;
 /// Where programs that only ask are numbered from, each round anew: the processes of the scene come before.
-const ASKING: u32 = FROM + 150;
+const SCAN_PID: u32 = FROM + 150;
 const PID_MAX: &str = "/proc/sys/kernel/pid_max";
 
 /// Calls for each reload that a row has: 2·10⁴ with the 2 of a quick row, and 10⁷ with the 250 of a full one on four kernels.
@@ -49,7 +49,7 @@ pub const STORIES: &[Story] = &[story!(tainted_pids_never_reach_a_container, [3]
 fn tainted_pids_never_reach_a_container(stage: &Stage) -> Result<(), Fault> {
     stage.clear_scene();
     // Another scene may use these numbers again, and a dead process's record hides its heir's (docs/limits.md).
-    nvctl::ask(&[], "nvctl", &["acct-clear"])?;
+    nvctl::query(&[], "nvctl", &["acct-clear"])?;
     let _high = HighNumbers::allowed()?;
     // Its supervisor would have a number of its own.
     let restarts = stage.engine == Engine::Notify;
@@ -61,37 +61,37 @@ fn tainted_pids_never_reach_a_container(stage: &Stage) -> Result<(), Fault> {
         stage.load_engine()?;
     }
     let scene = stage.scene_from(FROM + 20)?;
-    let strangers = stage.hold(&["--hwpm", "--error"])?;
+    let foreign = stage.hold(&["--hwpm", "--error"])?;
     // Accounting keeps a record of it.
     drop(stage.hold(&["--mem", "70"])?);
-    let last = scene.everybody().into_iter().chain([strangers.outside]).max().unwrap_or(TO);
+    let last = scene.host_pids().into_iter().chain([foreign.outside]).max().unwrap_or(TO);
     ensure_set(last)?;
     stage.set_driver("client_allocs", "1")?;
-    let ended = asked(stage, &scene);
+    let ended = run_calls(stage, &scene);
     stage.set_driver("client_allocs", "0")?;
     ended
 }
 
 fn ensure_set(last: u32) -> Result<()> {
-    ensure!((FROM..ASKING).contains(&last), "a process of the scene is {last}, which is not below {ASKING}");
+    ensure!((FROM..SCAN_PID).contains(&last), "a process of the scene is {last}, which is not below {SCAN_PID}");
     Ok(())
 }
 
-fn asked(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
+fn run_calls(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
     if !stage.has_engine() {
-        let told = Told::by(scene, BARE_CALLS, "")?;
+        let run = TaintRun::start(scene, BARE_CALLS, "")?;
         // Drivers from 570 on leave addresses in samples.
-        told.has_found("number")?;
+        run.require_hit("number")?;
         if stage.era >= 3 {
-            told.has_found("address")?;
+            run.require_hit("address")?;
         }
-        let told_by_list = Told::by(scene, ALLOWED_CALLS, ALLOWED)?;
-        told_by_list.has_found("number")?;
-        return told.nothing_but(|_| false);
+        let by_list = TaintRun::start(scene, ALLOWED_CALLS, ALLOWED)?;
+        by_list.require_hit("number")?;
+        return run.allow_only(|_| false);
     }
     let notify = stage.engine == Engine::Notify;
-    let left: &[&str] = if notify { &[REPORT] } else { &[] };
-    let known = |hit: &str| left.iter().any(|one| hit.contains(one));
+    let allowed: &[&str] = if notify { &[REPORT] } else { &[] };
+    let known = |hit: &str| allowed.iter().any(|one| hit.contains(one));
     // Racing threads cannot tell which call they saw an answer of.
     let raced = if notify { "--raced buffers --leave-out report" } else { "--raced buffers" };
     let each = if notify { SUPERVISED_CALLS } else { CALLS };
@@ -101,13 +101,14 @@ fn asked(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
     let (mut seen, mut refused) = (String::new(), Vec::new());
     let free_before = free_kib()?;
     for _ in 0..rounds {
-        let told = Told::by(scene, at_once, "--read /dev/nvidiactl --read /dev/nvidia0 --read /proc/driver/nvidia")?;
-        told.nothing_but(known)?;
-        refused.extend(told.refused());
-        seen.extend(told.hits());
-        Told::by(scene, raced_calls, raced)?.nothing_but(known)?;
+        let run =
+            TaintRun::start(scene, at_once, "--read /dev/nvidiactl --read /dev/nvidia0 --read /proc/driver/nvidia")?;
+        run.allow_only(known)?;
+        refused.extend(run.refused());
+        seen.extend(run.hits());
+        TaintRun::start(scene, raced_calls, raced)?.allow_only(known)?;
         if !notify {
-            Told::by(scene, raced_calls, "--raced argument")?.nothing_but(known)?;
+            TaintRun::start(scene, raced_calls, "--raced argument")?.allow_only(known)?;
         }
     }
     let never = refused
@@ -115,9 +116,9 @@ fn asked(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
         .filter(|row| stage.has_accounting_v2() || *row != ACCOUNTING_V2)
         .find(|row| refused.iter().filter(|other| other == row).count() == rounds as usize);
     right!(never.is_none(), "the driver never answered {never:?} in {rounds} rounds of {at_once} calls");
-    let unseen: Vec<&&str> = left.iter().filter(|one| !seen.contains(**one)).collect();
-    right!(unseen.is_empty(), "{unseen:?} was not seen, which the pages say is not translated");
-    Told::by(scene, ALLOWED_CALLS, ALLOWED)?.nothing_but(known)?;
+    let missing: Vec<&&str> = allowed.iter().filter(|one| !seen.contains(**one)).collect();
+    right!(missing.is_empty(), "{missing:?} was not seen, which the pages say is not translated");
+    TaintRun::start(scene, ALLOWED_CALLS, ALLOWED)?.allow_only(known)?;
     let free_after = free_kib()?;
     println!(
         "guest: {} calls, none told of anybody else; free memory {free_before} to {free_after} KiB",
@@ -151,34 +152,35 @@ fn free_kib() -> Result<u64> {
 /// What the pages say cannot be kept from a container: if it is not found, nothing would be.
 fn residual(scene: &Scene, what: &str, how: &str) -> Result<(), Fault> {
     for _ in 0..20 {
-        if Told::by(scene, RACED_CALLS, how)?.hits().next().is_some() {
+        if TaintRun::start(scene, RACED_CALLS, how)?.hits().next().is_some() {
             return Ok(());
         }
     }
     Err(Fault::Wrong(format!("{what} was not seen, which the pages say can be")))
 }
 
-/// What the module says of itself in files that a container may have: while another container's caller is held in the driver.
+/// The module's state in files that a container may have, while another container's caller is blocked in the driver.
 fn published(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
     scene.b.script("nvctl stall params 60 >/dev/null 2>&1 & echo $! >/tmp/held")?;
     until("no caller is held in the driver", || Ok(stage.engine_state("holder").is_some()))?;
     scene.a.script("mkdir -p /tmp/sys; mount -t sysfs sysfs /tmp/sys")?;
     let state = scene.a.script("cat /tmp/sys/module/mpu/parameters/state")?;
-    let told = Told::by(scene, 1, "--read /tmp/sys/module/mpu/parameters --read /tmp/sys/module/nvidia/parameters");
+    let run =
+        TaintRun::start(scene, 1, "--read /tmp/sys/module/mpu/parameters --read /tmp/sys/module/nvidia/parameters");
     scene.a.script("umount /tmp/sys")?;
     scene.b.script("kill -9 $(cat /tmp/held)")?;
     right!(state.contains("inside=") && !state.contains("holder="), "the module's state in a container is {state:?}");
-    told?.nothing_but(|_| false)
+    run?.allow_only(|_| false)
 }
 
-struct Told {
+struct TaintRun {
     text: String,
 }
 
-impl Told {
-    /// Has it ask in the scene's first container.
-    fn by(scene: &Scene, calls: u32, how: &str) -> Result<Self> {
-        processes::next_outside(ASKING)?;
+impl TaintRun {
+    /// Runs nvtaint in the scene's first container.
+    fn start(scene: &Scene, calls: u32, how: &str) -> Result<Self> {
+        processes::next_outside(SCAN_PID)?;
         let seed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_micros();
         let own: Vec<String> = scene.own().iter().map(|pid| format!("--own {pid}")).collect();
         let own = own.join(" ");
@@ -193,14 +195,14 @@ impl Told {
         self.text.lines().filter(|line| line.starts_with("hit "))
     }
 
-    fn has_found(&self, kind: &str) -> Result<()> {
+    fn require_hit(&self, kind: &str) -> Result<()> {
         let none = format!(" {kind} 0 ");
         let sums = self.text.lines().find(|line| line.starts_with("hits ")).unwrap_or_default();
         ensure!(!sums.contains(&none), "nvtaint finds no {kind} in what the bare driver gives: {sums}");
         Ok(())
     }
 
-    fn nothing_but(&self, is_known: impl Fn(&str) -> bool) -> Result<(), Fault> {
+    fn allow_only(&self, is_known: impl Fn(&str) -> bool) -> Result<(), Fault> {
         let hits: Vec<&str> = self.hits().filter(|hit| !is_known(hit)).collect();
         let seed = self.text.lines().next().unwrap_or_default();
         right!(

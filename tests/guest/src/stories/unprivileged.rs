@@ -1,4 +1,4 @@
-//! Callers that are not root: the same answers, and no right that they do not have by themselves.
+//! Callers without root: the same answers, and no additional right.
 
 use crate::stories::common::*;
 use crate::stories::counting::FOREIGN_CLIENT;
@@ -23,8 +23,8 @@ pub const STORIES: &[Story] = &[
 fn unprivileged_user_gets_same_answers(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
     exactly("as a user, the list", &as_user(scene, &["pids"])?.pids(), &scene.own())?;
     let own = scene.first.inside.to_string();
-    let told = as_user(scene, &["pidinfo", &own])?.one("mem")? >> 20;
-    right!(told == 80, "process {own} holds 80 MiB, a user gets {told}");
+    let memory = as_user(scene, &["pidinfo", &own])?.one("mem")? >> 20;
+    right!(memory == 80, "process {own} holds 80 MiB, a user gets {memory}");
     if stage.release().is_some() {
         // A made-up GPU has no capture sessions.
         return Ok(());
@@ -33,31 +33,31 @@ fn unprivileged_user_gets_same_answers(stage: &Stage, scene: &Scene) -> Result<(
 }
 
 fn caller_privileges_stay_unchanged(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
-    let ask = || {
+    let query = || {
         guarded(true)?;
         let answers = (|| {
-            let as_root = scene.a.ask(&["pids"])?;
+            let as_root = scene.a.query(&["pids"])?;
             let as_user = as_user(scene, &["pids"])?;
             Ok::<_, Fault>([as_root.status, as_user.status])
         })();
         guarded(false)?;
         let [as_root, as_user] = answers?;
         // A client of another process; and a caller that was root when it made its own client.
-        let foreign = scene.a.ask(&["--client", FOREIGN_CLIENT, "pids"])?.status;
-        let was_root = scene.a.ask(&["--as", "1000", "pids"])?.status;
+        let foreign = scene.a.query(&["--client", FOREIGN_CLIENT, "pids"])?.status;
+        let was_root = scene.a.query(&["--as", "1000", "pids"])?.status;
         Ok::<_, Fault>([as_root, as_user, foreign, was_root])
     };
-    let with = ask()?;
-    let without = stage.aside(ask)??;
+    let with = query()?;
+    let without = stage.aside(query)??;
     right!(without == [0, 0x1b, 0x23, 0], "the bare driver says {without:x?}");
     right!(with == without, "with the engine: {with:x?}; without: {without:x?}");
     Ok(())
 }
 
 fn caller_after_setuid_sees_own_only(_: &Stage, scene: &Scene) -> Result<(), Fault> {
-    for who in ["--as", "--as-thread"] {
-        let answer = scene.a.ask(&[who, "1000", "fbc"])?;
-        exactly(&format!("after {who}, fbc"), &answer.pids(), &[scene.first.inside])?;
+    for option in ["--as", "--as-thread"] {
+        let answer = scene.a.query(&[option, "1000", "fbc"])?;
+        exactly(&format!("after {option}, fbc"), &answer.pids(), &[scene.first.inside])?;
     }
     Ok(())
 }

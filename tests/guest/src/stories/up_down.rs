@@ -25,8 +25,8 @@ pub const REFUSALS: &[Story] = &[story!(refused_command_changes_nothing, [5, 7];
 
 fn probe_tells_right_from_wrong(_: &Stage) -> Result<(), Fault> {
     let done = run(&["mpu", "probe", "--json"])?;
-    let told = answer(&done)?;
-    right!(told["right"] == true, "the probe finds {}", told["faults"]);
+    let report = answer(&done)?;
+    right!(report["right"] == true, "the probe finds {}", report["faults"]);
     right!(done.status == 0, "the probe is content and ends with {}", done.status);
     let text = run(&["mpu", "probe"])?.out;
     right!(text.contains("is seen right"), "the probe says {text}");
@@ -43,7 +43,7 @@ fn up_status_down_control_the_module(stage: &Stage, scene: &Scene) -> Result<(),
     right!(answer(&up)?["module_state"]["state"] == "armed", "up says {}", up.out);
     right!(answer(&up)?["proof"]["result"] == "seen", "up says {}", up.out);
     right!(stage.engine_state("state").as_deref() == Some("armed"), "after up the module is not armed");
-    scene.a.ask(&["pids"])?;
+    scene.a.query(&["pids"])?;
     let status = answer(&run(&["mpu", "status", "--json"])?)?;
     let counted = stage.counter("translated.GPU_GET_PIDS");
     right!(status["up"] == true && status["ok"] == true, "armed, status says {status}");

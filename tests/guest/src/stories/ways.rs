@@ -1,5 +1,4 @@
-//! The two ways to redirect, by a direct call and by a handler that changes where a function goes on; and others who are at the same
-//! functions.
+//! The two ways to redirect: a direct call, and a handler that changes where a function continues; and other users of the same functions.
 
 use std::fs;
 use std::process::{Command, Stdio};
@@ -12,7 +11,7 @@ const WAYS: [(&str, &str); 2] = [("direct", "direct=none"), ("ipmodify", "handle
 
 /// The ways that this kernel has, and those that it lacks.
 fn ways(stage: &Stage) -> Result<[Vec<&'static str>; 2], Fault> {
-    let probes = stage.said("probes");
+    let probes = stage.state_value("probes");
     right!(probes.contains("direct=") && probes.contains("handler="), "the module was built by {probes:?}");
     let (lacks, has): (Vec<_>, Vec<_>) = WAYS.iter().partition(|(_, none)| probes.contains(none));
     Ok([has, lacks].map(|ways| ways.into_iter().map(|(way, _)| way).collect()))
@@ -47,37 +46,37 @@ fn redirect_parameter_selects_the_method(stage: &Stage, scene: &Scene) -> Result
     let others = WAYS.iter().rev().map(|(other, _)| *other);
     let pairs = WAYS.iter().map(|(way, _)| *way).zip(others).filter(|(way, _)| has.contains(way));
     let verdict = pairs.into_iter().try_for_each(|(way, other)| by(stage, scene, way, other));
-    let asked = ["sideways"].iter().chain(&lacks);
-    let taken = asked.map(|way| run(&["insmod", "/mpu/mpu.ko", &format!("redirect={way}")]));
-    let taken = taken.collect::<Result<Vec<_>>>()?;
-    if taken.iter().any(|loaded| loaded.status == 0) {
+    let ways = ["sideways"].iter().chain(&lacks);
+    let loads = ways.map(|way| run(&["insmod", "/mpu/mpu.ko", &format!("redirect={way}")]));
+    let loads = loads.collect::<Result<Vec<_>>>()?;
+    if loads.iter().any(|loaded| loaded.status == 0) {
         unload_module("mpu")?;
     }
     stage.load_engine()?;
     right!(
-        taken.iter().all(|loaded| loaded.status != 0),
+        loads.iter().all(|loaded| loaded.status != 0),
         "the module took a way that it does not know or this kernel lacks"
     );
     verdict
 }
 
 fn by(stage: &Stage, scene: &Scene, way: &str, other: &str) -> Result<(), Fault> {
-    let told = |module: &str, way: &str| run(&["insmod", &format!("/mpu/{module}.ko"), &format!("redirect={way}")]);
+    let load = |module: &str, way: &str| run(&["insmod", &format!("/mpu/{module}.ko"), &format!("redirect={way}")]);
     let right_list = |when: &str| own_list(scene, &format!("{way}, {when}: the list"));
-    right!(told("mpu", way)?.status == 0, "the module does not load with redirect={way}");
+    right!(load("mpu", way)?.status == 0, "the module does not load with redirect={way}");
     let verdict = (|| {
-        said_by("mpu", way)?;
+        check_redirect("mpu", way)?;
         right_list("loaded")?;
-        let refused = told("mpu_next", other)?;
+        let refused = load("mpu_next", other)?;
         right!(refused.status != 0, "an instance loaded with {other} took over from one by {way}");
-        said_by("mpu", way)?;
+        check_redirect("mpu", way)?;
         right_list("after a refused hand-over")?;
-        right!(told("mpu_next", "auto")?.status == 0, "an instance loaded with auto does not take over from {way}");
-        let taken = said_by("mpu_next", way).and_then(|()| right_list("taken over"));
+        right!(load("mpu_next", "auto")?.status == 0, "an instance loaded with auto does not take over from {way}");
+        let loads = check_redirect("mpu_next", way).and_then(|()| right_list("taken over"));
         unload_module("mpu")?;
-        let back = told("mpu", way)?.status == 0;
+        let back = load("mpu", way)?.status == 0;
         unload_module("mpu_next")?;
-        taken?;
+        loads?;
         right!(back, "{way} is not taken back");
         right_list("taken back")
     })();
@@ -85,15 +84,15 @@ fn by(stage: &Stage, scene: &Scene, way: &str, other: &str) -> Result<(), Fault>
     verdict
 }
 
-fn said_by(module: &str, way: &str) -> Result<(), Fault> {
+fn check_redirect(module: &str, way: &str) -> Result<(), Fault> {
     let state = fs::read_to_string(format!("/sys/module/{module}/parameters/state")).context("no state")?;
-    let said = state.lines().find_map(|line| line.strip_prefix("redirect=")).unwrap_or("nothing");
-    right!(said == way, "told to redirect by {way}, {module} says {said}");
+    let redirect = state.lines().find_map(|line| line.strip_prefix("redirect=")).unwrap_or("nothing");
+    right!(redirect == way, "with redirect={way}, {module} says {redirect}");
     Ok(())
 }
 
 fn successor_unloads_under_callers(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
-    let seen = || Ok::<_, Fault>([nvctl::ask(&[], "nvctl", &["pids"])?.pids(), scene.a.ask(&["pids"])?.pids()]);
+    let seen = || Ok::<_, Fault>([nvctl::query(&[], "nvctl", &["pids"])?.pids(), scene.a.query(&["pids"])?.pids()]);
     let translated = seen()?;
     let [has, _] = ways(stage)?;
     stage.unload_engine()?;
@@ -116,7 +115,7 @@ fn heir_goes(scene: &Scene, spins: &[String; 2], way: &str) -> Result<(), Fault>
     let way_of = format!("redirect={way}");
     must(&["insmod", "/mpu/mpu.ko", &way_of])?;
     must(&["insmod", "/mpu/mpu_next.ko", &way_of])?;
-    said_by("mpu_next", way)?;
+    check_redirect("mpu_next", way)?;
     unload_module("mpu")?;
     let callers = Callers::start(&scene.a, 2, &format!("nvctl spin 1 {}", spins[1]))?;
     let mut host = Command::new("nvctl");
@@ -126,12 +125,12 @@ fn heir_goes(scene: &Scene, spins: &[String; 2], way: &str) -> Result<(), Fault>
     // It is to be asking still: it ends by itself only when an answer is wrong.
     let ended = host.try_wait();
     let killed = host.kill();
-    let said = host.wait_with_output().context("the host's caller is lost")?;
+    let output = host.wait_with_output().context("the host's caller is lost")?;
     let text = callers.stop()?;
     unloaded?;
     killed.context("the host's caller cannot be ended")?;
-    let said = String::from_utf8_lossy(&said.stdout);
-    right!(ended?.is_none(), "{way}: while an instance went, the host's caller ended: {said}");
+    let output = String::from_utf8_lossy(&output.stdout);
+    right!(ended?.is_none(), "{way}: while an instance went, the host's caller ended: {output}");
     right!(!text.contains("wrong"), "{way}: while an instance went, an answer was neither's: {text}");
     right!(text.contains("matched"), "{way}: no caller in the container was answered: {text}");
     Ok(())
@@ -141,17 +140,17 @@ fn livepatch_is_reported_and_kprobe_is_harmless(stage: &Stage, scene: &Scene) ->
     stage.unload_engine()?;
     must(&["insmod", "/sim/rival.ko"])?;
     let loaded = stage.load_engine();
-    let said = ["state", "refused", "hooks"].map(|key| stage.said(key));
+    let state = ["state", "refused", "hooks"].map(|key| stage.state_value(key));
     // Kernels that take direct calls one by one tell the function; and there the handler is tried last, if it may.
-    let one_by_one = said[1].starts_with("os_");
+    let one_by_one = state[1].starts_with("os_");
     if loaded.is_ok() {
         stage.unload_engine()?;
     }
     let up = run(&["mpu", "up", "--module", "/mpu/mpu.ko"])?;
     must(&["rmmod", "rival"])?;
     stage.load_engine()?;
-    let told = ["refused", if one_by_one { "os_memcpy_to_user:16" } else { "functions:16" }, ""];
-    right!(said == told, "beside a live patch the module says {said:?}, not {told:?}");
+    let expected = ["refused", if one_by_one { "os_memcpy_to_user:16" } else { "functions:16" }, ""];
+    right!(state == expected, "beside a live patch the module says {state:?}, not {expected:?}");
     right!(up.status == 4 && up.err.contains("live patch"), "`mpu up` ends with {} and says {}", up.status, up.err);
     own_list(scene, "once the other has gone, the list")?;
     can_trace()?;

@@ -83,8 +83,8 @@ fn listed_and_ended(kinds: &[(&str, Holder)], in_flight: &Holder) -> Result<(), 
     let counts = std::fs::read_dir(format!("/proc/{}/fdinfo", in_flight.outside))?
         .flatten()
         .any(|file| std::fs::read_to_string(file.path()).is_ok_and(|text| text.contains("scm_fds")));
-    let told = seen["in_flight"].as_array().into_iter().flatten().any(|one| one["pid"] == in_flight.outside);
-    right!(told == counts, "the kernel counts what is in flight: {counts}; mpu who lists it: {told}: {seen}");
+    let listed = seen["in_flight"].as_array().into_iter().flatten().any(|one| one["pid"] == in_flight.outside);
+    right!(listed == counts, "the kernel counts what is in flight: {counts}; mpu who lists it: {listed}: {seen}");
     let user = as_unprivileged(&["mpu", "who"])?;
     right!(user.status == 4 && !user.out.contains("nvkeep"), "to a user mpu who says {} {}", user.out, user.err);
     let late = run(&["mpu", "who", "--wait", "1"])?;

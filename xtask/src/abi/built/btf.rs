@@ -1,6 +1,5 @@
-//! The types that a running kernel has of the driver (`/sys/kernel/btf/nvidia`), or such a file kept from elsewhere with
-//! its kernel's `vmlinux` beside it: structures and prototypes, no tables, no numbers. Controls are found by the names of
-//! their structures.
+//! Reads the driver's BTF of a running kernel (`/sys/kernel/btf/nvidia`), or a copy with its kernel's `vmlinux` beside it. It has
+//! structures and prototypes, but no tables and no numbers: controls are found by the names of their structures.
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::Path;

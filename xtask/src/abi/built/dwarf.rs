@@ -1,7 +1,5 @@
-//! Types and prototypes out of an object's DWARF.
-//!
-//! Knows nothing of drivers but where their headers are kept. An object repeats every type in each of its several hundred
-//! units: a first walk notes where each name is declared first, and only what is asked for afterwards is taken in.
+//! Reads types and prototypes from an object's DWARF. An object repeats every type in several hundred units: a first pass indexes the
+//! first declaration of each name, and types are read on request.
 
 use std::collections::{BTreeSet, HashMap, hash_map};
 use std::rc::Rc;
@@ -34,26 +32,26 @@ pub struct Dwarf<'a> {
     functions: HashMap<String, Vec<At>>,
     /// Header, line and name of what the driver's public headers declare.
     public: BTreeSet<(String, u64, String)>,
-    taken: HashMap<At, Type>,
+    cache: HashMap<At, Type>,
 }
 
 impl<'a> Dwarf<'a> {
-    /// Notes what is declared at the top of each unit; `is_wanted` names the functions.
-    pub fn index(dwarf: gimli::Dwarf<Bytes<'a>>, is_wanted: impl Fn(&str) -> bool) -> Result<Dwarf<'a>> {
+    /// Notes what is declared at the top of each unit; `includes` names the functions.
+    pub fn index(dwarf: gimli::Dwarf<Bytes<'a>>, includes: impl Fn(&str) -> bool) -> Result<Dwarf<'a>> {
         let mut headers = dwarf.units();
         let mut units = Vec::new();
         while let Some(header) = headers.next().context("a unit of .debug_info")? {
             units.push(dwarf.unit(header).context("a unit of .debug_info")?);
         }
-        let (typedefs, tags, functions, public, taken) = Default::default();
-        let mut index = Dwarf { dwarf, units, typedefs, tags, functions, public, taken };
+        let (typedefs, tags, functions, public, cache) = Default::default();
+        let mut index = Dwarf { dwarf, units, typedefs, tags, functions, public, cache };
         for unit in 0..index.units.len() {
-            index.note(unit, &is_wanted).with_context(|| format!("unit {unit} of .debug_info"))?;
+            index.note(unit, &includes).with_context(|| format!("unit {unit} of .debug_info"))?;
         }
         Ok(index)
     }
 
-    fn note(&mut self, number: usize, is_wanted: &impl Fn(&str) -> bool) -> Result<()> {
+    fn note(&mut self, number: usize, includes: &impl Fn(&str) -> bool) -> Result<()> {
         let unit = &self.units[number];
         let mut files: HashMap<u64, Option<String>> = HashMap::new();
         let mut tree = unit.entries_tree(None)?;
@@ -67,7 +65,7 @@ impl<'a> Dwarf<'a> {
                     &mut self.tags
                 }
                 gimli::DW_TAG_subprogram => {
-                    if let Some(name) = name(&self.dwarf, unit, entry).filter(|name| is_wanted(name)) {
+                    if let Some(name) = name(&self.dwarf, unit, entry).filter(|name| includes(name)) {
                         self.functions.entry(name).or_default().push((number, entry.offset()));
                     }
                     continue;
@@ -164,11 +162,11 @@ impl<'a> Dwarf<'a> {
     fn kind(&mut self, headers: &mut Headers, at: Option<At>, depth: usize) -> Result<Type> {
         ensure!(depth < DEEPEST, "types inside types without an end");
         let Some(at) = at else { return Ok(Type::Plain("void".into(), 0)) };
-        if let Some(taken) = self.taken.get(&at) {
-            return Ok(taken.clone());
+        if let Some(cache) = self.cache.get(&at) {
+            return Ok(cache.clone());
         }
         let kind = self.kind_anew(headers, at, depth)?;
-        self.taken.insert(at, kind.clone());
+        self.cache.insert(at, kind.clone());
         Ok(kind)
     }
 

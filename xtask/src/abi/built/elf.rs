@@ -1,4 +1,4 @@
-//! An ELF file by names: sections with their relocations done, symbols, strings. Knows nothing of drivers.
+//! Reads an ELF file: sections after relocation, symbols, strings.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};

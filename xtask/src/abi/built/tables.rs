@@ -1,5 +1,4 @@
-//! The exported methods of a built driver, out of its tables: they are data, so they are there without debug information,
-//! too.
+//! Reads the exported methods of a built driver from its tables, which exist without debug information.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -125,10 +124,10 @@ pub fn is_called_internal(method: &Method) -> bool {
 /// The structure of a class that a method's name spells: `subdeviceCtrlCmdGpuGetPids` is `NV2080_CTRL_GPU_GET_PIDS_PARAMS`.
 pub fn spelled<'a>(method: &Method, structures: impl Iterator<Item = &'a String>) -> Option<String> {
     let plain = |text: &str| text.replace('_', "").to_lowercase();
-    let wanted = plain(method.name.as_ref()?.split_once("CtrlCmd")?.1);
+    let expected = plain(method.name.as_ref()?.split_once("CtrlCmd")?.1);
     let spells = |name: &&String| {
         let name = name.split_once("_CTRL_").map_or("", |(_, name)| name.strip_prefix("CMD_").unwrap_or(name));
-        name.split("_PARAM").next().map(plain).as_ref() == Some(&wanted)
+        name.split("_PARAM").next().map(plain).as_ref() == Some(&expected)
     };
     structures.filter(spells).max().cloned()
 }

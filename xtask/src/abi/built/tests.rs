@@ -1,5 +1,4 @@
-//! Built drivers of our own making, compiled by the system's `cc` in the form that the driver's have; on a real one where
-//! MPU_DRIVER_OBJECT names it.
+//! Tests on small drivers compiled by the system's `cc`, in the form of real ones; and on a real one in MPU_DRIVER_OBJECT.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -139,18 +138,18 @@ __attribute__((used)) static const struct NVOC_EXPORTED_METHOD_DEF __nvoc_export
     }
 
     /// Holds the alarms of a built driver against these, its exit against this one, and its report against a part.
-    fn check(&self, expected: &[&str], exit: Option<Outcome>, said: &str) -> Tree {
+    fn check(&self, expected: &[&str], exit: Option<Outcome>, expected_text: &str) -> Tree {
         let tree = self.tree().unwrap();
         let findings = judged(&tree, &known(), &ROWS);
-        check(said, &findings, expected);
-        let is_cannot_tell =
+        check(expected_text, &findings, expected);
+        let is_unreadable =
             |error: anyhow::Error| error.to_string().contains("whether something is new cannot be determined");
         match (outcome(&tree, &findings), exit) {
-            (Ok(found), wanted) => assert_eq!(Some(found), wanted, "{said}"),
-            (Err(error), wanted) => assert!(wanted.is_none() && is_cannot_tell(error), "{said}"),
+            (Ok(found), exit) => assert_eq!(Some(found), exit, "{expected_text}"),
+            (Err(error), exit) => assert!(exit.is_none() && is_unreadable(error), "{expected_text}"),
         }
         let sentences = tree.cannot_tell.join("\n");
-        assert!(sentences.contains(said), "{said}: {sentences}");
+        assert!(sentences.contains(expected_text), "{expected_text}: {sentences}");
         tree
     }
 }
@@ -165,7 +164,7 @@ fn unchanged_object_fits_its_rows() {
         let lines: Vec<&str> = fits.iter().map(|(line, _)| line.as_str()).collect();
         let copy = "NV_STATUS (void *, const void *, NvU32)";
         let entry = "NV_STATUS (nvidia_stack_t *, nv_state_t *, nv_file_private_t *, NvU32, void *, NvU32)";
-        let wanted = [
+        let expected = [
             "fits 0x7e570101 20 anybody pids@4 ×4",
             "fits 0x7e570102 16 anybody →NV7E57_SESSION.processId@0 →NV7E57_SESSION.subProcessId@4",
             "fits nvidia_unlocked_ioctl long (struct file *, unsigned int, unsigned long)",
@@ -173,7 +172,7 @@ fn unchanged_object_fits_its_rows() {
             &format!("fits os_memcpy_from_user {copy}"),
             &format!("fits os_memcpy_to_user {copy}"),
         ];
-        assert_eq!(lines, wanted);
+        assert_eq!(lines, expected);
         assert_eq!(findings[0].name, "testLIST");
     }
 }
@@ -224,8 +223,8 @@ __attribute__((used)) static const struct NVOC_EXPORTED_METHOD_DEF __nvoc_export
 { (void (*)(void)) odd, 8, 0, 0x7e570303, 16, &classInfo, \"moreCtrlCmdOfAnotherSize\" },
 };"
     .into();
-    let said = "of 2 controls only the size of parameters is known: 0x7e570302 0x7e570303";
-    built.check(&["new 0x7e570301 8 anybody pid@0: no row"], Some(Outcome::Failed), said);
+    let expected_text = "of 2 controls only the size of parameters is known: 0x7e570302 0x7e570303";
+    built.check(&["new 0x7e570301 8 anybody pid@0: no row"], Some(Outcome::Failed), expected_text);
     // Of such a driver it is not said that nothing is new.
     built.core = built.core.replace("0x7e570301", "0x7e570301 + 2").replace("NvU32 pid;", "NvU32 some;");
     built.check(&[], None, "");
@@ -270,9 +269,9 @@ fn moved_bit_of_flags_hides_no_control() {
             built.made.control(name, flags, 0x7e57_0100 + cmd, "NvU32 pid;");
         }
         built.made.methods.iter_mut().filter(|method| method.1 == from).for_each(|method| method.1 = to);
-        let (root, said) = if from == 0 { ("root", "") } else { ("anybody", meaningless) };
+        let (root, expected_text) = if from == 0 { ("root", "") } else { ("anybody", meaningless) };
         let alarms = ["new 0x7e570108 4 anybody pid@0: no row", &format!("new 0x7e570109 4 {root} pid@0: no row")];
-        let tree = built.check(&alarms, Some(Outcome::Failed), said);
+        let tree = built.check(&alarms, Some(Outcome::Failed), expected_text);
         assert_eq!(tree.cannot_tell.join("\n").contains(meaningless), from != 0);
     }
 }
@@ -301,7 +300,7 @@ fn object_without_debug_information_shows_sizes() {
 }
 
 #[test]
-fn part_of_driver_misses_no_function_of_the_other() {
+fn partial_driver_misses_no_function() {
     let interface = "NV_STATUS os_memcpy_to_user(void *, const void *, NvU32);
 NV_STATUS rm_calls(void *p) { return os_memcpy_to_user(p, p, 1); }"
         .into();
@@ -373,8 +372,8 @@ fn few_or_unreadable_types_are_reported_incomplete() {
         let tree = read(&types, &built.expected).unwrap();
         let findings = judged(&tree, &known(), &ROWS);
         assert!(findings.iter().all(|finding| !is_alarm(finding) || finding.way == "function"));
-        let said = tree.cannot_tell.join("\n");
-        assert!(outcome(&tree, &[]).is_ok() == is_well && said.contains(part), "{said}");
+        let expected_text = tree.cannot_tell.join("\n");
+        assert!(outcome(&tree, &[]).is_ok() == is_well && expected_text.contains(part), "{expected_text}");
     };
     let new = || Built { options: &["-gbtf"], expected: made([list, sessions]), ..Built::new() };
     let mut built = new();
@@ -440,7 +439,7 @@ fn types_of_host_are_judged_by_names() {
 }
 
 #[test]
-fn functions_of_module_are_told_from_others() {
+fn module_functions_are_separated() {
     let symbols = "ffffffffc0a01000 t os_get_pid_info\t[nvidia]\nffffffffc0a02000 d os_table\t[nvidia]\n\
 ffffffffc0b01000 T os_other\t[nvidia_uvm]\nffffffff81000000 T os_kernel\nffffffffc0a03000 T rm_ioctl\t[nvidia]\n";
     assert_eq!(functions_of_module(symbols, "[nvidia]").collect::<Vec<_>>(), ["os_get_pid_info", "rm_ioctl"]);
@@ -453,7 +452,7 @@ fn too_few(found: &[u32]) -> bool {
 
 /// Numbers out of the tables of released drivers.
 #[test]
-fn release_has_enough_controls_and_its_biggest_piece_has_not() {
+fn largest_piece_has_too_few_controls() {
     let subdevice = [0x2080_018d, 0x2080_018e, 0x2080_2096, 0x2080_a083, 0x2080_016e, 0x2080_01af, 0x2080_017c];
     let client = [0xb03, 0xb04, 0x607];
     let of_515 = [&subdevice[..5], &subdevice[6..], &client, &[0x90cc_0103]].concat();
@@ -489,37 +488,38 @@ fn controls(tree: &Tree) -> Controls {
 #[test]
 fn real_object_agrees_with_its_sources() {
     for (object, sources) in real_pairs() {
-        let list = List::ours().unwrap();
+        let list = List::committed().unwrap();
         let expected = Expected { rows: mpu_abi::ROWS, numbers: list.numbers() };
-        let (ours, theirs) = (read(&object, &expected).unwrap(), Tree::read(&sources).unwrap());
-        assert_eq!(ours.release, theirs.release);
+        let (committed, from_sources) = (read(&object, &expected).unwrap(), Tree::read(&sources).unwrap());
+        assert_eq!(committed.release, from_sources.release);
         // What carries a PID is judged alike, if both have it in a table.
-        let said = |tree: &Tree| -> BTreeMap<_, _> {
+        let expected_text = |tree: &Tree| -> BTreeMap<_, _> {
             let findings = judge(tree, &list).into_iter();
             let tabled =
                 findings.filter(|f| f.way == "control" && f.reach.is_some_and(|reach| reach != Reach::Declared));
             tabled.map(|f| (f.cmd, (format!("{:?}", f.verdict), f.size, f.reach, f.fields))).collect()
         };
-        assert_eq!(said(&ours), said(&theirs));
-        assert_eq!(judge(&ours, &list).iter().filter(|finding| is_alarm(finding)).count(), 0);
-        let pids = said(&ours).len();
-        let (ours, theirs) = (controls(&ours), controls(&theirs));
+        assert_eq!(expected_text(&committed), expected_text(&from_sources));
+        assert_eq!(judge(&committed, &list).iter().filter(|finding| is_alarm(finding)).count(), 0);
+        let pids = expected_text(&committed).len();
+        let (committed, from_sources) = (controls(&committed), controls(&from_sources));
         let mut alike = 0;
-        for (key, control) in &ours {
-            match theirs.get(key) {
+        for (key, control) in &committed {
+            match from_sources.get(key) {
                 Some(other) => assert_eq!(control, other, "{key:x?}"),
                 None => assert_eq!(control.0, Reach::Kernel, "{key:x?} is in the object alone"),
             }
-            alike += usize::from(theirs.contains_key(key));
+            alike += usize::from(from_sources.contains_key(key));
         }
         // A class that release builds leave out.
-        let missing = theirs.iter().filter(|(key, control)| control.0 != Reach::Kernel && !ours.contains_key(key));
+        let missing =
+            from_sources.iter().filter(|(key, control)| control.0 != Reach::Kernel && !committed.contains_key(key));
         let missing: Vec<_> = missing.map(|(key, _)| key).collect();
         assert!(missing.len() <= 3, "{missing:x?}");
         println!(
             "{}: {} controls, {alike} alike, {pids} carry PIDs; not in it: {missing:x?}",
             object.display(),
-            ours.len()
+            committed.len()
         );
     }
 }

@@ -1,4 +1,4 @@
-//! Constant expressions: the sizes of arrays, the numbers of controls, the conditions of `#if`. What has no value is named.
+//! Evaluates constant expressions: sizes of arrays, numbers of controls, conditions of `#if`. Names what has no value.
 
 use super::tokens::{between_commas, closing, is_word, number};
 use super::{Headers, Token, Type, built_in, plain};

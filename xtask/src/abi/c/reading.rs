@@ -1,4 +1,4 @@
-//! Declarations out of a header: which branches of its conditions are taken, its macros, and the types that it makes.
+//! Reads declarations from a header: the active branches of its conditions, its macros, and its types.
 
 use std::rc::Rc;
 

@@ -1,4 +1,4 @@
-//! C in pieces: comments away, words, numbers and marks, and the brackets that belong together. Knows no grammar.
+//! Splits C into tokens without comments, and finds matching brackets.
 
 /// A word, a number, a string or a mark, as it is written.
 pub type Token<'a> = &'a str;

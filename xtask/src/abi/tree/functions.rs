@@ -65,10 +65,10 @@ pub struct Call<'t, 'a> {
 /// Calls of functions by their names.
 pub fn calls<'t, 'a>(
     tokens: &'t [Token<'a>],
-    is_wanted: impl Fn(&str) -> bool + 't,
+    includes: impl Fn(&str) -> bool + 't,
 ) -> impl Iterator<Item = Call<'t, 'a>> + 't {
     tokens.windows(2).enumerate().filter_map(move |(at, pair)| {
-        if pair[1] != "(" || !is_word(pair[0]) || !is_wanted(pair[0]) {
+        if pair[1] != "(" || !is_word(pair[0]) || !includes(pair[0]) {
             return None;
         }
         let end = closing(tokens, at + 1)?;

@@ -1,4 +1,4 @@
-//! Small crates made up for the occasion, with and without circles.
+//! Small made-up crates, with and without circles.
 
 use std::fs;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! Builds with a made-up make: what is kept, what is built again, and what an error says first.
+//! Builds with a fake make: what is stored, what is built again, and which error is reported.
 
 use super::*;
 use crate::module::{checks, sources};
@@ -37,18 +37,18 @@ impl Rig {
 #[test]
 fn module_is_built_once_and_found_without_tools() {
     let mut rig = Rig::new(BUILDS);
-    let kept = |rig: &Rig, release| Store::kept(&rig.fake.host(), release, &rig.sources);
-    assert_eq!(kept(&rig, RELEASE), None);
+    let stored = |rig: &Rig, release| Store::stored(&rig.fake.host(), release, &rig.sources);
+    assert_eq!(stored(&rig, RELEASE), None);
     let first = rig.build().expect("built");
     assert!(first.took.is_some());
     assert_eq!(fs::read_to_string(&first.path).expect("a module"), "int x;\n");
     let second = rig.build().expect("kept");
     assert_eq!((&second.path, second.took, rig.runs()), (&first.path, None, 1));
     assert!(!rig.fake.host().at(STORE).join(RELEASE).join("build").exists());
-    assert_eq!(kept(&rig, RELEASE), Some(second));
-    assert_eq!(kept(&rig, "6.1.0-29-amd64"), None);
+    assert_eq!(stored(&rig, RELEASE), Some(second));
+    assert_eq!(stored(&rig, "6.1.0-29-amd64"), None);
     rig.sources.files[0].1.push(b'#');
-    assert_eq!(kept(&rig, RELEASE), None, "of other sources");
+    assert_eq!(stored(&rig, RELEASE), None, "of other sources");
 }
 
 #[test]
@@ -75,25 +75,25 @@ fn changed_sources_or_headers_build_anew() {
 #[test]
 fn failed_build_keeps_its_log_and_old_module() {
     let mut rig = Rig::new(BUILDS);
-    let kept = rig.build().expect("built").path;
+    let stored = rig.build().expect("built").path;
     rig.sources.files[0].1.push(b'#');
     let fails =
         "echo '  CC [M] x.o'; echo 'x.c:1:5: error: expected ;' >&2; echo 'make: *** [all] Error 2' >&2; exit 2";
-    for (make, said) in [(fails, "x.c:1:5: error: expected ;"), ("exit 0", "make said nothing")] {
+    for (make, error_text) in [(fails, "x.c:1:5: error: expected ;"), ("exit 0", "make said nothing")] {
         rig.fake.tool("make", make);
         let error = rig.build().expect_err("does not build");
-        assert_eq!(error.to_string(), format!("the module cannot be built for kernel {RELEASE}: {said}"));
+        assert_eq!(error.to_string(), format!("the module cannot be built for kernel {RELEASE}: {error_text}"));
         assert_eq!((error.code(), error.exit()), ("build_failed", Exit::Failed));
         let ModuleError::Build(BuildError::Failed { log, .. }) = &error else { panic!("{error:?}") };
         let has_log = fs::read_to_string(log).expect("a log").contains("CC [M]");
         assert!(error.fix().contains("build.log") && has_log == (make == fails));
-        assert!(kept.is_file(), "the module of the last good build is still there");
-        assert!(!kept.with_file_name("build").exists());
+        assert!(stored.is_file(), "the module of the last good build is still there");
+        assert!(!stored.with_file_name("build").exists());
     }
 }
 
 #[test]
-fn make_is_called_for_this_kernel_and_compiler_in_clean_environment() {
+fn make_gets_kernel_compiler_and_clean_environment() {
     let rig = Rig::new(&format!("env >\"$0.env\"; echo \"$@\" >\"$0.args\"; {BUILDS}"));
     rig.build().expect("built");
     let text = |name| rig.fake.host().text(name).expect("written");
@@ -103,7 +103,7 @@ fn make_is_called_for_this_kernel_and_compiler_in_clean_environment() {
 }
 
 #[test]
-fn first_error_tells_most() {
+fn log_line_is_first_error() {
     let probes = "--- PROCESS is not TGID:\n<stdin>:9:1: error: 'PIDTYPE_TGID' undeclared\n\
                   mpu_probes.sh: error: this kernel is too old: its headers lack PIDTYPE_TGID\nmake: *** [x] Error 1\n";
     for (log, line) in [
@@ -113,7 +113,7 @@ fn first_error_tells_most() {
         ("\nmake: *** No rule\n\n", "make: *** No rule"),
         ("", "make said nothing"),
     ] {
-        assert_eq!(telling_line(log), line);
+        assert_eq!(error_line(log), line);
     }
 }
 

@@ -1,4 +1,4 @@
-//! Hosts that lack one thing each, and the check that says so.
+//! Hosts that lack one thing each, and the check that reports it.
 
 use super::*;
 use mpu_host::explain::Explain;
@@ -11,7 +11,7 @@ fn tools_of_host_in_order_are_found() {
     let found = toolchain(&host, &kernel(&host).expect("fit")).expect("everything is there");
     assert_eq!((found.release.as_str(), found.compiler.as_str()), (RELEASE, "CC=gcc-12"));
     assert!(found.make.ends_with("usr/bin/make"));
-    // Nor is a driver or a configuration needed.
+    // Neither a driver nor a configuration is needed.
     fake.remove("/sys/module/nvidia");
     fake.remove(&format!("/boot/config-{RELEASE}"));
     fake.remove(&format!("/lib/modules/{RELEASE}/build/.config"));

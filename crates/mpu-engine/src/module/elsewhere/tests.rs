@@ -1,4 +1,4 @@
-//! Builds for kernels that do not run here, with a made-up make: what comes out, and each reason against it.
+//! Builds for other kernels with a fake make: the results, and each reason to refuse.
 
 use super::super::{elf, prebuilt};
 use super::*;
@@ -78,13 +78,13 @@ impl Rig {
         build(&self.fake.host(), options)
     }
 
-    /// The code of the failure, which must leave no module and say what to do.
-    fn fails(&self, options: &BuildOptions, said: &str) -> &'static str {
-        let error = self.build(options).expect_err(said);
+    /// Expects this message and no module. Returns the code of the failure.
+    fn fails(&self, options: &BuildOptions, message: &str) -> &'static str {
+        let error = self.build(options).expect_err(message);
         let text = mpu_host::explain::chain(&error);
-        assert!(text.contains(said), "{text}");
+        assert!(text.contains(message), "{text}");
         assert!(!error.fix().is_empty());
-        assert!(!options.out.join(&options.release).join("mpu.ko").exists(), "{said}");
+        assert!(!options.out.join(&options.release).join("mpu.ko").exists(), "{message}");
         error.code()
     }
 }
@@ -138,7 +138,7 @@ fn headers_are_found_where_packages_put_them() {
 }
 
 #[test]
-fn headers_in_two_packages_need_not_be_where_they_were_made_for() {
+fn unpacked_two_part_headers_build() {
     let rig = Rig::new();
     let place = format!("tree/usr/src/linux-headers-{RELEASE}");
     rig.headers(&place);
@@ -180,7 +180,7 @@ fn unusable_headers_are_refused_with_reason() {
         ("no Module.symvers", "headers_unprepared", |r, _| {
             fs::remove_file(r.at("headers/Module.symvers")).expect("removed")
         }),
-        ("are for x86_64, and arm64 was asked for", "headers_of_another_processor", |_, o| {
+        ("are for x86_64, and arm64 was requested", "headers_of_another_processor", |_, o| {
             o.arch = Some("arm64".into())
         }),
         ("do not run on this machine", "headers_tools", |r, _| {
@@ -194,16 +194,16 @@ fn unusable_headers_are_refused_with_reason() {
             o.headers = r.at("with space");
         }),
     ];
-    for (said, code, harm) in cases {
+    for (message, code, harm) in cases {
         let rig = Rig::new();
         let mut options = rig.options();
         harm(&rig, &mut options);
-        assert_eq!(rig.fails(&options, said), code, "{said}");
+        assert_eq!(rig.fails(&options, message), code, "{message}");
     }
 }
 
 #[test]
-fn headers_of_another_processor_want_its_compiler_and_its_core() {
+fn foreign_headers_need_cross_compiler_and_core() {
     let rig = Rig::new();
     rig.write("headers/.config", &CONFIG.replace("CONFIG_X86_64", "CONFIG_ARM64"));
     assert_eq!(rig.fails(&rig.options(), "there is no aarch64-linux-gnu-gcc on this host"), "no_compiler");
@@ -229,7 +229,7 @@ fn module_for_another_kernel_is_not_kept() {
 }
 
 #[test]
-fn failed_build_names_its_log_and_next_one_works() {
+fn failed_build_names_log_and_retry_works() {
     let rig = Rig::new();
     rig.fake.tool("make", "echo 'mpu_main.c:1:1: error: no such thing' >&2; exit 2");
     assert_eq!(rig.fails(&rig.options(), "no such thing"), "build_failed");

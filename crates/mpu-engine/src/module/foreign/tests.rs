@@ -1,10 +1,10 @@
-//! Whose module is loaded on made-up hosts, and what of it is left.
+//! Modules of several projects on fake hosts, and their remaining files.
 
 use super::*;
 use crate::module::state::{self, ARMED};
 use mpu_host::host::fake::{FakeHost, RELEASE};
 
-/// Whose module a made-up `/sys/module/mpu` is, and the same of `mpu_next`.
+/// The owner of a fake `/sys/module/mpu`, and of `mpu_next`.
 fn check(files: &[(&str, &str)], expected: Presence) {
     for instance in Instance::ALL {
         let fake = FakeHost::in_order();
@@ -13,7 +13,7 @@ fn check(files: &[(&str, &str)], expected: Presence) {
         }
         let host = fake.host();
         assert_eq!(instance.presence(&host), expected, "{} with {files:?}", instance.name());
-        assert_eq!(state::is_loaded(&host), expected == Presence::Ours);
+        assert_eq!(state::is_loaded(&host), expected == Presence::Mpu);
         let names: Vec<&str> = (expected == Presence::Foreign).then(|| instance.name()).into_iter().collect();
         assert_eq!(loaded(&host).loaded, names);
     }
@@ -23,9 +23,9 @@ fn check(files: &[(&str, &str)], expected: Presence) {
 fn presence_follows_state_file() {
     let live = ("initstate", "live\n");
     check(&[], Presence::Absent);
-    check(&[live, ("parameters/state", ARMED)], Presence::Ours);
-    check(&[live, ("parameters/state", "version=0.0.1\nstate=armed\n")], Presence::Ours);
-    check(&[live, ("parameters/state", "version=9\nabi=77\nstate=resting\nmood=good\n")], Presence::Ours);
+    check(&[live, ("parameters/state", ARMED)], Presence::Mpu);
+    check(&[live, ("parameters/state", "version=0.0.1\nstate=armed\n")], Presence::Mpu);
+    check(&[live, ("parameters/state", "version=9\nabi=77\nstate=resting\nmood=good\n")], Presence::Mpu);
     // The three projects' module has no parameters.
     check(&[live, ("version", OLDER), ("srcversion", "0123")], Presence::Foreign);
     check(&[live, ("parameters/debug", "0\n")], Presence::Foreign);
@@ -50,11 +50,11 @@ fn older_mpu_is_named_with_its_leftovers() {
     fake.write("/etc/modules-load.d/mpu.conf", "mpu\n");
     fake.write("/usr/src/mpu-0.1/dkms.conf", "");
     fake.write("/var/lib/dkms/mpu/0.1/build", "");
-    let left = find(&fake.host());
-    assert!(left.in_words().contains(&extra) && left.in_words().contains("DKMS mpu/0.1"), "{}", left.in_words());
+    let found = find(&fake.host());
+    assert!(found.in_words().contains(&extra) && found.in_words().contains("DKMS mpu/0.1"), "{}", found.in_words());
     let remove =
         format!("sudo dkms remove mpu/0.1 --all && sudo rm /etc/modules-load.d/mpu.conf {extra} && sudo depmod");
-    assert_eq!(left.fix(), format!("{remove}   # docs/moving.md"));
+    assert_eq!(found.fix(), format!("{remove}   # docs/moving.md"));
     fake::load(&fake, "mpu");
     let all = find(&fake.host());
     assert!(all.in_words().starts_with("an older MPU (matpool, lengrongfu or biubushy) is loaded as mpu, and"));
@@ -64,17 +64,17 @@ fn older_mpu_is_named_with_its_leftovers() {
 }
 
 #[test]
-fn older_mpu_is_found_for_any_kernel_and_in_etc_modules() {
+fn older_mpu_is_found_for_each_kernel() {
     let fake = FakeHost::in_order();
     let others = "/lib/modules/6.8.0-55-generic/extra/mpu.ko";
     fake.write(others, "\0author=Magnus\0name=mpu\0");
     fake.write("/etc/modules", "loop\nmpu\n");
-    let left = find(&fake.host());
-    assert!(left.in_words().contains(others) && left.in_words().contains("/etc/modules"), "{}", left.in_words());
-    // The file has lines of others: it is not removed.
+    let found = find(&fake.host());
+    assert!(found.in_words().contains(others) && found.in_words().contains("/etc/modules"), "{}", found.in_words());
+    // The file has other lines: it is not removed.
     let remove =
         format!("sudo rm {others} && sudo depmod && sudo sed -i '/^[[:space:]]*mpu[[:space:]]*$/d' /etc/modules");
-    assert_eq!(left.fix(), format!("{remove}   # docs/moving.md"));
+    assert_eq!(found.fix(), format!("{remove}   # docs/moving.md"));
 }
 
 #[test]

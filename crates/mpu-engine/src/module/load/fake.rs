@@ -1,27 +1,27 @@
-//! A kernel for tests: what it does to a fake host is what the module would show.
+//! A fake kernel: it changes a fake host as the module would.
 
 use super::*;
 use mpu_host::host::fake::FakeHost;
 use std::cell::{Cell, RefCell};
 
-/// Answers in order; an empty list means that all goes well.
+/// Answers in order; an empty list means success.
 pub struct FakeKernel<'a> {
     pub host: &'a FakeHost,
-    /// What a loaded module says in its state file.
+    /// The state file of a loaded module.
     pub state: &'a str,
-    /// What the next modules say instead, in order.
+    /// The state files of the next modules, in order.
     pub states: RefCell<Vec<String>>,
     /// Errnos of the next insertions, 0 for success.
     pub inserts: RefCell<Vec<i32>>,
     pub removes: RefCell<Vec<i32>>,
-    /// Errnos of the next retirements; of none is left, a module with the file retires.
+    /// Errnos of the next retirements. When the list is empty, a module with the file retires.
     pub retires: RefCell<Vec<i32>>,
-    pub told: RefCell<Vec<u128>>,
+    pub retire_timeouts: RefCell<Vec<u128>>,
     pub calls: Cell<(usize, usize)>,
 }
 
 impl<'a> FakeKernel<'a> {
-    /// A kernel that takes everything and whose module says `state`.
+    /// A kernel that accepts everything, and a module with this `state`.
     pub fn taking(host: &'a FakeHost, state: &'a str) -> FakeKernel<'a> {
         FakeKernel {
             host,
@@ -30,7 +30,7 @@ impl<'a> FakeKernel<'a> {
             inserts: RefCell::default(),
             removes: RefCell::default(),
             retires: RefCell::default(),
-            told: RefCell::default(),
+            retire_timeouts: RefCell::default(),
             calls: Cell::default(),
         }
     }
@@ -65,7 +65,7 @@ impl Kernel for FakeKernel<'_> {
         }
         let mut states = self.states.borrow_mut();
         let state = if states.is_empty() { self.state.to_string() } else { states.remove(0) };
-        // One that did not take over leaves the other at its work.
+        // A module that did not take over leaves the other one at work.
         if !state.contains("=retired") && !state.contains("=refused") {
             self.retire_other(instance);
         }
@@ -95,7 +95,7 @@ impl Kernel for FakeKernel<'_> {
         if !state.contains("abi=2") {
             return Err(io::Error::from_raw_os_error(libc::ENOENT));
         }
-        self.told.borrow_mut().push(patience.as_millis());
+        self.retire_timeouts.borrow_mut().push(patience.as_millis());
         let done = next(&self.retires);
         if done.is_ok() {
             self.host.write(text(&path), "version=0.1.0\nabi=2\nstate=retired\ninside=0\n");

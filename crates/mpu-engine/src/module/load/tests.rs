@@ -1,4 +1,4 @@
-//! Kernels that take, refuse and hold a module, and the messages for each.
+//! Kernels that accept, refuse and keep a module, and the message for each.
 
 use super::fake::FakeKernel;
 use super::*;
@@ -18,7 +18,7 @@ fn remove_within(kernel: &FakeKernel<'_>, patience: Duration) -> Result<(), Load
 }
 
 /// A module of format 2 with callers inside.
-fn held(fake: &FakeHost) -> FakeKernel<'_> {
+fn holders(fake: &FakeHost) -> FakeKernel<'_> {
     fake.write("/sys/module/mpu/parameters/state", HELD);
     fake.write("/proc/4242/comm", "python3\n");
     FakeKernel::taking(fake, HELD)
@@ -35,7 +35,7 @@ fn loaded_module_gives_its_state() {
 #[test]
 fn module_without_redirection_is_unloaded() {
     let refused = |what: &str| format!("version=0.1.0\nabi=2\nstate=refused\nrefused={what}\n");
-    for (state, code, exit, said, fix) in [
+    for (state, code, exit, message, fix) in [
         (String::new(), "no_state", Exit::Failed, "", ""),
         (
             refused("os_find_ns_pid:-16"),
@@ -57,7 +57,7 @@ fn module_without_redirection_is_unloaded() {
         let kernel = FakeKernel::taking(&fake, &state);
         let error = insert_into(&fake, &kernel).expect_err(code);
         assert_eq!((error.code(), error.exit(), kernel.calls.get().0), (code, exit, 1));
-        assert!(error.to_string().contains(said) && error.fix().contains(fix), "{error}");
+        assert!(error.to_string().contains(message) && error.fix().contains(fix), "{error}");
         assert_eq!(error.to_string().contains("driver"), !state.contains("ftrace") && !state.is_empty(), "{error}");
         assert!(!state::is_loaded(&fake.host()));
     }
@@ -99,15 +99,15 @@ fn unloading_waits_for_callers_but_not_for_ever() {
 #[test]
 fn caller_inside_is_named_and_blocks_unload() {
     let fake = FakeHost::in_order();
-    let kernel = held(&fake);
+    let kernel = holders(&fake);
     kernel.retires.borrow_mut().push(libc::EBUSY);
     let before = fake.snapshot();
     let error = remove_within(&kernel, Duration::from_secs(10)).expect_err("held");
     assert_eq!((error.code(), error.exit(), kernel.calls.get()), ("in_use", Exit::Failed, (0, 0)));
-    let said = error.to_string();
-    assert!(said.contains("nothing was changed") && said.contains("process 4242 (python3)"), "{said}");
+    let message = error.to_string();
+    assert!(message.contains("nothing was changed") && message.contains("process 4242 (python3)"), "{message}");
     assert!(error.fix().contains("then run `mpu down` again"), "{}", error.fix());
-    assert_eq!((fake.snapshot(), kernel.told.borrow().as_slice()), (before, &[10_000][..]));
+    assert_eq!((fake.snapshot(), kernel.retire_timeouts.borrow().as_slice()), (before, &[10_000][..]));
     remove_within(&kernel, Duration::from_secs(10)).expect("they have left");
     assert_eq!((kernel.calls.get(), state::is_loaded(&fake.host())), ((0, 1), false));
 }
@@ -115,19 +115,19 @@ fn caller_inside_is_named_and_blocks_unload() {
 #[test]
 fn long_wait_is_several_of_minute() {
     let fake = FakeHost::in_order();
-    let kernel = held(&fake);
+    let kernel = holders(&fake);
     kernel.retires.borrow_mut().extend([libc::EBUSY, libc::EBUSY]);
     remove_within(&kernel, Duration::from_secs(3600)).expect("unloaded at the third try");
-    assert_eq!(*kernel.told.borrow(), [60_000; 3]);
+    assert_eq!(*kernel.retire_timeouts.borrow(), [60_000; 3]);
 }
 
 #[test]
 fn retired_held_module_can_be_unloaded_later() {
     let fake = FakeHost::in_order();
-    let kernel = held(&fake);
+    let kernel = holders(&fake);
     kernel.removes.borrow_mut().extend([libc::EAGAIN; 100]);
     let error = remove_within(&kernel, Duration::from_millis(20)).expect_err("kept");
-    assert!(matches!(error, LoadError::Kept { inside: 0, .. }), "{error:?}");
+    assert!(matches!(error, LoadError::StillReferenced { inside: 0, .. }), "{error:?}");
     kernel.removes.borrow_mut().clear();
     remove_within(&kernel, Duration::from_millis(20)).expect("it can be repeated");
 }
@@ -135,7 +135,7 @@ fn retired_held_module_can_be_unloaded_later() {
 #[test]
 fn errnos_of_unloading_have_their_meaning() {
     let fake = FakeHost::in_order();
-    let kernel = held(&fake);
+    let kernel = holders(&fake);
     kernel.retires.borrow_mut().push(libc::EIO);
     let error = remove_within(&kernel, Duration::ZERO).expect_err("stuck");
     assert_eq!((error.code(), kernel.calls.get()), ("stuck", (0, 0)));

@@ -1,4 +1,4 @@
-//! Unpacking with a made-up tool: what lies in the store at each moment.
+//! Unpacks with a fake tool, and checks the store at each moment.
 
 use super::*;
 use mpu_host::explain::Explain;
@@ -75,7 +75,7 @@ fn failed_unpack_keeps_previous_module() {
     );
 }
 
-/// A process that reads the store while others unpack finds both files, whole, at every moment.
+/// A reader of the store finds both files, complete, at any moment while others unpack.
 #[test]
 fn unpackers_do_not_disturb_each_other_or_reader() {
     let fake = in_order();

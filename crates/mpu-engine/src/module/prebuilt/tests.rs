@@ -1,4 +1,4 @@
-//! Prebuilt modules on made-up hosts: which one is taken, and each reason against one.
+//! Prebuilt modules on fake hosts: the selected one, and each reason to pass one over.
 
 use super::fake::put;
 use super::*;
@@ -19,21 +19,21 @@ fn in_order() -> (FakeHost, PathBuf) {
 }
 
 #[test]
-fn one_of_this_version_and_kernel_is_taken_and_hosts_own_folder_comes_first() {
+fn host_folder_precedes_image_folder() {
     let fake = FakeHost::in_order();
-    assert_eq!(find(&fake.host(), RELEASE, all), Found::default());
+    assert_eq!(find(&fake.host(), RELEASE, all), SearchResult::default());
     for folder in FOLDERS.iter().rev() {
         put(&fake, folder, RELEASE, RELEASE, THIS);
         let found = find(&fake.host(), RELEASE, all);
         let path = fake.host().at(folder).join(RELEASE).join("mpu.ko");
-        assert_eq!((found.taken.map(|built| built.path), found.passed_over), (Some(path), Vec::new()));
+        assert_eq!((found.usable.map(|built| built.path), found.passed_over), (Some(path), Vec::new()));
     }
-    assert_eq!(find(&fake.host(), "../6.1.0", all), Found::default(), "a release is one name");
+    assert_eq!(find(&fake.host(), "../6.1.0", all), SearchResult::default(), "a release is one name");
 }
 
-/// Each change to the file, and the reason it is passed over for.
+/// Each change to the file, and the reason to pass it over.
 #[test]
-fn each_reason_passes_one_over_and_next_is_taken() {
+fn unusable_module_is_passed_over_with_reason() {
     let mode = |bits| move |_: &FakeHost, path: &Path| chmod(path, bits);
     type Harm = Box<dyn Fn(&FakeHost, &Path)>;
     let cases: Vec<(&str, Harm)> = vec![
@@ -85,15 +85,15 @@ fn each_reason_passes_one_over_and_next_is_taken() {
             }),
         ),
     ];
-    for (said, harm) in cases {
+    for (reason, harm) in cases {
         let (fake, path) = in_order();
         put(&fake, FOLDERS[1], RELEASE, RELEASE, THIS);
         harm(&fake, &path);
         let found = find(&fake.host(), RELEASE, all);
-        let taken = found.taken.expect("the other folder's").path;
-        assert!(taken.starts_with(fake.host().at(FOLDERS[1])), "{said}: {taken:?}");
-        let [over] = found.passed_over.as_slice() else { panic!("{said}: {:?}", found.passed_over) };
-        assert!(over.path == path && over.why.contains(said), "{said}: {over}");
+        let usable = found.usable.expect("the other folder's").path;
+        assert!(usable.starts_with(fake.host().at(FOLDERS[1])), "{reason}: {usable:?}");
+        let [over] = found.passed_over.as_slice() else { panic!("{reason}: {:?}", found.passed_over) };
+        assert!(over.path == path && over.why.contains(reason), "{reason}: {over}");
     }
 }
 
@@ -107,11 +107,11 @@ fn links_within_folder_are_followed() {
     let folder = path.parent().expect("a folder");
     fs::rename(folder, folder.with_file_name("kept")).expect("moved");
     symlink("kept", folder).expect("a link");
-    assert!(find(&fake.host(), RELEASE, all).taken.is_some());
+    assert!(find(&fake.host(), RELEASE, all).usable.is_some());
 }
 
 #[test]
-fn packed_ones_are_unpacked_and_lack_of_tool_is_said() {
+fn packed_module_needs_its_tool() {
     let (fake, path) = in_order();
     for name in ["mpu.ko", NEXT] {
         let plain = path.with_file_name(name);
@@ -123,8 +123,8 @@ fn packed_ones_are_unpacked_and_lack_of_tool_is_said() {
     let over = find(&fake.host(), RELEASE, all).passed_over;
     assert!(over[0].why.contains("is damaged"), "{over:?}");
     fake.tool("xz", "exec /bin/cat");
-    let taken = find(&fake.host(), RELEASE, all).taken.expect("unpacked").path;
-    assert_eq!(taken, path.with_file_name("mpu.ko.xz"));
+    let usable = find(&fake.host(), RELEASE, all).usable.expect("unpacked").path;
+    assert_eq!(usable, path.with_file_name("mpu.ko.xz"));
     fake.tool("xz", "exec /usr/bin/head -c 68000000 /dev/zero");
     let over = find(&fake.host(), RELEASE, all).passed_over;
     assert!(over[0].why.contains("unpacks to more than 64 MiB"), "{over:?}");
@@ -145,25 +145,25 @@ fn oversized_module_is_passed_over() {
     assert!(over[0].why.contains("is larger than 64 MiB"), "{over:?}");
 }
 
-/// Where the folder is a link, a user who may change the link decides which module is loaded.
+/// A user who may change a link to the folder decides which module is loaded.
 #[test]
 fn module_folder_link_must_be_root_only() {
     let (fake, path) = in_order();
     let at = |path: &str| fake.host().at(path);
     fs::rename(at("/usr/lib/mpu/modules"), at("/usr/lib/kept")).expect("moved");
     symlink("../kept", at("/usr/lib/mpu/modules")).expect("a link");
-    let taken = || find(&fake.host(), RELEASE, all);
+    let usable = || find(&fake.host(), RELEASE, all);
     let real = at("/usr/lib/kept").join(RELEASE).join("mpu.ko");
-    assert_eq!(taken().taken.expect("root's").path, real, "the path that was checked, and no other");
+    assert_eq!(usable().usable.expect("root's").path, real, "the path that was checked, and no other");
     chmod(&at("/usr/lib/mpu"), 0o777);
-    let over = taken().passed_over;
+    let over = usable().passed_over;
     assert!(over[0].path == path && over[0].why.contains("others can write to"), "{over:?}");
     assert!(over[0].why.contains("/usr/lib/mpu (mode 777)"), "{over:?}");
     chmod(&at("/usr/lib/mpu"), 0o755);
-    assert!(taken().taken.is_some());
+    assert!(usable().usable.is_some());
     // Only root can give files away.
     if std::os::unix::fs::lchown(at("/usr/lib/mpu/modules"), Some(4711), None).is_ok() {
-        assert!(taken().passed_over[0].why.contains("belongs to user 4711"), "{:?}", taken());
+        assert!(usable().passed_over[0].why.contains("belongs to user 4711"), "{:?}", usable());
     }
 }
 
@@ -183,19 +183,19 @@ fn put_installed(fake: &FakeHost, path: &str, version: &str) {
 }
 
 #[test]
-fn module_of_this_version_is_found_where_dkms_puts_it() {
+fn dkms_module_of_this_version_is_found() {
     for folder in INSTALLED {
         let fake = FakeHost::in_order();
-        assert_eq!(find_installed(&fake.host(), RELEASE), Found::default());
+        assert_eq!(find_installed(&fake.host(), RELEASE), SearchResult::default());
         let path = format!("/lib/modules/{RELEASE}/{folder}/mpu.ko");
         put_installed(&fake, &path, THIS);
-        assert_eq!(find_installed(&fake.host(), RELEASE).taken.expect("found").path, fake.host().at(&path));
+        assert_eq!(find_installed(&fake.host(), RELEASE).usable.expect("found").path, fake.host().at(&path));
         put_installed(&fake, &path, "0.0.1");
         let why = format!("is of MPU 0.0.1, and this is mpu {THIS}");
         let path = fake.host().at(&path);
         assert_eq!(
             find_installed(&fake.host(), RELEASE),
-            Found { taken: None, passed_over: vec![PassedOver { path, why }] }
+            SearchResult { usable: None, passed_over: vec![PassedOver { path, why }] }
         );
     }
 }
@@ -206,11 +206,11 @@ fn packed_installed_modules_are_found_without_trace() {
     fake.tool("zstd", "exec /bin/cat");
     let path = format!("/lib/modules/{RELEASE}/updates/dkms/mpu.ko.zst");
     put_installed(&fake, &path, THIS);
-    assert_eq!(find_installed(&fake.host(), RELEASE).taken.expect("found").path, fake.host().at(path));
+    assert_eq!(find_installed(&fake.host(), RELEASE).usable.expect("found").path, fake.host().at(path));
     assert!(!fake.host().at("/var/lib/mpu").exists());
     let why = || {
         let found = find_installed(&fake.host(), RELEASE);
-        assert_eq!(found.taken, None);
+        assert_eq!(found.usable, None);
         found.passed_over.into_iter().map(|over| over.why).collect::<Vec<_>>()
     };
     fake.tool("zstd", "exit 1");
@@ -224,6 +224,6 @@ fn installed_for_another_kernel_is_not_taken() {
     let fake = FakeHost::in_order();
     put_installed(&fake, "/lib/modules/6.9.0/updates/dkms/mpu.ko", THIS);
     let found = find_installed(&fake.host(), "6.9.0");
-    assert_eq!(found.taken, None);
+    assert_eq!(found.usable, None);
     assert_eq!(found.passed_over[0].why, format!("was built for kernel {RELEASE}"));
 }

@@ -1,4 +1,4 @@
-//! A host in order with sources at hand, for tests that raise.
+//! A fake host in order, with sources.
 
 use super::super::load::fake::FakeKernel;
 use super::super::plan::ModuleOptions;
@@ -14,7 +14,7 @@ pub struct Setup {
 }
 
 impl Setup {
-    // A host is made here, not a value that a type could do without.
+    // It makes a host on disk, so `Default` would surprise.
     #[allow(clippy::new_without_default)]
     pub fn new() -> Setup {
         let fake = FakeHost::in_order();

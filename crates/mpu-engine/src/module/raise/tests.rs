@@ -1,4 +1,4 @@
-//! The whole way to a loaded module on made-up hosts, and each place at which it ends early.
+//! Raises the module on fake hosts, and ends early at each place.
 
 use super::fake::Setup;
 use super::*;
@@ -6,7 +6,7 @@ use crate::module::load::fake::FakeKernel;
 use crate::module::prebuilt::FOLDERS;
 use crate::module::{foreign, prebuilt};
 use crate::signing;
-use mpu_host::config::{Asked, Modules};
+use mpu_host::config::{EngineSetting, Modules};
 use mpu_host::host::fake::RELEASE;
 use std::fs;
 
@@ -22,12 +22,12 @@ fn raised(s: &Setup, kernel: &dyn Kernel, options: &ModuleOptions) -> Result<Rai
     raise(&host, kernel, plan::preflight(&host, options, driver.as_ref())?, options, driver.as_ref())
 }
 
-/// What became of a raise with these options: how, and whether it was built.
+/// The result of a raise with these options: how, and whether it was built.
 fn up(s: &Setup, kernel: &dyn Kernel, options: &ModuleOptions) -> Result<(How, bool), ModuleError> {
     raised(s, kernel, options).map(|raised| (raised.how, raised.built_in.is_some()))
 }
 
-/// A raise that must fail so, after so many insertions and removals.
+/// Expects this failure, after so many insertions and removals.
 fn fails(
     s: &Setup,
     kernel: &FakeKernel<'_>,
@@ -82,16 +82,18 @@ fn foreign_twin_stops_only_swap() {
 fn module_is_loaded_with_policy_and_redirect() {
     let s = Setup::new();
     let policy = "host /a".to_string();
-    for (redirect, said) in [(Redirect::Auto, "auto"), (Redirect::Direct, "direct"), (Redirect::Ipmodify, "ipmodify")] {
+    for (redirect, expected) in
+        [(Redirect::Auto, "auto"), (Redirect::Direct, "direct"), (Redirect::Ipmodify, "ipmodify")]
+    {
         let options = ModuleOptions { redirect, policy: policy.clone(), ..s.options() };
         up(&s, &s.kernel(), &options).expect("up");
         let parameter = |name| s.fake.host().text(Instance::Mpu.parameter(name)).expect("written");
-        assert_eq!((parameter("redirect").trim(), parameter("policy").trim()), (said, &*policy));
+        assert_eq!((parameter("redirect").trim(), parameter("policy").trim()), (expected, &*policy));
         unload(&s);
     }
     let plain = Parameters { policy: "", redirect: Redirect::Auto };
     assert_eq!(plain.words(), "", "an older module knows no such name");
-    // A way that the kernel lacks is named, and not built for again.
+    // A missing way is named; no build is tried.
     let options = ModuleOptions { redirect: Redirect::Direct, ..s.options() };
     let error = fails(&s, &answers(&s, &[libc::EOPNOTSUPP]), &options, ("load_failed", Exit::Failed, (1, 0)));
     assert!(error.fix().contains("`redirect` in /etc/mpu/config.toml"), "{}", error.fix());
@@ -106,7 +108,7 @@ fn missing_driver_functions_are_no_reason_to_wait() {
 }
 
 #[test]
-fn kept_module_needs_no_tools_and_is_built_anew_once() {
+fn refused_stored_module_is_rebuilt_once() {
     let s = Setup::new();
     up(&s, &s.kernel(), &s.options()).expect("up");
     unload(&s);
@@ -188,7 +190,7 @@ fn of(modules: Modules) -> ModuleOptions {
     ModuleOptions { modules, ..ModuleOptions::default() }
 }
 
-/// What came of a raise where nothing is loaded: the origin, and why others were passed over.
+/// The result of a raise with nothing loaded: the origin, and the reasons to pass others over.
 fn outcome(s: &Setup, kernel: &dyn Kernel, modules: Modules) -> Result<(Origin, Vec<String>), ModuleError> {
     unload(s);
     let raised = raised(s, kernel, &of(modules))?;
@@ -268,7 +270,7 @@ fn prebuilt_module_refused_by_kernel_is_passed_over() {
     let kernel = answers(&s, &[libc::ENOEXEC]);
     let error = fails(&s, &kernel, &of(Modules::Prebuilt), ("no_prebuilt", Exit::NotReady, (1, 0)));
     s.fake.can_notify();
-    let choice = crate::up::after_refusal(&s.fake.host(), Asked::Auto, &ModuleOptions::default(), &error);
+    let choice = crate::up::after_refusal(&s.fake.host(), EngineSetting::Auto, &ModuleOptions::default(), &error);
     assert!(choice.expect("the other engine").why.contains("refused by the kernel"));
 }
 
@@ -285,12 +287,12 @@ fn locked_kernel_gets_signed_prebuilt_only() {
     }
     let signed = [fs::read(&path).expect("a module").as_slice(), b"~Module signature appended~\n"].concat();
     fs::write(&path, signed).expect("written");
-    // A stranger's: only the kernel can know, and nothing here can be built instead.
+    // A foreign key: only the kernel can judge it, and nothing can be built here.
     fails(&s, &answers(&s, &[libc::ENOKEY]), &of(Modules::Any), ("load_failed", Exit::Refused, (1, 0)));
     assert_eq!(outcome(&s, &s.kernel(), Modules::Any).expect("up").0, Origin::Prebuilt);
 }
 
-/// DKMS packs a module as its kernel's are: Ubuntu 24.04 and RHEL have no other.
+/// DKMS packs a module like its kernel's modules; Ubuntu 24.04 and RHEL have no other form.
 #[test]
 fn named_module_is_unpacked() {
     let s = Setup::new();
@@ -309,10 +311,10 @@ fn named_module_is_unpacked() {
 fn named_file_without_module_is_refused() {
     let s = Setup::new();
     let host = s.fake.host();
-    let check = |name: &str, code: &str, said: &str| {
+    let check = |name: &str, code: &str, expected: &str| {
         let options = ModuleOptions { module: Some(host.at(name)), ..ModuleOptions::default() };
         let error = raised(&s, &s.kernel(), &options).expect_err(name);
-        assert!(error.code() == code && mpu_host::explain::chain(&error).contains(said), "{error:?}");
+        assert!(error.code() == code && mpu_host::explain::chain(&error).contains(expected), "{error:?}");
     };
     s.fake.write("/root/mpu.ko.zst", "packed");
     s.fake.tool("zstd", "exec /bin/cat");

@@ -1,4 +1,4 @@
-//! What modules of every format say, and what cannot be understood.
+//! Parses states of each format, and invalid ones.
 
 use super::*;
 use mpu_host::explain::Explain;
@@ -21,13 +21,13 @@ fn format_2_state_has_argument_and_holders() {
     assert_eq!((&state.phase, state.argument), (&Phase::Armed, Some(Argument::Claimed { errno: 2 })));
     assert_eq!((state.entered, state.translated, state.inside, state.orphans), (Some(9), Some(3), 2, 1));
     let pid = |number| HostPid::new(number).expect("a number");
-    let control = Asks::Control(mpu_abi::ControlCmd(0x283));
+    let control = CallKind::Control(mpu_abi::ControlCmd(0x283));
     let first = Holder { pid: pid(4242), thread: pid(4243), control, millis: 12345 };
-    let second = Holder { pid: pid(70), thread: pid(70), control: Asks::NotKnown, millis: 160 };
+    let second = Holder { pid: pid(70), thread: pid(70), control: CallKind::NotKnown, millis: 160 };
     assert_eq!(state.holders, [first, second]);
     let other =
         parse(Instance::Mpu, "version=1\nstate=armed\nholder=1 1 - 5\nholder=odd\nholder=0 0 - 5\n").expect("a state");
-    assert_eq!(other.holders.iter().map(|holder| holder.control).collect::<Vec<_>>(), [Asks::Other]);
+    assert_eq!(other.holders.iter().map(|holder| holder.control).collect::<Vec<_>>(), [CallKind::Other]);
 
     let placed = parse(Instance::Mpu, PLACED).expect("a state");
     assert_eq!((placed.phase, placed.argument, placed.entered), (Phase::Placed, Some(Argument::Driver), Some(0)));

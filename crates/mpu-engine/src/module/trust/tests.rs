@@ -1,11 +1,11 @@
-//! Links, folders and modes on made-up hosts.
+//! Links, folders and modes on fake hosts.
 
 use super::*;
 use mpu_host::host::fake::FakeHost;
 use std::io::Read;
 use std::os::unix::fs::{PermissionsExt, symlink};
 
-/// `/a/b/file`, and `/opt` beside it, all of it root's alone.
+/// `/a/b/file`, and `/opt` beside it, all root's alone.
 fn in_order() -> FakeHost {
     let fake = FakeHost::in_order();
     fake.write("/a/b/file", "first");
@@ -25,8 +25,8 @@ fn link(fake: &FakeHost, target: impl AsRef<Path>, path: &str) {
     symlink(target, fake.host().at(path)).expect("a link");
 }
 
-/// The verdict on a file in a folder.
-fn said(fake: &FakeHost, folder: &str, path: &str) -> Result<PathBuf, String> {
+/// The result for a file in a folder.
+fn verdict(fake: &FakeHost, folder: &str, path: &str) -> Result<PathBuf, String> {
     real(&fake.host(), &fake.host().at(folder), &fake.host().at(path))
 }
 
@@ -43,7 +43,7 @@ fn links_are_followed_to_path_without_any() {
     let expect = root(&fake).join("a/b/file");
     for folder in ["/a", "/a/b", "/opt/lib", "/opt/absolute", "/opt/high", "/opt/../a"] {
         let file = if folder.ends_with('a') { format!("{folder}/b/file") } else { format!("{folder}/file") };
-        assert_eq!(said(&fake, folder, &file), Ok(expect.clone()), "{folder}");
+        assert_eq!(verdict(&fake, folder, &file), Ok(expect.clone()), "{folder}");
     }
     // The link goes elsewhere, and the path does not.
     fake.write("/a/other/file", "second");
@@ -64,10 +64,10 @@ fn every_folder_on_way_is_looked_at() {
         link(&fake, "../mid/lib", "/opt/via");
         link(&fake, "../a/b", "/mid/lib");
         let file = format!("{folder}/file");
-        assert!(said(&fake, folder, &file).is_ok(), "{:?}", said(&fake, folder, &file));
+        assert!(verdict(&fake, folder, &file).is_ok(), "{:?}", verdict(&fake, folder, &file));
         for mode in [0o777, 0o775, 0o1777] {
             chmod(&fake, holder, mode);
-            let why = said(&fake, folder, &file).expect_err(holder);
+            let why = verdict(&fake, folder, &file).expect_err(holder);
             assert!(why.contains(&format!("{holder} (mode {mode:o})")), "{why}");
         }
     }
@@ -77,21 +77,21 @@ fn every_folder_on_way_is_looked_at() {
 fn unwalkable_path_is_refused() {
     let fake = in_order();
     link(&fake, "loop", "/opt/loop");
-    assert!(said(&fake, "/opt", "/opt/loop").expect_err("a loop").contains("too many links"));
-    // What the kernel makes of such a link depends on who asks.
+    assert!(verdict(&fake, "/opt", "/opt/loop").expect_err("a loop").contains("too many links"));
+    // The kernel resolves such a link by the reading process.
     let magic = format!("/proc/self/root{}", root(&fake).join("a/b").display());
     assert!(Path::new(&magic).is_dir());
     link(&fake, magic, "/opt/magic");
-    assert!(said(&fake, "/opt/magic", "/opt/magic/file").expect_err("magic").contains("leads out"));
-    assert!(said(&fake, "/opt", "/opt").expect_err("a folder").contains("not a plain file"));
+    assert!(verdict(&fake, "/opt/magic", "/opt/magic/file").expect_err("magic").contains("leads out"));
+    assert!(verdict(&fake, "/opt", "/opt").expect_err("a folder").contains("not a plain file"));
     link(&fake, "../a/b/file", "/opt/out");
-    assert!(said(&fake, "/opt", "/opt/out").expect_err("out").contains("leads out of the folder, to "));
+    assert!(verdict(&fake, "/opt", "/opt/out").expect_err("out").contains("leads out of the folder, to "));
 }
 
 #[test]
 fn link_created_after_walk_is_not_opened() {
     let fake = in_order();
-    let path = said(&fake, "/a", "/a/b/file").expect("in order");
+    let path = verdict(&fake, "/a", "/a/b/file").expect("in order");
     fs::rename(fake.host().at("/a/b"), fake.host().at("/a/kept")).expect("moved");
     link(&fake, "kept", "/a/b");
     assert_eq!(open(&path).expect_err("a link on the way").raw_os_error(), Some(libc::ELOOP));

@@ -11,11 +11,11 @@ use std::sync::Mutex;
 use tokio_rustls::TlsAcceptor;
 
 /// What came: method, path, token, what is accepted, body.
-type Came = (String, String, String, String, String);
+type ReceivedRequest = (String, String, String, String, String);
 
 struct Server {
     port: u16,
-    came: Arc<Mutex<Vec<Came>>>,
+    requests: Arc<Mutex<Vec<ReceivedRequest>>>,
     credentials: tempfile::TempDir,
 }
 
@@ -29,38 +29,38 @@ fn server(name: &str, status: u16, answer: &'static str) -> Server {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     listener.set_nonblocking(true).unwrap();
     let port = listener.local_addr().unwrap().port();
-    let came = Arc::new(Mutex::new(Vec::new()));
-    let heard = came.clone();
+    let requests = Arc::new(Mutex::new(Vec::new()));
+    let server_requests = requests.clone();
     std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(serve(listener, TlsAcceptor::from(Arc::new(config)), heard, status, answer));
+        runtime.block_on(serve(listener, TlsAcceptor::from(Arc::new(config)), server_requests, status, answer));
     });
     let credentials = tempfile::tempdir().unwrap();
     fs::write(credentials.path().join("ca.crt"), own.cert.pem()).unwrap();
     fs::write(credentials.path().join("token"), "first\n").unwrap();
-    Server { port, came, credentials }
+    Server { port, requests, credentials }
 }
 
 async fn serve(
     listener: std::net::TcpListener,
     tls: TlsAcceptor,
-    heard: Arc<Mutex<Vec<Came>>>,
+    requests: Arc<Mutex<Vec<ReceivedRequest>>>,
     status: u16,
     answer: &'static str,
 ) {
     let listener = tokio::net::TcpListener::from_std(listener).unwrap();
     while let Ok((stream, _)) = listener.accept().await {
         let Ok(stream) = tls.accept(stream).await else { continue };
-        let heard = heard.clone();
+        let requests = requests.clone();
         let service = service_fn(move |request: Request<hyper::body::Incoming>| {
-            let heard = heard.clone();
+            let requests = requests.clone();
             async move {
                 let header = |name| request.headers()[name].to_str().unwrap().to_string();
                 let (method, path) = (request.method().to_string(), request.uri().to_string());
                 let (token, accept) = (header("authorization"), header("accept"));
                 let body = request.into_body().collect().await.unwrap().to_bytes();
                 let body = String::from_utf8(body.to_vec()).unwrap();
-                heard.lock().unwrap().push((method, path, token, accept, body));
+                requests.lock().unwrap().push((method, path, token, accept, body));
                 let status = StatusCode::from_u16(status).unwrap();
                 Ok::<_, Infallible>(Response::builder().status(status).body(Full::new(Bytes::from(answer))).unwrap())
             }
@@ -91,18 +91,18 @@ fn labels_are_read_with_token_of_now() {
     assert_eq!(pod.labels().unwrap(), BTreeMap::from([("a/b".to_string(), "c".to_string())]));
     fs::write(server.credentials.path().join("token"), "second").unwrap();
     pod.labels().unwrap();
-    let came = server.came.lock().unwrap();
-    assert_eq!((came[0].0.as_str(), came[0].1.as_str()), ("GET", "/api/v1/nodes/gpu-1"));
-    assert!(came[0].3.contains("PartialObjectMetadata"), "a whole Node lists its images: {}", came[0].3);
-    assert_eq!([&came[0].2, &came[1].2], ["Bearer first", "Bearer second"]);
+    let requests = server.requests.lock().unwrap();
+    assert_eq!((requests[0].0.as_str(), requests[0].1.as_str()), ("GET", "/api/v1/nodes/gpu-1"));
+    assert!(requests[0].3.contains("PartialObjectMetadata"), "a whole Node lists its images: {}", requests[0].3);
+    assert_eq!([&requests[0].2, &requests[1].2], ["Bearer first", "Bearer second"]);
 }
 
 #[test]
 fn event_is_applied_to_one_object() {
     let server = server("localhost", 201, "{}");
     server.pod("localhost").event(&event()).unwrap();
-    let came = server.came.lock().unwrap();
-    let (method, path, _, _, body) = &came[0];
+    let requests = server.requests.lock().unwrap();
+    let (method, path, _, _, body) = &requests[0];
     assert_eq!(method, "PATCH");
     assert_eq!(path, "/api/v1/namespaces/default/events/gpu-1.mpunotright?fieldManager=mpu&force=true");
     let body: serde_json::Value = serde_json::from_str(body).unwrap();
@@ -110,7 +110,7 @@ fn event_is_applied_to_one_object() {
 }
 
 #[test]
-fn refusal_has_servers_words_and_no_escapes_of_them() {
+fn refusal_has_server_message_without_escapes() {
     let answer = "{\"kind\":\"Status\",\"message\":\"nodes is \\u001b[2Jforbidden\"}";
     let server = server("127.0.0.1", 403, answer);
     let error = server.pod("127.0.0.1").labels().unwrap_err().to_string();
@@ -120,9 +120,10 @@ fn refusal_has_servers_words_and_no_escapes_of_them() {
 }
 
 #[test]
-fn server_of_another_authority_or_name_never_sees_token() {
-    let (ours, other) = (server("127.0.0.1", 200, "{}"), server("127.0.0.1", 200, "{}"));
-    let impostor = Server { port: other.port, came: other.came.clone(), credentials: ours.credentials };
+fn untrusted_server_never_gets_token() {
+    let (server_of_cluster, other) = (server("127.0.0.1", 200, "{}"), server("127.0.0.1", 200, "{}"));
+    let impostor =
+        Server { port: other.port, requests: other.requests.clone(), credentials: server_of_cluster.credentials };
     let error = impostor.pod("127.0.0.1").labels().unwrap_err();
     assert!(
         matches!(error, ClusterError::Connection(..)) && chain(&error).contains("certificate"),
@@ -132,7 +133,7 @@ fn server_of_another_authority_or_name_never_sees_token() {
     let named = server("kubernetes.default.svc", 200, "{}");
     let error = named.pod("127.0.0.1").labels().unwrap_err();
     assert!(matches!(error, ClusterError::Connection(..)), "{error}");
-    assert!(impostor.came.lock().unwrap().is_empty() && named.came.lock().unwrap().is_empty());
+    assert!(impostor.requests.lock().unwrap().is_empty() && named.requests.lock().unwrap().is_empty());
 }
 
 #[test]
@@ -163,7 +164,7 @@ fn endless_name_resolution_times_out() {
     let began = std::time::Instant::now();
     // As tokio asks getaddrinfo: on a thread of its own, which nothing can interrupt.
     let hangs = async { tokio::task::spawn_blocking(|| std::thread::sleep(Duration::from_secs(20))).await };
-    assert!(within(Duration::from_millis(50), hangs).unwrap().is_none());
+    assert!(with_timeout(Duration::from_millis(50), hangs).unwrap().is_none());
     assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
 }
 
@@ -184,7 +185,7 @@ fn unusable_credential_files_are_named() {
 }
 
 #[test]
-fn pod_without_api_server_or_with_hostile_node_name_has_none() {
+fn invalid_node_name_or_environment_is_rejected() {
     let in_cluster = |_: &str| Some("443".to_string());
     let of = |node: &str| ApiServer::of_pod(Path::new("/x"), node, in_cluster);
     assert!(matches!(ApiServer::of_pod(Path::new("/x"), "a", |_| None), Err(ClusterError::NoAddress)));

@@ -65,9 +65,9 @@ fn status_of_two_engines_shows_translating_one() {
     let one = status(&fake.host(), cannot).expect("a status");
     assert_eq!((one.engine, one.exit(), one.translated["GPU_GET_PIDS"]), (Some(Engine::Notify), Exit::Ok, 7));
     let text = one.text(Style::Plain);
-    let said =
+    let expected =
         ["armed: ", "2 now, by 2 listeners", "1234 calls without PIDs", "7  GPU_GET_PIDS", "2026-11-20", "1.500 s  a"];
-    for part in said {
+    for part in expected {
         assert!(text.contains(part), "{part}: {text}");
     }
     supervisor.state.lock().expect("ours").state = Phase::Retired;
@@ -84,8 +84,8 @@ fn status_lists_costliest_and_throttled_containers() {
     state.costs[19].held_back_microseconds = 2_500_000;
     let _supervisor = FakeSupervisor::on(&fake, state);
     let text = status(&fake.host(), cannot).expect("a status").text(Style::Plain);
-    let held = "20.000 s  container-19: held back for 2.500 s, as it may have 100 % of a processor\n";
-    assert!(text.contains(held), "{text}");
+    let throttled = "20.000 s  container-19: held back for 2.500 s, as it may have 100 % of a processor\n";
+    assert!(text.contains(throttled), "{text}");
     let (most, next) = (text.find("container-19"), text.find("container-18: "));
     assert!(most < text.find("container-18") && next.is_none(), "{text}");
     assert!(text.contains("and 12 containers with less") && !text.contains("container-11"), "{text}");
@@ -136,7 +136,7 @@ fn how_plugins_stand_is_line_for_each() {
 }
 
 /// `armed()` with a module of format 2 that says this.
-fn says(text: &str) -> FakeHost {
+fn host_with_state(text: &str) -> FakeHost {
     let fake = armed();
     fake.write("/sys/module/mpu/parameters/state", text);
     fake
@@ -144,20 +144,20 @@ fn says(text: &str) -> FakeHost {
 
 #[test]
 fn status_arms_placed_module_after_translation() {
-    let proven = status(&says(state::PLACED).host(), translates).expect("a status");
+    let proven = status(&host_with_state(state::PLACED).host(), translates).expect("a status");
     assert_eq!((proven.exit(), proven.module_state.as_ref().map(|s| &s.state)), (Exit::Ok, Some(&Phase::Armed)));
-    let unasked = status(&says(state::PLACED).host(), cannot).expect("a status");
+    let unasked = status(&host_with_state(state::PLACED).host(), cannot).expect("a status");
     let text = unasked.text(Style::Plain);
     assert!(unasked.exit() == Exit::Ok && text.contains("placed: the redirects stand"), "{text}");
     assert!(text.contains("no translation was seen yet") && text.contains("there is no GPU"), "{text}");
-    let missed = status(&says(state::PLACED).host(), misses).expect("a status");
+    let missed = status(&host_with_state(state::PLACED).host(), misses).expect("a status");
     assert_eq!((missed.exit(), missed.proof.as_ref().map(|proof| proof.result)), (Exit::Failed, Some("not_entered")));
     assert!(missed.text(Style::Plain).contains("the driver's entry is another function"));
 }
 
 #[test]
 fn status_shows_holders_argument_and_orphans() {
-    let fake = says(state::HELD);
+    let fake = host_with_state(state::HELD);
     fake.write("/proc/4242/comm", "python3\n");
     let text = status(&fake.host(), cannot).expect("a status").text(Style::Plain);
     for part in
@@ -165,14 +165,14 @@ fn status_shows_holders_argument_and_orphans() {
     {
         assert!(text.contains(part), "{part}: {text}");
     }
-    let calm = status(&says(state::PLACED).host(), cannot).expect("a status").text(Style::Plain);
+    let calm = status(&host_with_state(state::PLACED).host(), cannot).expect("a status").text(Style::Plain);
     assert!(calm.contains("the driver's own copy") && !calm.contains("orphans"), "{calm}");
 }
 
 #[test]
 fn state_decides_about_exit_code() {
     let tracing = "kernel.ftrace_enabled";
-    for (state, breakage, exit, said) in [
+    for (state, breakage, exit, expected) in [
         ("stuck", "", Exit::Failed, "only a reboot helps"),
         ("retired", "", Exit::NotReady, "nothing is translated"),
         ("refused\nrefused=os_is_init_ns:16", "", Exit::Failed, "os_is_init_ns"),
@@ -181,7 +181,7 @@ fn state_decides_about_exit_code() {
         ("waiting\nhooks=\ninside=0", "", Exit::Failed, "does not find its functions"),
         ("waiting\nhooks=\ninside=0", "nvidia", Exit::Ok, "the NVIDIA driver is not loaded"),
     ] {
-        let fake = says(&format!("version=0.1.0\nabi=2\nstate={state}\n"));
+        let fake = host_with_state(&format!("version=0.1.0\nabi=2\nstate={state}\n"));
         match breakage {
             "nvidia" => fake.remove("/sys/module/nvidia"),
             "" => {}
@@ -190,7 +190,7 @@ fn state_decides_about_exit_code() {
         let status = status(&fake.host(), cannot).expect("a status");
         let text = status.text(Style::Plain);
         assert_eq!((status.exit(), status.function_tracing), (exit, breakage != tracing), "{state}");
-        assert!(text.contains(said) && !text.contains("driver's kernel"), "{text}");
+        assert!(text.contains(expected) && !text.contains("driver's kernel"), "{text}");
     }
     let status = status(&FakeHost::in_order().host(), cannot).expect("a status");
     assert_eq!((status.up, status.exit()), (false, Exit::NotReady));

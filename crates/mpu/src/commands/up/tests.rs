@@ -2,13 +2,13 @@
 
 use super::*;
 use mpu_engine::module::load::fake::FakeKernel;
-use mpu_engine::module::proof::Ask;
+use mpu_engine::module::proof::ProbeFn;
 use mpu_engine::module::proof::fake::{cannot, misses, only_enters, translates};
 use mpu_engine::module::raise::ModuleOptions;
 use mpu_engine::module::raise::fake::Setup;
 use mpu_engine::module::record::Record;
 use mpu_engine::module::{sources, state};
-use mpu_host::config::{Asked, FILE};
+use mpu_host::config::{EngineSetting, FILE};
 use mpu_host::explain::Explain;
 use mpu_host::host::fake::RELEASE;
 use mpu_notify::fake::{self, FakeSupervisor};
@@ -22,7 +22,7 @@ fn up(s: &Setup, kernel: &FakeKernel<'_>) -> Result<Done, Error> {
     up_with(s, kernel, UpOptions { module: s.options(), ..UpOptions::default() })
 }
 
-fn by(engine: Asked, s: &Setup) -> UpOptions {
+fn by(engine: EngineSetting, s: &Setup) -> UpOptions {
     UpOptions { engine: Some(engine), module: s.options(), ..UpOptions::default() }
 }
 
@@ -57,14 +57,14 @@ fn repeated_up_is_already_up() {
 }
 
 /// `mpu up` of a module that says `placed`, with a function that asks the driver.
-fn asked(s: &Setup, kernel: &FakeKernel<'_>, ask: Ask) -> Result<Done, Error> {
-    up_with(s, kernel, UpOptions { module: s.options(), ask: Some(ask), ..UpOptions::default() })
+fn up_with_probe(s: &Setup, kernel: &FakeKernel<'_>, probe: ProbeFn) -> Result<Done, Error> {
+    up_with(s, kernel, UpOptions { module: s.options(), probe: Some(probe), ..UpOptions::default() })
 }
 
 #[test]
 fn up_reports_armed_only_after_translation() {
     let s = Setup::new();
-    let done = asked(&s, &FakeKernel::taking(&s.fake, state::PLACED), translates).expect("up");
+    let done = up_with_probe(&s, &FakeKernel::taking(&s.fake, state::PLACED), translates).expect("up");
     assert_eq!((done.result, done.exit()), (How::Loaded, Exit::Ok));
     crate::report::documented::check("`mpu up --json`", &crate::report::json(&done));
     let text = done.text(Style::Plain);
@@ -72,12 +72,12 @@ fn up_reports_armed_only_after_translation() {
 
     let s = Setup::new();
     let kernel = FakeKernel::taking(&s.fake, state::PLACED);
-    let done = asked(&s, &kernel, cannot).expect("up");
+    let done = up_with_probe(&s, &kernel, cannot).expect("up");
     let text = done.text(Style::Plain);
     assert_eq!((done.exit(), done.proof.map(|proof| proof.result)), (Exit::Ok, Some("not_asked")));
-    let said = text.contains("placed: ") && text.contains("no translation was seen yet");
-    assert!(said && !text.contains("armed"), "{text}");
-    let again = asked(&s, &kernel, translates).expect("up");
+    let expected = text.contains("placed: ") && text.contains("no translation was seen yet");
+    assert!(expected && !text.contains("armed"), "{text}");
+    let again = up_with_probe(&s, &kernel, translates).expect("up");
     assert_eq!((again.result, again.module_state.map(|s| s.state)), (How::AlreadyUp, Some(Phase::Armed)));
 }
 
@@ -85,23 +85,23 @@ fn up_reports_armed_only_after_translation() {
 fn up_unloads_only_module_without_calls() {
     let s = Setup::new();
     let kernel = FakeKernel::taking(&s.fake, state::PLACED);
-    let options = UpOptions { module: s.options(), ask: Some(misses), ..UpOptions::default() };
+    let options = UpOptions { module: s.options(), probe: Some(misses), ..UpOptions::default() };
     let error = fails(&s, &kernel, options, ("driver_entry", Exit::Failed, (1, 1)));
     assert!(error.to_string().contains("nvidia_unlocked_ioctl") && !state::is_loaded(&s.fake.host()), "{error}");
     assert_eq!(Record::read(&s.fake.host()), None);
 
-    let done = asked(&s, &FakeKernel::taking(&s.fake, state::PLACED), only_enters).expect("up");
+    let done = up_with_probe(&s, &FakeKernel::taking(&s.fake, state::PLACED), only_enters).expect("up");
     assert_eq!((done.exit(), state::is_loaded(&s.fake.host())), (Exit::Failed, true));
     assert!(done.text(Style::Plain).contains("nothing was translated"));
 }
 
 #[test]
-fn missing_rights_are_said_before_anything_else() {
+fn missing_rights_are_reported_first() {
     let s = Setup::new();
     s.fake.write("/proc/self/status", "CapEff:\t0000000000000000\n");
     s.fake.write(&format!("/boot/config-{RELEASE}"), "CONFIG_MODULES=y\n");
     s.fake.write(FILE, "nonsense");
-    for engine in [None, Some(Asked::Module), Some(Asked::Notify)] {
+    for engine in [None, Some(EngineSetting::Module), Some(EngineSetting::Notify)] {
         let options = UpOptions { engine, module: s.options(), ..UpOptions::default() };
         let error = fails(&s, &s.kernel(), options, ("not_root", Exit::Refused, (0, 0)));
         assert!(error.to_string().starts_with("this needs root"), "{error}");
@@ -110,9 +110,9 @@ fn missing_rights_are_said_before_anything_else() {
     s.fake.remove(FILE);
     let _supervisor = supervised(&s, &["a"]);
     s.fake.write("/proc/self/status", "CapEff:\t0000000000200000\n");
-    assert_eq!(up_with(&s, &s.kernel(), by(Asked::Notify, &s)).expect("up").result, How::AlreadyUp);
+    assert_eq!(up_with(&s, &s.kernel(), by(EngineSetting::Notify, &s)).expect("up").result, How::AlreadyUp);
     // Not what the kernel lacks.
-    fails(&s, &s.kernel(), by(Asked::Module, &s), ("not_root", Exit::Refused, (0, 0)));
+    fails(&s, &s.kernel(), by(EngineSetting::Module, &s), ("not_root", Exit::Refused, (0, 0)));
 }
 
 #[test]
@@ -129,12 +129,12 @@ fn without_driver_it_waits() {
 fn refused_redirect_leaves_no_module_or_record() {
     let s = Setup::new();
     let kernel = FakeKernel::taking(&s.fake, "version=0.1.0\nstate=refused\nrefused=nvidia_unlocked_ioctl:16\n");
-    fails(&s, &kernel, by(Asked::Auto, &s), ("redirect_refused", Exit::Refused, (1, 1)));
+    fails(&s, &kernel, by(EngineSetting::Auto, &s), ("redirect_refused", Exit::Refused, (1, 1)));
     assert_eq!(Record::read(&s.fake.host()), None);
 }
 
 #[test]
-fn building_alone_needs_no_rights_and_given_module_no_tools() {
+fn build_only_needs_no_rights() {
     let s = Setup::new();
     s.fake.write("/proc/self/status", "CapEff:\t0000000000000000\n");
     s.fake.write("/sys/kernel/security/lockdown", "none [integrity] confidentiality");
@@ -166,7 +166,7 @@ fn module_loads_only_with_valid_policy() {
 }
 
 #[test]
-fn other_version_is_replaced_when_asked() {
+fn replace_option_replaces_other_version() {
     const BUILDS: &str =
         r#"for a; do case $a in M=*) for k in mpu mpu_next; do echo m >"${a#M=}/$k.ko"; done;; esac; done"#;
     let s = Setup::new();
@@ -196,7 +196,7 @@ fn locked_kernel_gets_the_other_engine_and_reason() {
 }
 
 #[test]
-fn untrusted_signature_is_reason_for_the_other_engine_unless_module_was_asked_for() {
+fn untrusted_signature_falls_back_to_notify() {
     let s = Setup::new();
     let _supervisor = supervised(&s, &[]);
     let refusing = s.kernel();
@@ -204,18 +204,18 @@ fn untrusted_signature_is_reason_for_the_other_engine_unless_module_was_asked_fo
     let done = up(&s, &refusing).expect("up");
     assert_eq!(done.engine, Engine::Notify);
     assert!(done.engine_because.contains("the kernel refuses"), "{}", done.engine_because);
-    fails(&s, &refusing, by(Asked::Module, &s), ("load_failed", Exit::Refused, (2, 0)));
+    fails(&s, &refusing, by(EngineSetting::Module, &s), ("load_failed", Exit::Refused, (2, 0)));
 }
 
 #[test]
-fn failed_build_is_no_reason_for_the_other_engine() {
+fn failed_build_does_not_fall_back() {
     let s = Setup::new();
     let supervisor = supervised(&s, &[]);
     s.fake.tool("make", "echo No space left on device >&2; exit 2");
     let kernel = s.kernel();
-    fails(&s, &kernel, by(Asked::Auto, &s), ("build_failed", Exit::Failed, (0, 0)));
+    fails(&s, &kernel, by(EngineSetting::Auto, &s), ("build_failed", Exit::Failed, (0, 0)));
     assert!(supervisor.told.lock().expect("ours").is_empty());
-    let done = up_with(&s, &kernel, by(Asked::Notify, &s)).expect("up");
+    let done = up_with(&s, &kernel, by(EngineSetting::Notify, &s)).expect("up");
     assert_eq!(done.engine, Engine::Notify, "it needs no build");
 }
 
@@ -230,13 +230,13 @@ fn switching_leaves_one_engine() {
     let again = up(&s, &s.kernel()).expect("up");
     assert_eq!((again.result, again.notes.len()), (How::AlreadyUp, 0), "retired it is left alone");
 
-    let done = up_with(&s, &s.kernel(), by(Asked::Notify, &s)).expect("up");
+    let done = up_with(&s, &s.kernel(), by(EngineSetting::Notify, &s)).expect("up");
     assert_eq!((done.result, state::is_loaded(&s.fake.host())), (How::Resumed, false));
     assert!(done.notes[0].starts_with("the module was unloaded"), "{:?}", done.notes);
 }
 
 #[test]
-fn unknown_driver_is_refused_only_where_configuration_says_so() {
+fn unknown_driver_is_refused_only_if_configured() {
     let s = Setup::new();
     s.fake.write("/sys/module/nvidia/version", "700.10\n");
     let done = up(&s, &s.kernel()).expect("up");
@@ -248,15 +248,15 @@ fn unknown_driver_is_refused_only_where_configuration_says_so() {
     s.fake.write("/sys/module/nvidia/version", "700.10\n");
     s.fake.write(FILE, "drivers = \"known\"\n");
     let before = s.fake.snapshot();
-    let error = fails(&s, &s.kernel(), by(Asked::Auto, &s), ("unknown_driver", Exit::NotReady, (0, 0)));
+    let error = fails(&s, &s.kernel(), by(EngineSetting::Auto, &s), ("unknown_driver", Exit::NotReady, (0, 0)));
     assert!(error.fix().contains("drivers = \"known\""), "{}", error.fix());
     assert_eq!(s.fake.snapshot(), before);
-    let done = up_with(&s, &s.kernel(), UpOptions { any_driver: true, ..by(Asked::Auto, &s) }).expect("up");
+    let done = up_with(&s, &s.kernel(), UpOptions { any_driver: true, ..by(EngineSetting::Auto, &s) }).expect("up");
     assert!(done.driver.is_some_and(|driver| !driver.known));
 }
 
 #[test]
-fn plugin_is_started_with_notify_engine_where_configuration_wants_it() {
+fn configured_plugin_starts_with_notify_engine() {
     let s = Setup::new();
     let _supervisor = FakeSupervisor::on(&s.fake, fake::state(&[]));
     let note = |config: &str| {
@@ -265,17 +265,17 @@ fn plugin_is_started_with_notify_engine_where_configuration_wants_it() {
         assert_eq!(done.engine, Engine::Notify);
         done.notes.iter().find(|note| note.contains("nri")).cloned().unwrap_or_default()
     };
-    let wanted = "engine = \"notify\"\nnri = true\n";
-    assert!(note(wanted).contains("there is no mpu-nri.service here"));
+    let config = "engine = \"notify\"\nnri = true\n";
+    assert!(note(config).contains("there is no mpu-nri.service here"));
     std::fs::create_dir_all(s.fake.host().at("/run/systemd/system")).expect("made");
     s.fake.write("/usr/lib/systemd/system/mpu-nri.service", "");
-    let asked = s.fake.host().at("/asked");
-    s.fake.tool("systemctl", &format!("echo \"$@\" >{}", asked.display()));
+    let calls = s.fake.host().at("/asked");
+    s.fake.tool("systemctl", &format!("echo \"$@\" >{}", calls.display()));
     assert_eq!(note("engine = \"notify\"\n"), "", "it is not configured");
-    assert!(!asked.exists());
-    assert!(note(wanted).starts_with("mpu-nri.service is started"));
-    let said = std::fs::read_to_string(asked).expect("asked");
-    assert_eq!(said, "start --no-block --no-ask-password mpu-nri.service\n");
+    assert!(!calls.exists());
+    assert!(note(config).starts_with("mpu-nri.service is started"));
+    let call = std::fs::read_to_string(calls).expect("asked");
+    assert_eq!(call, "start --no-block --no-ask-password mpu-nri.service\n");
     s.fake.tool("systemctl", "echo 'Unit mpu-nri.service is masked.' >&2; exit 1");
-    assert!(note(wanted).contains("is masked"));
+    assert!(note(config).contains("is masked"));
 }

@@ -1,10 +1,10 @@
-//! The module, in reports: what it says, who is inside it, and whether it was seen to translate.
+//! The module in reports: its state, the callers inside it, and the proof of its translation.
 
 use crate::report::Style;
-use mpu_engine::module::holders::{self, Held};
+use mpu_engine::module::holders::{self, HolderInfo};
 use mpu_engine::module::load_error;
 use mpu_engine::module::proof::Proof;
-use mpu_engine::module::state::{Argument, Asks, Phase, Refusal, State};
+use mpu_engine::module::state::{Argument, CallKind, Phase, Refusal, State};
 use mpu_host::host::Host;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -63,25 +63,25 @@ pub struct HolderView {
     pub control_name: Option<&'static str>,
     /// How long it has been inside.
     pub milliseconds: u64,
-    /// All of it in words.
+    /// The same as text.
     pub words: String,
 }
 
-impl From<&Held> for HolderView {
-    fn from(held: &Held) -> HolderView {
-        let control = match held.holder.control {
-            Asks::Control(cmd) => Some(format!("0x{:08x}", cmd.0)),
-            Asks::NotKnown | Asks::Other => None,
+impl From<&HolderInfo> for HolderView {
+    fn from(caller: &HolderInfo) -> HolderView {
+        let control = match caller.holder.control {
+            CallKind::Control(cmd) => Some(format!("0x{:08x}", cmd.0)),
+            CallKind::NotKnown | CallKind::Other => None,
         };
         HolderView {
-            pid: held.holder.pid.get(),
-            thread: held.holder.thread.get(),
-            command: held.command.clone(),
-            container: held.container.clone(),
+            pid: caller.holder.pid.get(),
+            thread: caller.holder.thread.get(),
+            command: caller.command.clone(),
+            container: caller.container.clone(),
             control,
-            control_name: holders::name_of(held.holder.control),
-            milliseconds: held.holder.millis,
-            words: held.to_string(),
+            control_name: holders::name_of(caller.holder.control),
+            milliseconds: caller.holder.millis,
+            words: caller.to_string(),
         }
     }
 }
@@ -135,7 +135,7 @@ impl StateView {
 }
 
 impl StateView {
-    /// What decides about a control, if anything does now.
+    /// Which copy of the argument decides about a control, if any does now.
     pub(crate) fn argument_line(&self, style: Style) -> Option<String> {
         let argument = self.argument.as_ref()?;
         Some(match argument.errno {

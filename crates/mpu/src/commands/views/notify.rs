@@ -59,7 +59,7 @@ impl From<&client::State> for NotifyView {
 const MOST_COSTS: usize = 8;
 
 impl NotifyView {
-    /// What there is to say while a keeper that lives has no supervisor.
+    /// The view while a keeper lives that has no supervisor yet.
     pub(crate) fn restarting() -> NotifyView {
         let version = env!("CARGO_PKG_VERSION").to_string();
         NotifyView { state: Phase::Restarting, version, ..NotifyView::default() }

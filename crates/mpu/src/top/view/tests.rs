@@ -1,4 +1,4 @@
-//! Pictures in a terminal of memory.
+//! Draws into a terminal in memory.
 
 use super::*;
 use crate::listing::columns::Sort;

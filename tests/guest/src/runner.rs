@@ -1,4 +1,4 @@
-//! Plays the stories of a plan's row, each on the row's stage with one engine after the other, and prints their verdicts.
+//! Runs the stories of a plan's row on its stage with one engine after the other, and prints their verdicts.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
@@ -13,7 +13,7 @@ use crate::stage::Stage;
 use crate::stories;
 use crate::story::{Fault, Story, Verdict, Without, judge};
 
-/// What the host wants done in this guest, one row per driver and client.
+/// Reads the host's plan for this guest, one row per driver and client.
 pub fn read_plan(path: &str) -> Result<Vec<Row>> {
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {path}"))?;
     let rows = text.lines().map(|line| line.parse().map_err(anyhow::Error::msg)).collect::<Result<Vec<_>>>()?;
@@ -22,16 +22,16 @@ pub fn read_plan(path: &str) -> Result<Vec<Row>> {
 }
 
 /// Runs a row of the plan, and returns how many stories failed.
-pub fn perform(row: &Row, first_of_era: bool) -> Result<usize> {
+pub fn run_row(row: &Row, first_of_era: bool) -> Result<usize> {
     let mut failed = 0;
-    let named = |name: &str| row.stories.iter().any(|wanted| wanted == name);
+    let named = |name: &str| row.stories.iter().any(|selected| selected == name);
     let everything = row.stories.is_empty() || named(ALL);
     let usual = stories::usual().filter(|story| everything || named(story.name));
     let by_name_alone = stories::LAST.iter().chain([&demo::DEMO]);
-    let wanted = usual.chain(by_name_alone.filter(|story| named(story.name)));
-    let wanted: Vec<&Story> = wanted.collect();
+    let selected = usual.chain(by_name_alone.filter(|story| named(story.name)));
+    let selected: Vec<&Story> = selected.collect();
     for name in &row.stories {
-        ensure!(name == ALL || wanted.iter().any(|story| story.name == name), "no story is called {name}");
+        ensure!(name == ALL || selected.iter().any(|story| story.name == name), "no story is called {name}");
     }
     let engines = row.engines.iter().map(|name| Engine::named(name)).collect::<Result<Vec<_>>>()?;
     for &engine in &engines {
@@ -39,17 +39,17 @@ pub fn perform(row: &Row, first_of_era: bool) -> Result<usize> {
         let mut log = KernelLog::from_now()?;
         let raised = stage.raise();
         println!("{STAGE_STANDS}");
-        for story in &wanted {
+        for story in &selected {
             let began = Instant::now();
             let verdict = match &raised {
                 Ok(()) => match story.engines.lack(engine, &engines).or_else(|| stage.lack(story.real)) {
-                    None => play(story, &stage, &mut log)?,
+                    None => run_story(story, &stage, &mut log)?,
                     Some(reason) => Verdict::Skip(reason),
                 },
                 Err(error) => Verdict::Fail(format!("the stage did not stand: {error:#}")),
             };
             failed += usize::from(matches!(verdict, Verdict::Fail(_)));
-            tell(story, &stage, &verdict, began);
+            print_verdict(story, &stage, &verdict, began);
         }
         if let Err(error) = stage.strike() {
             println!("guest: cannot clear the stage of era {} with {}: {error:#}", row.era, engine.name());
@@ -67,7 +67,7 @@ pub fn perform(row: &Row, first_of_era: bool) -> Result<usize> {
     Ok(failed)
 }
 
-fn play(story: &Story, stage: &Stage, log: &mut KernelLog) -> Result<Verdict> {
+fn run_story(story: &Story, stage: &Stage, log: &mut KernelLog) -> Result<Verdict> {
     let without = story.without(stage);
     match (&without, stage.engine) {
         (Without::Moot(reason), _) | (Without::Right(reason), Engine::None) => {
@@ -85,13 +85,13 @@ fn play(story: &Story, stage: &Stage, log: &mut KernelLog) -> Result<Verdict> {
     Ok(judge(ending, stage.engine, &without))
 }
 
-fn tell(story: &Story, stage: &Stage, verdict: &Verdict, began: Instant) {
+fn print_verdict(story: &Story, stage: &Stage, verdict: &Verdict, began: Instant) {
     let (result, reason) = match verdict {
         Verdict::Pass(note) => (Ending::Pass, note),
         Verdict::Fail(why) => (Ending::Fail, why),
         Verdict::Skip(why) => (Ending::Skip, why),
     };
-    let told = mpu_plan::Verdict {
+    let line = mpu_plan::Verdict {
         story: story.name.to_owned(),
         engine: stage.engine.name().to_owned(),
         era: stage.era_name.clone(),
@@ -99,6 +99,6 @@ fn tell(story: &Story, stage: &Stage, verdict: &Verdict, began: Instant) {
         result,
         reason: reason.clone(),
     };
-    println!("{told}");
+    println!("{line}");
     println!("guest: {} took {:.1} s", story.name, began.elapsed().as_secs_f64());
 }

@@ -1,4 +1,4 @@
-//! Callers that stay inside the driver for as long as they like: the host is not theirs to stop.
+//! Callers that stay inside the driver as long as they like must not block the host.
 
 use std::collections::HashMap;
 
@@ -41,8 +41,8 @@ pub const STORIES: &[Story] = &[
 ];
 
 fn held_caller_does_not_block_unloading(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
-    let held = hold(scene)?;
-    let verdict = unload_under(stage, scene, &held);
+    let pids = hold(scene)?;
+    let verdict = unload_under(stage, scene, &pids);
     release(scene)?;
     verdict?;
     let took = retire(5000);
@@ -52,7 +52,7 @@ fn held_caller_does_not_block_unloading(stage: &Stage, scene: &Scene) -> Result<
     still_right(scene)
 }
 
-fn unload_under(stage: &Stage, scene: &Scene, held: &[u32]) -> Result<(), Fault> {
+fn unload_under(stage: &Stage, scene: &Scene, pids: &[u32]) -> Result<(), Fault> {
     is_busy(scene)?;
     let state = std::fs::read_to_string("/sys/module/mpu/parameters/state")?;
     let holders: Vec<Vec<&str>> = state
@@ -60,7 +60,7 @@ fn unload_under(stage: &Stage, scene: &Scene, held: &[u32]) -> Result<(), Fault>
         .filter_map(|line| line.strip_prefix("holder="))
         .map(|line| line.split_whitespace().collect())
         .collect();
-    for (pid, control) in held.iter().zip(["0x00000000", "0x2080018d"]) {
+    for (pid, control) in pids.iter().zip(["0x00000000", "0x2080018d"]) {
         let named = holders
             .iter()
             .any(|words| words.first() == Some(&pid.to_string().as_str()) && words.get(2) == Some(&control));
@@ -70,7 +70,7 @@ fn unload_under(stage: &Stage, scene: &Scene, held: &[u32]) -> Result<(), Fault>
     let down = down?;
     right!(took < AT_ONCE + Duration::from_secs(1), "giving up after 1 s took mpu down {took:?}");
     for word in
-        held.iter().map(|pid| format!("process {pid} (nvctl")).chain(["GPU_GET_PIDS".into(), "mpu down` again".into()])
+        pids.iter().map(|pid| format!("process {pid} (nvctl")).chain(["GPU_GET_PIDS".into(), "mpu down` again".into()])
     {
         right!(down.contains(&word), "mpu down does not say {word:?}: {down}");
     }
@@ -86,14 +86,17 @@ fn unload_under(stage: &Stage, scene: &Scene, held: &[u32]) -> Result<(), Fault>
     right!(took < AT_ONCE + Duration::from_millis(4000), "giving up after 4 s took {took:?}");
     right!(read < Duration::from_secs(2), "while the module waits for callers, its state is read in {read:?}");
     still_right(scene)?;
-    let state = stage.said("state");
+    let state = stage.state_value("state");
     right!(state == "armed", "after it gave up the module is {state}");
     Ok(())
 }
 
 fn held_caller_does_not_block_hand_over(_: &Stage, scene: &Scene) -> Result<(), Fault> {
     hold(scene)?;
-    let ((done, killed), took) = timed(|| taking_over(|taking| kill_one_at_the_door(scene, taking)));
+    // They call before it begins: on a slow machine, callers that start with it come too late to wait for it.
+    let callers = Callers::start(&scene.b, 2, &format!("nvctl spin 1 {}", scene.other.inside))?;
+    let ((done, killed), took) = timed(|| taking_over(kill_blocked_caller));
+    callers.stop()?;
     let done = done?;
     let meanwhile = still_right(scene);
     release(scene)?;
@@ -114,11 +117,11 @@ fn starved_hand_over_keeps_no_caller_waiting(_: &Stage, scene: &Scene) -> Result
     let starver = format!("nvctl starve {IDLE} {BUSY} 300 >/tmp/starving & echo $! >/tmp/starver");
     scene.b.script(&format!("{starver}; until grep -q starving /tmp/starving; do usleep 50000; done"))?;
     let callers = Callers::start(&scene.a, 4, &format!("nvctl spin 2 {own}"));
-    let ((taken, longest), took) = timed(|| taking_over(longest_block));
+    let ((taken_over, longest), took) = timed(|| taking_over(longest_block));
     scene.b.script("kill -9 $(cat /tmp/starver)")?;
     let text = callers?.stop()?;
-    let taken = taken?;
-    right!(taken.status == 0, "the other instance does not take over: {}", taken.err);
+    let taken_over = taken_over?;
+    right!(taken_over.status == 0, "the other instance does not take over: {}", taken_over.err);
     back_to_mpu()?;
     println!("guest: a starved hand-over took {took:?}; its callers waited {longest:?} at most");
     right!(!text.contains("wrong"), "an answer was not {own}: {text}");
@@ -160,8 +163,7 @@ fn longest_block(is_over: &dyn Fn() -> bool) -> Duration {
 }
 
 /// Kills a caller that waits while a hand-over goes on: it ends at once.
-fn kill_one_at_the_door(scene: &Scene, is_over: &dyn Fn() -> bool) -> Result<(), Fault> {
-    let callers = Callers::start(&scene.b, 2, &format!("nvctl spin 1 {}", scene.other.inside))?;
+fn kill_blocked_caller(is_over: &dyn Fn() -> bool) -> Result<(), Fault> {
     let mut killed = None;
     // Seen twice, so that it is no short sleep of the driver's.
     while killed.is_none() && !is_over() {
@@ -177,7 +179,6 @@ fn kill_one_at_the_door(scene: &Scene, is_over: &dyn Fn() -> bool) -> Result<(),
         }
         (sent, began.elapsed())
     });
-    callers.stop()?;
     let Some((sent, took)) = ended else { return Err(anyhow::anyhow!("no caller was seen to wait").into()) };
     sent?;
     right!(took < Duration::from_secs(1), "a caller that waited at the door outlived SIGKILL by {took:?}");
@@ -185,7 +186,7 @@ fn kill_one_at_the_door(scene: &Scene, is_over: &dyn Fn() -> bool) -> Result<(),
 }
 
 fn hung_driver_delays_no_other_caller(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
-    let orphans = || stage.said("orphans");
+    let orphans = || stage.state_value("orphans");
     let before = orphans();
     for (key, value) in [("hang_killable", "N"), ("hang_ms", "25000"), ("hang", "0x2080018d")] {
         stage.set_driver(key, value)?;
@@ -196,7 +197,7 @@ fn hung_driver_delays_no_other_caller(stage: &Stage, scene: &Scene) -> Result<()
     let down = gives_up()?;
     right!(down.contains("GPU_GET_PIDS"), "mpu down does not say what hangs: {down}");
     still_right(scene)?;
-    let inside = stage.said("inside");
+    let inside = stage.state_value("inside");
     right!(inside == "1", "one caller was hanging, and {inside} count as inside");
     let (retired, took) = retire(40_000);
     right!(retired, "once the driver goes on, the module is not retired after {took:?}");
@@ -239,7 +240,7 @@ fn taking_over<T>(act: impl FnOnce(&dyn Fn() -> bool) -> T) -> (Result<Output>, 
     std::thread::scope(|threads| {
         let taking = threads.spawn(|| run(&["insmod", "/mpu/mpu_next.ko"]));
         let done = act(&|| taking.is_finished());
-        (joined(taking.join()).and_then(|taken| taken), done)
+        (joined(taking.join()).and_then(|taken_over| taken_over), done)
     })
 }
 

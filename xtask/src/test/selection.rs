@@ -1,4 +1,4 @@
-//! Which part of the checks a person wants: stages by name, or stories by name. Knows the names, and nothing of what they do.
+//! Selects parts of the checks by the names of stages or stories.
 
 use anyhow::{Result, bail};
 use clap::ValueEnum;
@@ -31,15 +31,15 @@ pub enum Stage {
 }
 
 /// What of it is wanted.
-pub struct Wanted {
+pub struct Selection {
     stages: Vec<Stage>,
     /// Of guests, by name; all if there is none.
     pub stories: Vec<String>,
 }
 
-impl Wanted {
+impl Selection {
     /// Everything if nothing is named. A story is played by guests alone.
-    pub fn of(words: &[String]) -> Result<Wanted> {
+    pub fn of(words: &[String]) -> Result<Selection> {
         let (mut stages, mut named) = (Vec::new(), Vec::new());
         for word in words {
             match Stage::from_str(word, false) {
@@ -59,7 +59,7 @@ impl Wanted {
         } else if !named.is_empty() && !stages.contains(&Stage::Guest) {
             stages.push(Stage::Guest);
         }
-        Ok(Wanted { stages, stories: named })
+        Ok(Selection { stages, stories: named })
     }
 
     /// Leaves of a guest's row what is wanted of it. `last` makes a guest unfit for others, and has a row of its own; of a closed driver only
@@ -89,10 +89,10 @@ impl Stage {
 
 #[cfg(test)]
 mod tests {
-    use super::{Row, Stage, Wanted};
+    use super::{Row, Selection, Stage};
 
-    fn of(words: &[&str]) -> anyhow::Result<Wanted> {
-        Wanted::of(&words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>())
+    fn of(words: &[&str]) -> anyhow::Result<Selection> {
+        Selection::of(&words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>())
     }
 
     #[test]
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn stage_is_played_alone_and_story_in_guests_alone() {
+    fn stage_and_story_selection_run_alone() {
         let lint = of(&["lint"]).unwrap();
         assert!(lint.has(Stage::Lint) && !lint.has(Stage::Host) && !lint.has(Stage::Guest));
         let story = of(&["container_sees_its_own_processes"]).unwrap();
@@ -124,12 +124,12 @@ mod tests {
             stories: stories.iter().map(|story| (*story).to_owned()).collect(),
             reloads: 1,
         };
-        let wanted = of(&["either_order_of_loading_is_right"]).unwrap();
+        let selection = of(&["either_order_of_loading_is_right"]).unwrap();
         let mut plain = row("4", &[]);
-        assert!(wanted.keeps(&mut plain, "lock") && plain.stories == ["either_order_of_loading_is_right"]);
-        assert!(!wanted.keeps(&mut row("4", &["lock"]), "lock"));
-        assert!(!wanted.keeps(&mut row("1@550.163.01-closed", &["calls"]), "lock"));
-        let last = Wanted { stages: vec![Stage::Guest], stories: vec!["lock".to_owned()] };
+        assert!(selection.keeps(&mut plain, "lock") && plain.stories == ["either_order_of_loading_is_right"]);
+        assert!(!selection.keeps(&mut row("4", &["lock"]), "lock"));
+        assert!(!selection.keeps(&mut row("1@550.163.01-closed", &["calls"]), "lock"));
+        let last = Selection { stages: vec![Stage::Guest], stories: vec!["lock".to_owned()] };
         assert!(!last.keeps(&mut row("4", &[]), "lock") && last.keeps(&mut row("4", &["lock"]), "lock"));
         assert!(of(&[]).unwrap().keeps(&mut row("4", &["lock"]), "lock"));
     }

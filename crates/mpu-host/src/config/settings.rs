@@ -1,6 +1,4 @@
-//! What the administrator wants of an engine: which one, and with which releases of the driver.
-//!
-//! Owns the words, and the refusal of a release that is not wanted. What is taken where both engines will do is `engine`'s.
+//! Settings for engines: which engine, which module files, which way to redirect, and which releases of the driver.
 
 use crate::driver::{Driver, NEWEST_KNOWN, OLDEST_KNOWN};
 use crate::exit::Exit;
@@ -9,10 +7,10 @@ use clap::ValueEnum;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What the caller asked for.
+/// The requested engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, JsonSchema, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Asked {
+pub enum EngineSetting {
     /// The one that suits this host best
     Auto,
     /// The kernel module
@@ -21,14 +19,14 @@ pub enum Asked {
     Notify,
 }
 
-/// Which modules are taken.
+/// The accepted module files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, JsonSchema, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Modules {
-    /// One that was built elsewhere, else one that DKMS installed, else one that is built here.
+    /// A prebuilt one, else one that DKMS installed, else one that is built here.
     #[default]
     Any,
-    /// Those that were built elsewhere, and no other.
+    /// Prebuilt ones only.
     Prebuilt,
 }
 
@@ -36,17 +34,17 @@ pub enum Modules {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, JsonSchema, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Redirect {
-    /// The first way that the kernel has and grants.
+    /// The first way that the kernel has and permits.
     #[default]
     Auto,
-    /// Direct calls, and nothing else.
+    /// Direct calls only.
     Direct,
-    /// An ftrace handler, and nothing else.
+    /// An ftrace handler only.
     Ipmodify,
 }
 
 impl Redirect {
-    /// The word that the module's parameter `redirect` takes, and that its `state` says.
+    /// The word for it in the module's parameter `redirect`, and in its `state`.
     pub fn word(self) -> &'static str {
         match self {
             Redirect::Auto => "auto",
@@ -56,22 +54,22 @@ impl Redirect {
     }
 }
 
-/// Which releases of the driver are taken.
+/// The accepted releases of the driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, JsonSchema, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Drivers {
     /// Every one.
     #[default]
     Any,
-    /// Those that this MPU was checked against.
+    /// Releases that this MPU was checked against.
     Known,
 }
 
 impl Drivers {
-    /// Whether the loaded driver, if one is, is of a release that is wanted.
+    /// Checks the loaded driver, if there is one.
     ///
     /// # Errors
-    /// Names the release that is not.
+    /// Names a release that is not accepted.
     pub fn take(self, driver: Option<&Driver>) -> Result<(), UnknownDriver> {
         match driver {
             Some(driver) if self == Drivers::Known && driver.known().is_none() => {
@@ -82,7 +80,7 @@ impl Drivers {
     }
 }
 
-/// The driver is of a release that this MPU was not checked against, and the administrator wants no such release.
+/// The driver's release was not checked with this MPU, and the configuration accepts no such release.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "NVIDIA driver {version} is not one that this MPU knows ({OLDEST_KNOWN} to branch {}), and the configuration accepts no other",
@@ -115,7 +113,7 @@ mod tests {
     use crate::host::fake::FakeHost;
 
     #[test]
-    fn release_outside_table_is_refused_only_where_no_other_is_wanted() {
+    fn unknown_release_is_refused_if_configured() {
         let fake = FakeHost::in_order();
         for (version, is_known) in [("550.163.01", true), ("615.71.09", false), ("mine", false)] {
             fake.write("/sys/module/nvidia/version", version);

@@ -1,6 +1,4 @@
-//! Has the probe's child ask the driver, so that a module which only stands can be seen to translate.
-//!
-//! Owns the limit of time. What the child saw is not looked at: the module's own counts tell (`engine::module::proof`).
+//! Makes the probe's child call the driver, so that the module's counters can prove translation (`engine::module::proof`).
 
 use super::{Under, measure, this_program};
 use mpu_host::driver::Driver;
@@ -10,8 +8,8 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-/// Asks once, as `engine::module::proof::Ask` wants it. A driver that hangs is left to hang; this process ends without it.
-pub fn ask(host: &Host, patience: Duration) -> Result<(), String> {
+/// Calls once. If the driver hangs, the child is abandoned; this process ends without it.
+pub fn call_driver(host: &Host, patience: Duration) -> Result<(), String> {
     if !host.is_this() {
         return Err("--host-root names another host, whose kernel is not the running one".to_string());
     }

@@ -1,4 +1,4 @@
-//! What a check sees: how bad it is, and a way out that can be typed as it is.
+//! The result of a check: a level, a text, and a fix to type.
 
 use mpu_host::explain::{Explain, chain};
 use mpu_host::host::Host;
@@ -11,11 +11,11 @@ use serde::Serialize;
 pub enum Level {
     /// As it should be.
     Ok,
-    /// Not looked at; the finding says why.
+    /// Not checked; the finding has the reason.
     Skipped,
-    /// Works, or would; an administrator should see to it.
+    /// Works, or would work; an administrator should act.
     Attention,
-    /// MPU does not work, or containers are seen wrong, until this is mended.
+    /// MPU does not work, or containers are seen wrong, until this is fixed.
     Broken,
 }
 
@@ -31,42 +31,42 @@ pub enum Group {
     Engine,
     /// What containers see.
     Containers,
-    /// Others who want the same place.
+    /// Other programs in the same place.
     Conflicts,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Seen {
+pub struct CheckResult {
     pub(super) level: Level,
-    pub(super) what: String,
+    pub(super) text: String,
     pub(super) fix: Option<String>,
 }
 
-impl Seen {
-    pub(super) fn fine(what: impl Into<String>) -> Seen {
-        Seen { level: Level::Ok, what: what.into(), fix: None }
+impl CheckResult {
+    pub(super) fn fine(text: impl Into<String>) -> CheckResult {
+        CheckResult { level: Level::Ok, text: text.into(), fix: None }
     }
-    pub(super) fn skipped(why: impl Into<String>) -> Seen {
-        Seen { level: Level::Skipped, what: why.into(), fix: None }
+    pub(super) fn skipped(why: impl Into<String>) -> CheckResult {
+        CheckResult { level: Level::Skipped, text: why.into(), fix: None }
     }
-    pub(super) fn attention(what: impl Into<String>, fix: impl Into<String>) -> Seen {
-        Seen { level: Level::Attention, what: what.into(), fix: Some(fix.into()) }
+    pub(super) fn attention(text: impl Into<String>, fix: impl Into<String>) -> CheckResult {
+        CheckResult { level: Level::Attention, text: text.into(), fix: Some(fix.into()) }
     }
-    pub(super) fn broken(what: impl Into<String>, fix: impl Into<String>) -> Seen {
-        Seen { level: Level::Broken, what: what.into(), fix: Some(fix.into()) }
+    pub(super) fn broken(text: impl Into<String>, fix: impl Into<String>) -> CheckResult {
+        CheckResult { level: Level::Broken, text: text.into(), fix: Some(fix.into()) }
     }
-    /// An error of this crate's, as bad as the caller says.
-    pub(super) fn of(level: Level, error: &dyn Explain) -> Seen {
-        Seen { level, what: chain(error), fix: Some(typeable(error.fix())) }
+    /// The result for an error of this crate.
+    pub(super) fn from_error(level: Level, error: &dyn Explain) -> CheckResult {
+        CheckResult { level, text: chain(error), fix: Some(typeable(error.fix())) }
     }
 }
 
-/// Programs with which the fixes of this crate's errors begin, where they are commands.
+/// The programs with which fixes begin that are commands.
 const COMMANDS: [&str; 12] =
     ["apt-get", "apk", "dkms", "dnf", "mkdir", "mokutil", "mount", "mpu", "openssl", "pacman", "sysctl", "zypper"];
 
-/// A fix as a shell takes it: a command as root gives it, or words behind a `#`, as a shell would execute what an
-/// error's words quote.
+/// Makes a fix safe to paste into a shell: a command with `sudo`, or a comment behind `#`, as the shell would execute
+/// quotations in an error.
 pub(super) fn typeable(fix: String) -> String {
     match fix.split_whitespace().next() {
         Some(first) if COMMANDS.contains(&first) => match fix.split_once(" && ") {
@@ -74,14 +74,14 @@ pub(super) fn typeable(fix: String) -> String {
             Some(_) => fix,
         },
         Some("sudo" | "#") | None => fix,
-        // The kernel's own signing tool, by its path.
+        // The kernel's signing tool, by its path.
         Some(first) if first.starts_with('/') => fix,
         Some(_) => format!("# {fix}"),
     }
 }
 
-/// A check: its stable name, what it is about, what it looks at and why that matters, and the look.
-pub type CheckRow = (&'static str, Group, &'static str, fn(&Host) -> Seen);
+/// A check: its stable name, its group, what it looks at and why, and the function.
+pub type CheckRow = (&'static str, Group, &'static str, fn(&Host) -> CheckResult);
 
 #[cfg(test)]
 mod tests {

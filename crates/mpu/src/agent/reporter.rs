@@ -1,0 +1,349 @@
+//! Reads the engine label of a node, and makes Events on the node.
+//!
+//! Each reason has one Event on a node. It is sent at once, then repeated rarely while the trouble lasts, at most once a minute.
+//! Failed requests are retried after growing pauses. No engine waits for the API server.
+
+use super::Log;
+use crate::cluster::{Cluster, Event};
+use mpu_host::config::EngineSetting;
+use mpu_host::explain::chain;
+use mpu_host::time;
+use std::collections::BTreeMap;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Reason {
+    /// There has been no driver for some time.
+    WaitsForDriver,
+    /// The engine cannot be brought up.
+    EngineFailed,
+    /// An engine is up, and a container was seen wrong.
+    NotRight,
+    /// The node's label names no engine.
+    EngineLabel,
+    /// A container was seen right, after one of the above, perhaps sent by an earlier agent.
+    Served,
+}
+
+impl Reason {
+    #[cfg(test)]
+    pub const ALL: [Reason; 5] =
+        [Reason::WaitsForDriver, Reason::EngineFailed, Reason::NotRight, Reason::EngineLabel, Reason::Served];
+
+    /// As `kubectl get events` shows it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Reason::WaitsForDriver => "MpuWaitsForDriver",
+            Reason::EngineFailed => "MpuEngineFailed",
+            Reason::NotRight => "MpuNotRight",
+            Reason::EngineLabel => "MpuEngineLabelInvalid",
+            Reason::Served => "MpuServed",
+        }
+    }
+
+    /// Whether an administrator has to act.
+    pub fn is_warning(self) -> bool {
+        !matches!(self, Reason::WaitsForDriver | Reason::Served)
+    }
+
+    /// Seconds that the state must last before it is reported: at every boot the driver comes late.
+    fn after(self) -> u64 {
+        match self {
+            Reason::WaitsForDriver => 60,
+            _ => 0,
+        }
+    }
+}
+
+/// Seconds between two Events of one reason, at least.
+const LEAST: u64 = 60;
+/// Seconds until the same Event is repeated; twice as long each time, up to [`LONGEST`]. An API server forgets an Event after an hour.
+const AGAIN: u64 = 600;
+const LONGEST: u64 = 2400;
+/// How often the node's labels are read.
+const LABELS: u64 = 60;
+/// Seconds until the retry of a failed request; twice as long each time.
+const HOLD_OFF: u64 = 30;
+const LONGEST_HOLD_OFF: u64 = 900;
+
+/// The longest part of an error that is logged.
+const LONGEST_WHY: usize = 500;
+
+/// The state of one kind of request. A role may permit one kind and deny the other.
+struct Requests {
+    fails: &'static str,
+    works: &'static str,
+    failures: u32,
+    quiet_until: u64,
+    logged_error: String,
+}
+
+impl Requests {
+    fn new(fails: &'static str, works: &'static str) -> Requests {
+        Requests { fails, works, failures: 0, quiet_until: 0, logged_error: String::new() }
+    }
+
+    fn succeeded(&mut self, log: Log<'_>) {
+        if self.failures > 0 {
+            log(self.works);
+        }
+        (self.failures, self.quiet_until) = (0, 0);
+        self.logged_error.clear();
+    }
+
+    fn failed(&mut self, log: Log<'_>, now: u64, why: &str) {
+        self.quiet_until = now + (HOLD_OFF << self.failures.min(8)).min(LONGEST_HOLD_OFF);
+        self.failures += 1;
+        let why: String = why.chars().filter(|c| !c.is_control()).take(LONGEST_WHY).collect();
+        if self.logged_error != why {
+            log(&format!("{}: {why}", self.fails));
+            self.logged_error = why;
+        }
+    }
+}
+
+/// The last Event of a reason.
+struct SentEvent {
+    event: Event,
+    at: u64,
+    pause: u64,
+    episode: u64,
+}
+
+/// Reports the state of one agent. Times are the kernel's uptime.
+pub struct Reporter<'a> {
+    cluster: &'a dyn Cluster,
+    log: Log<'a>,
+    sent: BTreeMap<Reason, SentEvent>,
+    /// The present state, and since when.
+    now: Option<(Reason, u64)>,
+    /// Counts the changes of state.
+    episode: u64,
+    /// An Event is out of date. True at first: a Warning of an earlier agent may still stand.
+    needs_correction: bool,
+    engine: Result<Option<EngineSetting>, String>,
+    labels_at: Option<u64>,
+    labels: Requests,
+    events: Requests,
+}
+
+impl<'a> Reporter<'a> {
+    pub fn new(cluster: &'a dyn Cluster, log: Log<'a>) -> Reporter<'a> {
+        Reporter {
+            cluster,
+            log,
+            sent: BTreeMap::new(),
+            now: None,
+            episode: 0,
+            needs_correction: true,
+            engine: Ok(None),
+            labels_at: None,
+            labels: Requests::new("the node's label is not read", "the node's label is read again"),
+            events: Requests::new("no Events are made on the node", "Events are made on the node again"),
+        }
+    }
+
+    /// The engine that the node's label names, as last read.
+    pub fn engine(&mut self, now: u64) -> Option<EngineSetting> {
+        let is_due = self.labels_at.is_none_or(|at| now >= at + LABELS) && now >= self.labels.quiet_until;
+        if is_due {
+            match self.cluster.labels() {
+                Ok(labels) => {
+                    self.labels.succeeded(self.log);
+                    self.labels_at = Some(now);
+                    let read = super::label::engine(&labels);
+                    if let (Err(wrong), true) = (&read, read != self.engine) {
+                        (self.log)(wrong);
+                    }
+                    self.engine = read;
+                }
+                Err(error) => self.labels.failed(self.log, now, &chain(&error)),
+            }
+        }
+        self.engine.clone().ok().flatten()
+    }
+
+    /// Sends an Event about the present state, if one is due.
+    pub fn report(&mut self, now: u64, state: Option<(Reason, &str)>) {
+        if self.now.map(|(reason, _)| reason) != state.map(|(reason, _)| reason) {
+            self.now = state.map(|(reason, _)| (reason, now));
+            self.episode += 1;
+        }
+        if let (Some((reason, words)), Some((_, since))) = (state, self.now) {
+            let is_trouble = reason != Reason::Served;
+            if now >= since + reason.after() && (is_trouble || self.needs_correction) && self.send(now, reason, words) {
+                self.needs_correction = is_trouble;
+            }
+        }
+        if let Err(wrong) = self.engine.clone() {
+            self.send(now, Reason::EngineLabel, &format!("{wrong}; until then the chart's engine is used"));
+        }
+    }
+
+    /// Sends an Event, if one is due. Returns whether it was sent.
+    fn send(&mut self, now: u64, reason: Reason, words: &str) -> bool {
+        let previous = self.sent.get(&reason);
+        let is_due = previous.is_none_or(|sent| {
+            let is_same =
+                sent.event.message == words && (sent.episode == self.episode || reason == Reason::EngineLabel);
+            now >= sent.at + if is_same { sent.pause } else { LEAST }
+        });
+        if !is_due || now < self.events.quiet_until {
+            return false;
+        }
+        let time = time::now();
+        let event = Event {
+            reason: reason.name(),
+            is_warning: reason.is_warning(),
+            message: words.to_string(),
+            count: previous.map_or(0, |sent| sent.event.count) + 1,
+            first: previous.map_or(time, |sent| sent.event.first),
+            last: time,
+        };
+        let is_again = previous.is_some_and(|sent| sent.event.message == words);
+        let pause = previous.filter(|_| is_again).map_or(AGAIN, |sent| (sent.pause * 2).min(LONGEST));
+        match self.cluster.event(&event) {
+            Ok(()) => {
+                self.events.succeeded(self.log);
+                self.sent.insert(reason, SentEvent { event, at: now, pause, episode: self.episode });
+                true
+            }
+            Err(error) => {
+                self.events.failed(self.log, now, &chain(&error));
+                false
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::fake::FakeCluster;
+    use std::cell::RefCell;
+
+    #[test]
+    fn repeated_trouble_is_counted_and_sent_rarely() {
+        let cluster = FakeCluster::default();
+        let mut reporter = Reporter::new(&cluster, &|_| ());
+        for now in 0..7200 {
+            reporter.report(now, Some((Reason::EngineFailed, "no headers")));
+        }
+        // At 0, 600, 1800 and 4200.
+        let counts: Vec<u64> = cluster.events.borrow().iter().map(|event| event.count).collect();
+        assert_eq!(counts, [1, 2, 3, 4, 5][..counts.len()]);
+        assert_eq!(counts.len(), 5, "at 0, 600, 1800, 4200 and 6600 s");
+        assert!(cluster.events.borrow().iter().all(|event| event.is_warning && event.message == "no headers"));
+    }
+
+    #[test]
+    fn flapping_state_reports_once_per_minute() {
+        let cluster = FakeCluster::default();
+        let mut reporter = Reporter::new(&cluster, &|_| ());
+        for now in 0..600 {
+            let words = format!("attempt {now}");
+            reporter.report(now, Some((Reason::NotRight, &words)));
+        }
+        assert_eq!(cluster.events.borrow().len(), 10);
+        cluster.events.borrow_mut().clear();
+        for now in (600..1200).step_by(10) {
+            reporter.report(now, Some((Reason::NotRight, "wrong")));
+            reporter.report(now + 5, Some((Reason::Served, "right")));
+        }
+        let of = |name| cluster.reasons().iter().filter(|reason| **reason == name).count();
+        assert!(of("MpuNotRight") <= 10 && of("MpuServed") <= 10, "{:?}", cluster.reasons());
+    }
+
+    #[test]
+    fn served_event_is_sent_once_after_trouble() {
+        let cluster = FakeCluster::default();
+        let mut reporter = Reporter::new(&cluster, &|_| ());
+        for now in 0..1000 {
+            reporter.report(now, (now > 3).then_some((Reason::Served, "right")));
+        }
+        assert_eq!(cluster.reasons(), ["MpuServed"], "an agent before this one may have said otherwise");
+        cluster.events.borrow_mut().clear();
+        reporter.report(1000, Some((Reason::EngineFailed, "why")));
+        for now in 1001..2000 {
+            reporter.report(now, Some((Reason::Served, "right")));
+        }
+        assert_eq!(cluster.reasons(), ["MpuEngineFailed", "MpuServed"]);
+    }
+
+    #[test]
+    fn driver_wait_under_minute_sends_no_event() {
+        let cluster = FakeCluster::default();
+        let mut reporter = Reporter::new(&cluster, &|_| ());
+        for now in 0..60 {
+            reporter.report(now, Some((Reason::WaitsForDriver, "waiting")));
+        }
+        assert!(cluster.events.borrow().is_empty());
+        reporter.report(60, Some((Reason::WaitsForDriver, "waiting")));
+        assert_eq!(cluster.reasons(), ["MpuWaitsForDriver"]);
+        assert!(!cluster.events.borrow()[0].is_warning);
+    }
+
+    #[test]
+    fn invalid_label_is_reported_and_replaces_valid_one() {
+        let cluster = FakeCluster::default();
+        let log = RefCell::new(Vec::new());
+        let log_line = |line: &str| log.borrow_mut().push(line.to_string());
+        let mut reporter = Reporter::new(&cluster, &log_line);
+        let label = |word: &str| cluster.labels.borrow_mut().insert(super::super::label::ENGINE.into(), word.into());
+        label("notify");
+        assert_eq!(reporter.engine(0), Some(EngineSetting::Notify));
+        label("notfy");
+        assert_eq!(reporter.engine(59), Some(EngineSetting::Notify), "it is not read every second");
+        assert_eq!(reporter.engine(60), None);
+        for now in 60..120 {
+            reporter.engine(now);
+            reporter.report(now, None);
+        }
+        assert_eq!((cluster.reasons(), log.borrow().len()), (vec!["MpuEngineLabelInvalid"], 1));
+        assert!(cluster.events.borrow()[0].message.contains("notfy"), "{:?}", cluster.events);
+        label("module");
+        assert_eq!(reporter.engine(121), Some(EngineSetting::Module));
+        reporter.report(121, None);
+        assert_eq!(cluster.events.borrow().len(), 1);
+    }
+
+    #[test]
+    fn unreachable_api_server_is_retried_rarely() {
+        let cluster = FakeCluster::default();
+        cluster.is_down.set(true);
+        let log = RefCell::new(Vec::new());
+        let log_line = |line: &str| log.borrow_mut().push(line.to_string());
+        let mut reporter = Reporter::new(&cluster, &log_line);
+        for now in 0..3600 {
+            reporter.engine(now);
+            reporter.report(now, Some((Reason::EngineFailed, "why")));
+        }
+        assert!(cluster.requests.get() < 2 * 12, "{} requests in an hour", cluster.requests.get());
+        assert_eq!(log.borrow().len(), 2, "one for labels, one for Events: {:?}", log.borrow());
+        cluster.is_down.set(false);
+        for now in 3600..4600 {
+            reporter.engine(now);
+            reporter.report(now, Some((Reason::EngineFailed, "why")));
+        }
+        assert_eq!(cluster.reasons()[..1], ["MpuEngineFailed"]);
+        assert_eq!(log.borrow().len(), 4, "{:?}", log.borrow());
+    }
+
+    #[test]
+    fn denied_events_are_retried_rarely() {
+        let cluster = FakeCluster::default();
+        cluster.denies_events.set(true);
+        let log = RefCell::new(Vec::new());
+        let log_line = |line: &str| log.borrow_mut().push(line.to_string());
+        let mut reporter = Reporter::new(&cluster, &log_line);
+        for now in 0..3600 {
+            reporter.engine(now);
+            reporter.report(now, Some((Reason::EngineFailed, "why")));
+        }
+        assert_eq!(cluster.requests.get(), 60, "labels are read once a minute all the same");
+        assert!(cluster.event_requests.get() < 12, "{} Events tried in an hour", cluster.event_requests.get());
+        assert_eq!(
+            log.borrow()[..],
+            ["no Events are made on the node: the API server refused an Event: 403: forbidden"]
+        );
+    }
+}
