@@ -15,6 +15,8 @@
 #define SIM_MAX_GPUS 8
 #define SIM_ENGINES 6 /* fb, gr, nvenc, nvdec, nvjpg, nvofa */
 #define SIM_RING_MAX 100
+/* The page of a node at which nothing can be mapped: reading it is SIGBUS, and the mapping keeps the open file. */
+#define SIM_EMPTY_MAPPING 0x6d70
 #define SIM_NO_INSTANCE 0xffffffffu
 
 enum sim_op {

@@ -6,6 +6,7 @@
  */
 #include <linux/cdev.h>
 #include <linux/fs.h>
+#include <linux/mm.h>
 #include <linux/module.h>
 #include <linux/slab.h>
 #include <linux/uaccess.h>
@@ -136,6 +137,26 @@ static int nvidia_ioctl(struct inode *inode, struct file *file, unsigned int cmd
 	return status;
 }
 
+/* At one place only, so that who maps a node's first pages gets none, as before a mapping was prepared. */
+static const struct vm_operations_struct nvidia_vm_ops = {};
+
+static int nvidia_mmap(struct file *file, struct vm_area_struct *vma)
+{
+	if (vma->vm_pgoff != SIM_EMPTY_MAPPING)
+		return -EINVAL;
+	vma->vm_ops = &nvidia_vm_ops;
+	return 0;
+}
+
+/* What nvidia-peermem calls. */
+void nvidia_p2p_free_page_table(void *page_table);
+
+void nvidia_p2p_free_page_table(void *page_table)
+{
+	kfree(page_table);
+}
+EXPORT_SYMBOL(nvidia_p2p_free_page_table);
+
 #if SIM_HAS_FRONTEND
 /* One character device for every minor; the frontend finds the module behind a minor and calls its ioctl. */
 struct nv_module {
@@ -189,6 +210,7 @@ static const struct file_operations nv_frontend_fops = {
 	.release = nvidia_frontend_close,
 	.unlocked_ioctl = nvidia_frontend_unlocked_ioctl,
 	.compat_ioctl = nvidia_frontend_compat_ioctl,
+	.mmap = nvidia_mmap,
 };
 
 static struct cdev nv_cdev;
@@ -242,6 +264,7 @@ static const struct file_operations nvidia_fops = {
 	.release = nvidia_close,
 	.unlocked_ioctl = nvidia_unlocked_ioctl,
 	.compat_ioctl = nvidia_unlocked_ioctl,
+	.mmap = nvidia_mmap,
 };
 
 static struct cdev nv_gpu_cdev;

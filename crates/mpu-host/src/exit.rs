@@ -14,6 +14,8 @@ pub enum Exit {
     NotReady = 3,
     /// The kernel or its settings forbid it.
     Refused = 4,
+    /// The wait ended before its condition was met.
+    Busy = 5,
     /// For `mpu doctor` alone, where 1 is "needs attention": something is broken. Shares its number with an invalid command line, which
     /// prints nothing on standard output.
     Broken = 255,
@@ -21,7 +23,7 @@ pub enum Exit {
 
 impl Exit {
     /// Every exit code, in order.
-    pub const ALL: [Exit; 5] = [Exit::Ok, Exit::Failed, Exit::Usage, Exit::NotReady, Exit::Refused];
+    pub const ALL: [Exit; 6] = [Exit::Ok, Exit::Failed, Exit::Usage, Exit::NotReady, Exit::Refused, Exit::Busy];
 
     /// The number for the shell.
     pub fn code(self) -> u8 {
@@ -39,6 +41,7 @@ impl Exit {
             Exit::Usage => "usage",
             Exit::NotReady => "not_ready",
             Exit::Refused => "refused",
+            Exit::Busy => "busy",
             Exit::Broken => "broken",
         }
     }
@@ -53,6 +56,7 @@ impl Exit {
                 "the command needs something that is missing: a driver, kernel headers, a compiler, a known driver version, MPU itself"
             }
             Exit::Refused => "not allowed: not root, lockdown, module signatures, another owner of a hook",
+            Exit::Busy => "the time to wait is over, and the driver or the GPU is still in use",
             Exit::Broken => "mpu doctor only: something is broken",
         }
     }
@@ -71,6 +75,7 @@ mod tests {
     #[test]
     fn numbers_are_stable() {
         let numbers: Vec<(u8, &str)> = Exit::ALL.iter().map(|e| (e.code(), e.name())).collect();
-        assert_eq!(numbers, [(0, "ok"), (1, "failed"), (2, "usage"), (3, "not_ready"), (4, "refused")]);
+        let expected = [(0, "ok"), (1, "failed"), (2, "usage"), (3, "not_ready"), (4, "refused"), (5, "busy")];
+        assert_eq!(numbers, expected);
     }
 }

@@ -68,9 +68,15 @@ impl Folder {
         Ok(Mode::from_raw_mode(stat.st_mode).intersects(Mode::RUSR | Mode::WUSR))
     }
 
-    /// Whether a link in it leads to a path, not to a socket, a pipe or the like.
+    /// The target of a link in it.
+    pub fn link(&self, name: &str) -> io::Result<Vec<u8>> {
+        Ok(readlinkat(&self.0, name, Vec::new())?.into_bytes())
+    }
+
+    /// Whether a link in it leads to a path, not to a socket, a pipe or the like. A path that is too long to be read (ENAMETOOLONG)
+    /// counts as a path.
     pub fn is_path(&self, name: &str) -> bool {
-        readlinkat(&self.0, name, Vec::new()).is_ok_and(|path| path.as_bytes().starts_with(b"/"))
+        self.link(name).map_or(true, |path| path.starts_with(b"/"))
     }
 
     pub fn pid_namespace(&self) -> io::Result<OwnedFd> {
@@ -85,7 +91,7 @@ impl Folder {
 }
 
 /// `NV_MAJOR_DEVICE_NUMBER`: the major number of all driver nodes with controls (nv.h of every release).
-const NVIDIA_MAJOR: u32 = 195;
+pub const NVIDIA_MAJOR: u32 = 195;
 
 /// Whether a character device is the driver's.
 pub fn is_drivers(device: Option<(u32, u32)>) -> bool {

@@ -31,6 +31,8 @@ pub const CAP_DAC_OVERRIDE: u32 = 1;
 pub const CAP_DAC_READ_SEARCH: u32 = 2;
 /// The capability that loads and unloads modules.
 pub const CAP_SYS_MODULE: u32 = 16;
+/// The capability that looks into the processes of other users.
+pub const CAP_SYS_PTRACE: u32 = 19;
 /// The capability that makes PID namespaces (and much else).
 pub const CAP_SYS_ADMIN: u32 = 21;
 

@@ -1,12 +1,14 @@
 //! Facts of a host: its files, its driver, its containers, its configuration; and explanations of errors. It changes nothing of the host
 //! ([`own`] changes the calling process).
 
+pub mod cgroup;
 pub mod config;
 pub mod containers;
 pub mod driver;
 pub mod exit;
 pub mod explain;
 pub mod folder;
+pub mod holders;
 pub mod host;
 pub mod kernel_release;
 pub mod maker;

@@ -94,6 +94,12 @@ pub fn has_ended(stat: &str) -> bool {
     stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(['Z', 'X']))
 }
 
+/// The start of a process, in ticks since the host's boot: field 22 of its `stat`. The program's name before it can contain any
+/// character.
+pub fn started_ticks(stat: &str) -> Option<u64> {
+    stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
+}
+
 fn has_descriptor(proc: &Path, pid: HostPid, is_drivers_device: fn(Device) -> bool, remaining: &mut usize) -> bool {
     let own = pid.get().to_string();
     let Ok(folder) = Folder::at(proc.join(&own)) else { return false };

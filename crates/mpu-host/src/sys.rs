@@ -23,3 +23,16 @@ pub fn keep_descriptors_from_children() {
     // SAFETY: sets a flag on descriptors and closes none, so each keeps its owner; touches no memory.
     unsafe { libc::syscall(libc::SYS_close_range, 3 as libc::c_uint, libc::c_uint::MAX, CLOSE_RANGE_CLOEXEC) };
 }
+
+/// Whether two threads of this PID namespace have one table of descriptors (kcmp(2)). None if the kernel does not tell: it was built
+/// without the call, a thread has ended, or this process may not look at it.
+pub fn share_descriptors(one: u32, other: u32) -> Option<bool> {
+    const KCMP_FILES: libc::c_int = 2;
+    let [one, other] = [one, other].map(|thread| libc::pid_t::try_from(thread).ok());
+    // SAFETY: compares two pointers in the kernel; reads and writes no memory of ours.
+    match unsafe { libc::syscall(libc::SYS_kcmp, one?, other?, KCMP_FILES, 0, 0) } {
+        0 => Some(true),
+        1..=3 => Some(false),
+        _ => None,
+    }
+}

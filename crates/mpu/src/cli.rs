@@ -7,6 +7,7 @@ use crate::listing;
 use crate::metrics;
 use crate::nri;
 use crate::top;
+use crate::who;
 use clap::builder::{PossibleValuesParser, StyledStr, Styles};
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueHint};
 use mpu_engine::module::elsewhere;
@@ -97,6 +98,10 @@ pub enum Command {
     /// Watch GPUs and their processes, live
     #[command(long_about = TOP_LONG, after_long_help = TOP_EXAMPLES)]
     Top(top::TopOptions),
+
+    /// List what keeps the driver or a GPU from being unloaded, reset or handed over, and what ends it
+    #[command(long_about = WHO_LONG, after_long_help = WHO_EXAMPLES)]
+    Who(who::WhoOptions),
 
     /// Run a command in a PID namespace of its own, with right answers, without a module or a container engine
     #[command(long_about = RUN_LONG, after_long_help = RUN_EXAMPLES)]
@@ -469,6 +474,21 @@ pub enum NotifyVerb {
     },
 }
 
+const WHO_LONG: &str = "List what keeps the driver or a GPU from being unloaded, reset or handed over, and what ends it.
+
+Lists each process that has one of the driver's nodes open or mapped, whatever it calls the node, with its container, pod, Slurm \
+    job, systemd unit and user, and the command that ends it; then the kernel modules that use the driver. Needs root, and opens \
+    nothing of the driver's. docs/who.md says what the kernel does not show.
+
+With --wait it looks until the driver or the GPU is free. Exit code 0 if it is, 5 if the time is over before. Without --wait the \
+    exit code is 0 also if something holds it.";
+
+const WHO_EXAMPLES: &str = "Examples:
+  sudo mpu who
+  sudo mpu who --gpu 0 --wait 60 && sudo nvidia-smi --gpu-reset -i 0
+  sudo mpu who --wait 600 && sudo modprobe -r nvidia_drm nvidia_uvm nvidia
+  sudo mpu who --json | jq -r '.processes[].end'";
+
 const RUN_LONG: &str =
     "Run a command in a PID namespace of its own, with right answers, without a module or a container engine.
 
@@ -541,6 +561,7 @@ impl Command {
             Command::Agent { .. } => "agent",
             Command::Ps(_) => "ps",
             Command::Top(_) => "top",
+            Command::Who(_) => "who",
             Command::Run { .. } => "run",
             Command::Notify { .. } => "notify",
             Command::Schema { .. } => "schema",

@@ -9,6 +9,7 @@ use crate::nri::NriError;
 use crate::probe::ProbeError;
 use crate::processes::ProcessError;
 use crate::top::TopError;
+use crate::who::WhoError;
 use mpu_engine::error::EngineError;
 use mpu_host::explain::{Explain, Sum};
 
@@ -34,6 +35,8 @@ pub enum Error {
     Metrics(#[from] MetricsError),
     #[error(transparent)]
     Nri(#[from] NriError),
+    #[error(transparent)]
+    Who(#[from] WhoError),
 }
 
 impl<E> From<E> for Error
@@ -58,6 +61,7 @@ impl Sum for Error {
             Error::Report(e) => e,
             Error::Metrics(e) => e,
             Error::Nri(e) => e,
+            Error::Who(e) => e,
         }
     }
 }

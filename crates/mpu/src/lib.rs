@@ -26,6 +26,7 @@ pub mod processes;
 pub mod report;
 pub mod top;
 pub mod versions;
+pub mod who;
 pub mod wiring;
 
 pub use error::Error;

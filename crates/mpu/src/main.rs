@@ -131,6 +131,15 @@ fn run(cli: &Cli) -> anyhow::Result<Exit> {
             mpu::top::top(&host, options, cli.json).map_err(Error::from).context("there is nothing to watch")?;
             Ok(Exit::Ok)
         }
+        Command::Who(options) => {
+            let log = |line: &str| say(format_args!("mpu: {line}"));
+            let who = mpu::who::who(&host, options, &log).map_err(Error::from);
+            let who = who.context("the holders of the driver are not known")?;
+            if !cli.json {
+                who.notes.iter().for_each(|line| say(format_args!("mpu: {line}")));
+            }
+            print_report(cli, &who)
+        }
         Command::Agent { what } => run_agent(cli, &host, what),
         Command::Doctor(options) => match &options.report {
             _ if options.list => print(doctor::list().as_bytes()),

@@ -284,6 +284,7 @@ fn privileged_commands_report_not_root_first() {
         &["up"][..],
         &["down"],
         &["probe"],
+        &["who"],
         &["install"],
         &["upgrade"],
         &["uninstall"],
@@ -410,7 +411,7 @@ fn help_lists_each_command_once_under_its_heading() {
             names.filter_map(|line| line.split(' ').next()).map(str::to_string).collect()
         };
         let (people, clusters) = (list("\nCommands:"), list("\nFor clusters, packagers and monitoring:"));
-        assert_eq!(people.join(" "), "up down status doctor ps top run probe config install uninstall help");
+        assert_eq!(people.join(" "), "up down status doctor ps top who run probe config install uninstall help");
         let mut listed: Vec<&str> = people.iter().chain(&clusters).map(String::as_str).collect();
         let mut expected = defined.clone();
         listed.sort_unstable();

@@ -105,6 +105,7 @@ fn one(page: &Page, metric: &str, container: &str) -> Option<f64> {
 
 const PROCESSES: &str = "mpu_gpu_memory_used_byte_seconds_total";
 const WHOLE: &str = "mpu_gpu_device_memory_used_byte_seconds_total";
+const IDLE: &str = "mpu_gpu_idle_seconds_total";
 const ENDED: &str = "mpu_gpu_processes_ended_total";
 
 /// Eight containers whose processes come and go for an hour, and one of the host's that stays.
@@ -186,6 +187,32 @@ fn row_starts_at_zero_and_keeps_last_value() {
     assert_eq!(one(&later, PROCESSES, "a"), Some(15.0 * GIB as f64));
     let last = rig.scrape(30 + RETENTION.as_secs(), at(9999, &lives));
     assert_eq!((one(&last, PROCESSES, "a"), one(&last, ENDED, "a")), (None, None), "{last:?}");
+}
+
+#[test]
+fn idle_time_counts_while_driver_shows_no_work() {
+    let lives =
+        [life("a", 1, GIB, 0, 999), life("a", 2, GIB, 0, 999), life("b", 3, GIB, 0, 999), life("c", 4, GIB, 0, 999)];
+    let rig = Rig::new(true);
+    // Shares of the processes of a, a, b and c; none where the driver gave the sample to another.
+    let mut second = 0;
+    let mut scrape = |shares: [Option<u32>; 4]| {
+        let mut usage = at(second, &lives);
+        for (row, share) in usage.uses.iter_mut().zip(shares) {
+            row.amounts.sm = share;
+        }
+        let page = rig.scrape(second, usage);
+        second += 10;
+        ["a", "b", "c"].map(|container| one(&page, IDLE, container))
+    };
+    let zero = Some(0);
+    assert_eq!(scrape([zero, zero, Some(9), None]), [Some(0.0), Some(0.0), None], "every row begins at 0");
+    assert_eq!(scrape([zero, None, zero, None]), [Some(10.0), Some(0.0), None]);
+    assert_eq!(scrape([zero, Some(1), zero, zero]), [Some(10.0), Some(10.0), Some(0.0)], "one of them is not known");
+    assert_eq!(scrape([None; 4]), [Some(10.0), Some(20.0), Some(10.0)], "a process that works makes it busy");
+    assert_eq!(scrape([zero; 4]), [Some(10.0), Some(20.0), Some(10.0)], "nothing was known");
+    let busy = Amounts { sm: zero, encoder: Some(5), ..Amounts::default() };
+    assert_eq!((busy.is_idle(), Amounts::default().is_idle()), (Some(false), None));
 }
 
 #[test]

@@ -82,6 +82,7 @@ fn usage(processes: u32) -> Usage {
                     id: &format!("{:064x}", index / 16 * 8 + index % 8),
                     name: &format!("trainer-{}", index / 2),
                     pod: &format!("llama-finetune-{}-7c9d8b6f5-x2x4z", index / 2),
+                    pod_uid: &format!("uid-{}", index / 16 * 8 + index % 8),
                     namespace: "team-research",
                     runtime: "containerd",
                 })
@@ -207,13 +208,35 @@ fn process_labels_need_option() {
 }
 
 #[test]
+fn pod_uid_is_printed_when_asked_for_and_makes_no_row() {
+    let rows = |page: &str| page.lines().filter(|line| line.starts_with("mpu_gpu_")).count();
+    let without = page(sources(100), vec![]);
+    assert!(!without.contains("uid-") && !without.contains("pod_uid"), "{without}");
+    let with = page(sources(100), vec![Label::PodUid]);
+    assert_eq!(rows(&with), rows(&without));
+    for metric in ["mpu_gpu_memory_used_bytes{", "mpu_gpu_idle_seconds_total{", "mpu_gpu_processes_ended_total{"] {
+        let rows: Vec<&str> = with.lines().filter(|line| line.starts_with(metric)).collect();
+        let of_container = rows.iter().filter(|row| row.contains(",pod_uid=\"uid-"));
+        let of_host = rows.iter().filter(|row| row.contains("container=\"\"") && row.contains(",pod_uid=\"\"}"));
+        assert_eq!(of_container.count() + of_host.count(), rows.len(), "{rows:?}");
+    }
+    is_sound(&with);
+}
+
+#[test]
 fn hostile_container_names_stay_inside_labels() {
     let evil = "x\"} 1\nmpu_engine_up 1\n# TYPE a counter\\\u{1b}[2J\u{202e}";
     let hostile = move || {
         let mut usage = usage(16);
         for (i, row) in usage.uses.iter_mut().enumerate() {
-            let known =
-                ContainerNames { id: &format!("{i}{evil}"), name: evil, pod: evil, namespace: evil, runtime: evil };
+            let known = ContainerNames {
+                id: &format!("{i}{evil}"),
+                name: evil,
+                pod: evil,
+                pod_uid: evil,
+                namespace: evil,
+                runtime: evil,
+            };
             row.container = Container::new(known);
         }
         Ok(usage)

@@ -20,8 +20,8 @@ use crate::{chart, container, files, kernels, kmod, lint, modules, nvidia, paths
 const PROGRAMS: [&str; 2] = ["crun", "runc"];
 
 /// Programs that use the simulated driver; some also as a 32-bit process.
-const SIM_PROGRAMS: [&str; 9] =
-    ["gpu-hold", "nvctl", "nvattack", "nvevents", "nvtaint", "nvroot", "gpu-hold32", "nvctl32", "nvroot32"];
+const SIM_PROGRAMS: [&str; 10] =
+    ["gpu-hold", "nvctl", "nvattack", "nvevents", "nvtaint", "nvroot", "nvkeep", "gpu-hold32", "nvctl32", "nvroot32"];
 
 /// Writes the archive for a job and returns its path.
 pub fn build(job: &Job) -> Result<PathBuf> {
@@ -109,7 +109,9 @@ fn drivers(archive: &mut Archive, job: &Job) -> Result<()> {
         let driver = sim_module(&kernel, era)?;
         archive.file(&format!("sim/era{era}/nvidia.ko"), 0o644, &driver)?;
         // The same in each era.
-        archive.file("sim/rival.ko", 0o644, &driver.with_file_name("rival.ko"))?;
+        for module in ["rival.ko", "nvidia-peermem.ko"] {
+            archive.file(&format!("sim/{module}"), 0o644, &driver.with_file_name(module))?;
+        }
     }
     let programs = sim_programs(kernel.arch)?;
     for program in SIM_PROGRAMS {

@@ -10,6 +10,7 @@ const ROOMS: &str = "
     mpu/processes: mpu-engine mpu-notify
     mpu/listing: mpu-engine mpu-notify mpu/commands
     mpu/top: mpu-engine mpu-notify mpu/commands
+    mpu/who: mpu-engine mpu-notify mpu/commands mpu/report mpu/cli
     mpu/metrics: mpu-engine/module mpu-notify mpu-rm mpu/probe mpu/commands mpu/report
     mpu/probe: mpu/commands mpu/report mpu/cli
     mpu/agent: mpu-notify mpu/commands mpu/report mpu/cli

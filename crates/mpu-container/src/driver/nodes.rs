@@ -7,6 +7,7 @@ use super::Driver;
 use super::parts::{Gpu, Mig, Selection};
 use super::proc::{self, Place};
 use crate::capability::{Capabilities, Capability};
+use mpu_os::devices::character_majors;
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -159,8 +160,6 @@ impl Majors {
     }
 
     pub(crate) fn of(&self, name: &str) -> Option<u32> {
-        let characters = self.0.split("Block devices:").next().unwrap_or_default();
-        let mut pairs = characters.lines().filter_map(|line| line.trim().split_once(' '));
-        pairs.find(|(_, word)| word.trim() == name).and_then(|(major, _)| major.parse().ok())
+        character_majors(&self.0).find(|(_, word)| *word == name).map(|(major, _)| major)
     }
 }

@@ -8,6 +8,7 @@ use crate::bytes::{put, wide, word};
 use crate::caller::proc_folder::of_process;
 use mpu_abi::{ControlCmd, Rows};
 use mpu_core::HostPid;
+use mpu_host::maker;
 use rustix::time::{ClockId, Timespec, clock_gettime};
 use std::collections::HashMap;
 
@@ -68,9 +69,7 @@ pub(crate) fn keep_own_records(
 /// Start of a process in microseconds since 1970, minus the tolerance [`TICKS`].
 pub(crate) fn started(pid: HostPid) -> Option<u64> {
     let stat = of_process(pid).ok()?.read("stat").ok()?;
-    // The 22nd field; the second, the command's name, may hold anything.
-    let ticks: u64 = stat.rsplit_once(") ")?.1.split(' ').nth(19)?.parse().ok()?;
-    let up = ticks.checked_mul(1_000_000)? / rustix::param::clock_ticks_per_second();
+    let up = maker::started_ticks(&stat)?.checked_mul(1_000_000)? / rustix::param::clock_ticks_per_second();
     let micros = |time: Timespec| time.tv_sec as u64 * 1_000_000 + time.tv_nsec as u64 / 1000;
     let now = micros(clock_gettime(ClockId::Realtime));
     Some((now.saturating_sub(micros(clock_gettime(ClockId::Boottime))) + up).saturating_sub(TICKS))

@@ -11,9 +11,11 @@ pub mod schema;
 pub mod status;
 pub mod up;
 mod views;
+mod who;
 
 use crate::install::Outcome;
 use crate::listing::Listed;
+use crate::who::Who;
 use schema::one;
 use schemars::{Schema, SchemaGenerator};
 
@@ -33,6 +35,7 @@ const ANSWERS: &[Answers] = &[
     Answers { name: "doctor", reports: |g| vec![one::<doctor::DoctorReport>(g), one::<doctor::IssueReport>(g)] },
     Answers { name: "ps", reports: |g| vec![one::<Listed>(g)] },
     Answers { name: "top", reports: |g| vec![one::<Listed>(g)] },
+    Answers { name: "who", reports: |g| vec![one::<Who>(g)] },
     Answers { name: "probe", reports: |g| vec![one::<probe::Probed>(g)] },
     Answers {
         name: "config",

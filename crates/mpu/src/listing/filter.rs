@@ -38,7 +38,7 @@ impl Filter {
     /// # Errors
     /// Names the first that does not.
     pub fn check(&self, gpus: &[Gpu]) -> Result<(), ProcessError> {
-        let is_there = |value: &&String| gpus.iter().any(|gpu| gpu.index.to_string() == **value || is_gpu(gpu, value));
+        let is_there = |value: &&String| gpus.iter().any(|gpu| is_named(gpu, value));
         let Some(missing) = self.gpu.iter().find(|value| !is_there(value)) else { return Ok(()) };
         let indices: Vec<String> = gpus.iter().map(|gpu| gpu.index.to_string()).collect();
         let has = if indices.is_empty() { "none".to_string() } else { indices.join(", ") };
@@ -49,7 +49,7 @@ impl Filter {
     pub fn takes(&self, process: &GpuProcess, gpus: &[Gpu]) -> bool {
         let containers = || std::iter::successors(process.container.as_ref(), |c| c.outer.as_deref());
         let gpu = || gpus.iter().find(|gpu| gpu.index == process.gpu);
-        any(&self.gpu, |value| process.gpu.to_string() == value || gpu().is_some_and(|gpu| is_gpu(gpu, value)))
+        any(&self.gpu, |value| process.gpu.to_string() == value || gpu().is_some_and(|gpu| is_named(gpu, value)))
             && any(&self.container, |value| containers().any(|container| is_container(container, value)))
             && any(&self.pod, |value| containers().any(|container| is_pod(container, value)))
             && any(&self.namespace, |value| containers().any(|container| is_namespace(container, value)))
@@ -70,9 +70,12 @@ fn begins(id: &str, value: &str) -> bool {
     value.len() >= ENOUGH && id.to_ascii_lowercase().starts_with(&value.to_ascii_lowercase())
 }
 
-fn is_gpu(gpu: &Gpu, value: &str) -> bool {
+/// Whether a GPU is meant: by index, by the beginning of its UUID or by the end of its bus address.
+pub fn is_named(gpu: &Gpu, value: &str) -> bool {
     let bus = |id: &String| value.len() >= ENOUGH && id.to_ascii_lowercase().ends_with(&value.to_ascii_lowercase());
-    gpu.uuid.as_ref().is_some_and(|uuid| begins(uuid, value)) || gpu.bus_id.as_ref().is_some_and(bus)
+    gpu.index.to_string() == value
+        || gpu.uuid.as_ref().is_some_and(|uuid| begins(uuid, value))
+        || gpu.bus_id.as_ref().is_some_and(bus)
 }
 
 fn is_container(container: &Container, value: &str) -> bool {

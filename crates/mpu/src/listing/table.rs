@@ -5,19 +5,44 @@ use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 const GAP: usize = 2;
 
+/// How the cells of a column stand.
+pub trait Layout {
+    fn align(&self) -> Align;
+    /// The least width that its cells may be cut to; none if they are never cut.
+    fn least(&self) -> Option<usize>;
+}
+
+impl Layout for Column {
+    fn align(&self) -> Align {
+        Column::align(*self)
+    }
+    fn least(&self) -> Option<usize> {
+        Column::least(*self)
+    }
+}
+
+impl Layout for (Align, Option<usize>) {
+    fn align(&self) -> Align {
+        self.0
+    }
+    fn least(&self) -> Option<usize> {
+        self.1
+    }
+}
+
 /// The width of the terminal that this program writes to.
 pub fn terminal_width() -> Option<usize> {
     ratatui::crossterm::terminal::size().ok().map(|(columns, _)| usize::from(columns)).filter(|width| *width > 0)
 }
 
 /// The lines. If they are wider than `width`, the columns that may be cut shrink, the widest first. Other columns may overflow.
-pub fn laid_out(columns: &[Column], rows: &[Vec<String>], width: Option<usize>) -> Vec<String> {
+pub fn laid_out(columns: &[impl Layout], rows: &[Vec<String>], width: Option<usize>) -> Vec<String> {
     let widths = widths(columns, rows, width);
     rows.iter().map(|row| line(columns, row, &widths)).collect()
 }
 
 /// The width of each column.
-pub fn widths(columns: &[Column], rows: &[Vec<String>], width: Option<usize>) -> Vec<usize> {
+pub fn widths(columns: &[impl Layout], rows: &[Vec<String>], width: Option<usize>) -> Vec<usize> {
     let widest = |at: usize| rows.iter().filter_map(|row| row.get(at)).map(|cell| cell.width()).max().unwrap_or(0);
     let mut widths: Vec<usize> = (0..columns.len()).map(widest).collect();
     let Some(width) = width else { return widths };
@@ -32,7 +57,7 @@ pub fn widths(columns: &[Column], rows: &[Vec<String>], width: Option<usize>) ->
     widths
 }
 
-fn line(columns: &[Column], row: &[String], widths: &[usize]) -> String {
+fn line(columns: &[impl Layout], row: &[String], widths: &[usize]) -> String {
     let cells = columns.iter().zip(row).zip(widths).map(|((column, cell), width)| {
         let cell = cut(cell, *width);
         let pad = " ".repeat(width.saturating_sub(cell.width()));

@@ -137,6 +137,7 @@ impl Parts {
         ];
         let mut usage = usage.0.ok();
         if let Some(usage) = &mut usage {
+            usage.keep(&self.labels);
             state.ledger.book((self.clock)(), usage);
         }
         // A single page has no span of time to book.

@@ -156,6 +156,11 @@ pub static BYTE_SECONDS: Family = counter(
     USER_LABELS,
     "GPU memory of these processes multiplied by time, since the exporter began",
 );
+pub static IDLE: Family = counter(
+    "mpu_gpu_idle_seconds_total",
+    USER_LABELS,
+    "Time in which these processes held the GPU without work on it, since the exporter began; absent if the driver does not report their work",
+);
 pub static ENDED: Family = counter(
     "mpu_gpu_processes_ended_total",
     USER_LABELS,
@@ -201,7 +206,7 @@ pub static ERRORS: Family =
     counter("mpu_scrape_errors_total", &["part"], "How often this part could not be read since the exporter began");
 
 /// Every metric, in the page's order.
-pub static ALL: [&Family; 37] = [
+pub static ALL: [&Family; 38] = [
     &BUILD,
     &STARTED,
     &UP,
@@ -233,6 +238,7 @@ pub static ALL: [&Family; 37] = [
     &ENCODER,
     &DECODER,
     &BYTE_SECONDS,
+    &IDLE,
     &ENDED,
     &DEVICE_BYTE_SECONDS,
     &OBSERVED,

@@ -9,7 +9,7 @@
 //! does. No PID is kept longer than until the next reading.
 
 use super::text::Labels;
-use super::usage::{Container, Usage, Use, UserLabels};
+use super::usage::{Container, Label, Usage, Use, UserLabels};
 use mpu_core::HostPid;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -44,6 +44,8 @@ pub struct Tenant {
 pub struct Account {
     /// Memory over time, in bytes times seconds; none if the driver never reported memory.
     pub byte_seconds: Option<f64>,
+    /// Time in which its processes held the GPU and did no work on it; none if the driver never reported their work.
+    pub idle_seconds: Option<f64>,
     /// Processes that were in one reading and not in the next.
     pub ended: u64,
     seen: Instant,
@@ -58,8 +60,15 @@ pub struct Device {
     pub observed: Duration,
     at: Instant,
     used: Option<u64>,
-    amounts: Vec<(Tenant, Option<u64>)>,
+    amounts: Vec<(Tenant, TenantAmounts)>,
     there: BTreeMap<Process, Use>,
+}
+
+/// A tenant's amounts on a GPU until the next reading.
+#[derive(Debug, Clone, Copy)]
+struct TenantAmounts {
+    memory: Option<u64>,
+    is_idle: Option<bool>,
 }
 
 /// The owner of containers: a Kubernetes namespace, or else a runtime's user.
@@ -83,8 +92,8 @@ impl Ledger {
             let gap = now.saturating_duration_since(device.at).min(LONGEST_GAP);
             device.observed += gap;
             add(&mut device.byte_seconds, device.used, gap);
-            for (tenant, memory) in &device.amounts {
-                add(&mut account(&mut self.accounts, tenant, now).byte_seconds, *memory, gap);
+            for (tenant, amounts) in &device.amounts {
+                account(&mut self.accounts, tenant, now).add(amounts, gap);
             }
             let gone = device.there.iter().filter(|(process, _)| !there.contains_key(process));
             if gpu.full {
@@ -97,13 +106,18 @@ impl Ledger {
                     account(&mut self.accounts, &Tenant::of(row), now).ended += 1;
                 }
             }
-            let amounts = sums.iter().map(|(user, sum)| (Tenant::from(user), sum.amounts.memory));
+            let idle = idle(usage);
+            let amounts = sums.iter().map(|(user, sum)| {
+                let tenant = Tenant::from(user);
+                let is_idle = idle.get(&tenant).copied().flatten();
+                (tenant, TenantAmounts { memory: sum.amounts.memory, is_idle })
+            });
             device.amounts = amounts.filter(|(tenant, _)| tenant.gpu == gpu.index && tenant.uuid == gpu.uuid).collect();
             (device.at, device.used, device.there) = (now, gpu.used, there);
             // Each account begins at 0, with the reading that finds it.
             add(&mut device.byte_seconds, device.used, Duration::ZERO);
-            for (tenant, memory) in &device.amounts {
-                add(&mut account(&mut self.accounts, tenant, now).byte_seconds, *memory, Duration::ZERO);
+            for (tenant, amounts) in &device.amounts {
+                account(&mut self.accounts, tenant, now).add(amounts, Duration::ZERO);
             }
         }
         self.forget(now);
@@ -128,8 +142,8 @@ impl Ledger {
         });
     }
 
-    pub fn accounts(&self) -> impl Iterator<Item = (Labels, Account)> + '_ {
-        self.accounts.iter().map(|(tenant, account)| (tenant.labels(), *account))
+    pub fn accounts(&self, extra_labels: &[Label]) -> impl Iterator<Item = (Labels, Account)> {
+        self.accounts.iter().map(|(tenant, account)| (tenant.labels(extra_labels), *account))
     }
 
     /// By GPU: its index, its UUID, its account.
@@ -170,14 +184,36 @@ fn process(row: &Use) -> Option<Process> {
 
 /// The account of a tenant with processes now or a moment ago; opened if there is none.
 fn account<'a>(accounts: &'a mut BTreeMap<Tenant, Account>, tenant: &Tenant, now: Instant) -> &'a mut Account {
-    let account = accounts.entry(tenant.clone()).or_insert(Account { byte_seconds: None, ended: 0, seen: now });
+    let new = Account { byte_seconds: None, idle_seconds: None, ended: 0, seen: now };
+    let account = accounts.entry(tenant.clone()).or_insert(new);
     account.seen = now;
     account
 }
 
-fn add(sum: &mut Option<f64>, memory: Option<u64>, time: Duration) {
-    if let Some(memory) = memory {
-        *sum = Some(sum.unwrap_or_default() + memory as f64 * time.as_secs_f64());
+/// Whether all processes of each tenant are idle. One busy process makes its tenant busy. Else one unreported process makes it unknown.
+fn idle(usage: &Usage) -> BTreeMap<Tenant, Option<bool>> {
+    let mut idle: BTreeMap<Tenant, Option<bool>> = BTreeMap::new();
+    for row in &usage.uses {
+        let all = idle.entry(Tenant::of(row)).or_insert(Some(true));
+        *all = match (*all, row.amounts.is_idle()) {
+            (Some(false), _) | (_, Some(false)) => Some(false),
+            (Some(true), Some(true)) => Some(true),
+            _ => None,
+        };
+    }
+    idle
+}
+
+impl Account {
+    fn add(&mut self, amounts: &TenantAmounts, time: Duration) {
+        add(&mut self.byte_seconds, amounts.memory, time);
+        add(&mut self.idle_seconds, amounts.is_idle.map(u64::from), time);
+    }
+}
+
+fn add(sum: &mut Option<f64>, amount: Option<u64>, time: Duration) {
+    if let Some(amount) = amount {
+        *sum = Some(sum.unwrap_or_default() + amount as f64 * time.as_secs_f64());
     }
 }
 
@@ -210,7 +246,7 @@ impl Tenant {
         self.container.as_ref().map(Container::party).unwrap_or_default()
     }
 
-    fn labels(&self) -> Labels {
-        UserLabels::new(self.gpu, &self.uuid, &self.mig, self.container.as_ref()).labels(&[])
+    fn labels(&self, extra_labels: &[Label]) -> Labels {
+        UserLabels::of_container((self.gpu, &self.uuid, &self.mig), self.container.as_ref(), extra_labels)
     }
 }

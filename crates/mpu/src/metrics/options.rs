@@ -26,7 +26,7 @@ pub struct MetricsOptions {
     #[arg(long, conflicts_with = "listen")]
     pub once: bool,
 
-    /// Also distinguish processes, by this label; each process becomes a series of its own
+    /// Also print this label; with pid and container_pid, each process becomes a series of its own
     #[arg(long, value_enum, value_name = "LABEL")]
     pub label: Vec<Label>,
 }

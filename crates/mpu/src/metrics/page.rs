@@ -79,7 +79,7 @@ pub fn page(facts: &Facts<'_>, extra_labels: &[Label]) -> String {
         gpus(usage, extra_labels, &mut text);
     }
     if let Some(ledger) = facts.ledger {
-        accounts(ledger, &mut text);
+        accounts(ledger, extra_labels, &mut text);
     }
     for (family, number) in [
         (&f::SUCCESS, (|r| f64::from(u8::from(r.success))) as fn(&Reading) -> f64),
@@ -251,12 +251,18 @@ fn gpus(usage: &Usage, extra_labels: &[Label], text: &mut Text) {
     of_processes(text, &f::DECODER, &sums, |sum| ratio(sum.amounts.decoder));
 }
 
-fn accounts(ledger: &Ledger, text: &mut Text) {
-    let accounts: Vec<_> = ledger.accounts().collect();
+fn accounts(ledger: &Ledger, extra_labels: &[Label], text: &mut Text) {
+    let accounts: Vec<_> = ledger.accounts(extra_labels).collect();
     let mut rows = text.family(&f::BYTE_SECONDS);
     for (labels, account) in &accounts {
         if let Some(byte_seconds) = account.byte_seconds {
             rows.put_labelled(labels, byte_seconds);
+        }
+    }
+    let mut rows = text.family(&f::IDLE);
+    for (labels, account) in &accounts {
+        if let Some(idle_seconds) = account.idle_seconds {
+            rows.put_labelled(labels, idle_seconds);
         }
     }
     let mut rows = text.family(&f::ENDED);

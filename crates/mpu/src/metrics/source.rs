@@ -119,6 +119,7 @@ fn row(process: &GpuProcess, gpus: &[Gpu]) -> Use {
             id: &container.whole_id(),
             name: name.unwrap_or_default(),
             pod: pod.and_then(|pod| pod.name.as_deref().or(pod.uid.as_deref())).unwrap_or_default(),
+            pod_uid: pod.and_then(|pod| pod.uid.as_deref()).unwrap_or_default(),
             namespace: pod.and_then(|pod| pod.namespace.as_deref()).unwrap_or_default(),
             runtime: &container.runtime_name(),
         })
@@ -188,7 +189,8 @@ mod tests {
     #[test]
     fn container_in_container_is_billed_to_outer_one() {
         let inner = containers::Container { outer: Some(Box::new(container("a", "outer"))), ..container("b", "inner") };
-        let names = ContainerNames { id: "a", name: "name", pod: "outer", namespace: "team", runtime: "docker" };
+        let names =
+            ContainerNames { id: "a", name: "name", pod: "outer", pod_uid: "", namespace: "team", runtime: "docker" };
         assert_eq!(row(&process(inner), &[]).container, Container::new(names));
     }
 
@@ -209,7 +211,7 @@ mod tests {
 
     #[test]
     fn usage_json_from_child_round_trips() {
-        let names = ContainerNames { id: "a", name: "b", pod: "c", namespace: "d", runtime: "e" };
+        let names = ContainerNames { id: "a", name: "b", pod: "c", pod_uid: "f", namespace: "d", runtime: "e" };
         let row = Use {
             gpu: 1,
             uuid: "GPU-1".to_string(),

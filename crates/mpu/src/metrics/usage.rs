@@ -6,7 +6,7 @@ use mpu_core::{HostPid, ViewPid};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Labels on request. Each makes a row per process.
+/// Labels on request. Those of a process make a row per process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
 #[value(rename_all = "snake_case")]
 pub enum Label {
@@ -14,6 +14,8 @@ pub enum Label {
     Pid,
     /// The process's PID in its container
     ContainerPid,
+    /// The uid of the container's Kubernetes pod
+    PodUid,
 }
 
 impl Label {
@@ -22,6 +24,7 @@ impl Label {
         match self {
             Label::Pid => "pid",
             Label::ContainerPid => "container_pid",
+            Label::PodUid => "pod_uid",
         }
     }
 }
@@ -48,6 +51,8 @@ pub struct Container {
     id: String,
     name: String,
     pod: String,
+    /// Empty unless requested: else two rows could differ by a value that no row shows.
+    pod_uid: String,
     namespace: String,
     runtime: String,
 }
@@ -59,6 +64,7 @@ pub struct ContainerNames<'a> {
     pub name: &'a str,
     /// Its pod's name, or else the pod's uid.
     pub pod: &'a str,
+    pub pod_uid: &'a str,
     pub namespace: &'a str,
     /// The container runtime.
     pub runtime: &'a str,
@@ -67,9 +73,9 @@ pub struct ContainerNames<'a> {
 impl Container {
     /// The container; none without an id.
     pub fn new(known: ContainerNames<'_>) -> Option<Container> {
-        let [id, name, pod, namespace, runtime] =
-            [known.id, known.name, known.pod, known.namespace, known.runtime].map(text::clean);
-        (!id.is_empty()).then_some(Container { id, name, pod, namespace, runtime })
+        let [id, name, pod, pod_uid, namespace, runtime] =
+            [known.id, known.name, known.pod, known.pod_uid, known.namespace, known.runtime].map(text::clean);
+        (!id.is_empty()).then_some(Container { id, name, pod, pod_uid, namespace, runtime })
     }
 
     /// The owner: its namespace and its runtime, which includes the user.
@@ -138,6 +144,16 @@ pub struct Sum {
 }
 
 impl Usage {
+    /// Clears values of labels that are not requested.
+    pub fn keep(&mut self, extra_labels: &[Label]) {
+        if !extra_labels.contains(&Label::PodUid) {
+            self.uses
+                .iter_mut()
+                .filter_map(|row| row.container.as_mut())
+                .for_each(|container| container.pod_uid.clear());
+        }
+    }
+
     /// The memory of all processes, by the GPU's index and UUID.
     pub fn memory_of_gpus(&self) -> BTreeMap<(u32, &str), u64> {
         let mut memory_of_gpus = BTreeMap::new();
@@ -156,6 +172,7 @@ impl Usage {
             let extra_labels = extra_labels.iter().map(|label| match label {
                 Label::Pid => row.pid.get().to_string(),
                 Label::ContainerPid => row.container_pid.map(|pid| pid.get().to_string()).unwrap_or_default(),
+                Label::PodUid => pod_uid(row.container.as_ref()),
             });
             let user = UserLabels {
                 gpu: row.gpu,
@@ -172,10 +189,20 @@ impl Usage {
     }
 }
 
+fn pod_uid(container: Option<&Container>) -> String {
+    container.map(|container| container.pod_uid.clone()).unwrap_or_default()
+}
+
 impl<'a> UserLabels<'a> {
-    /// The labels of a container on a GPU, or of the host's processes there.
-    pub fn new(gpu: u32, uuid: &'a str, mig: &'a str, container: Option<&'a Container>) -> UserLabels<'a> {
-        UserLabels { gpu, uuid, mig, container, extra_labels: Vec::new() }
+    /// The labels of a container on a GPU, or of the host's processes there. Of the extra labels, those of a process are left out.
+    pub fn of_container(
+        (gpu, uuid, mig): (u32, &'a str, &'a str),
+        container: Option<&'a Container>,
+        extra_labels: &[Label],
+    ) -> Labels {
+        let extra_labels: Vec<Label> = extra_labels.iter().copied().filter(|label| *label == Label::PodUid).collect();
+        let values = extra_labels.iter().map(|_| pod_uid(container)).collect();
+        UserLabels { gpu, uuid, mig, container, extra_labels: values }.labels(&extra_labels)
     }
 
     /// The GPU's index and UUID, the MIG instance, and the container.
@@ -187,7 +214,7 @@ impl<'a> UserLabels<'a> {
     pub fn labels(&self, extra_labels: &[Label]) -> Labels {
         let gpu = self.gpu.to_string();
         let none = Container::default();
-        let Container { id, name, pod, namespace, runtime } = self.container.unwrap_or(&none);
+        let Container { id, name, pod, namespace, runtime, .. } = self.container.unwrap_or(&none);
         let usual: [&str; USER_LABELS.len()] = [&gpu, self.uuid, self.mig, id, name, pod, namespace, runtime];
         let extra_labels =
             extra_labels.iter().map(|label| label.name()).zip(self.extra_labels.iter().map(String::as_str));
@@ -196,6 +223,12 @@ impl<'a> UserLabels<'a> {
 }
 
 impl Amounts {
+    /// Whether the engines did no work; none if the driver does not report it.
+    pub fn is_idle(&self) -> Option<bool> {
+        let is_none = |percent: Option<u32>| percent.unwrap_or_default() == 0;
+        Some(self.sm? == 0 && is_none(self.encoder) && is_none(self.decoder))
+    }
+
     /// Adds both. A missing value counts as zero, unless both are missing.
     fn plus(&self, other: &Amounts) -> Amounts {
         fn add<T>(a: Option<T>, b: Option<T>, plus: impl FnOnce(T, T) -> T) -> Option<T> {

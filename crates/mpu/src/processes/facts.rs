@@ -4,6 +4,7 @@
 //! driver means.
 
 use mpu_core::{HostPid, ViewPid};
+use mpu_host::cgroup::{self, Job};
 use mpu_host::containers::{self, Container};
 use mpu_host::host::Host;
 use mpu_host::maker::{self, Has};
@@ -15,6 +16,10 @@ pub struct Facts {
     /// Its number in the innermost PID namespace, if that is not the host's.
     pub container_pid: Option<ViewPid>,
     pub container: Option<Container>,
+    /// Its Slurm job.
+    pub job: Option<Job>,
+    /// Its systemd unit.
+    pub unit: Option<String>,
     pub uid: Option<u32>,
     /// Its user's name on the host.
     pub user: Option<String>,
@@ -60,6 +65,8 @@ impl Facts {
         let facts = Facts {
             container_pid: value("NSpid:").and_then(innermost),
             container: cgroups.as_ref().and_then(|cgroups| moment.containers.in_cgroups(cgroups)),
+            job: cgroups.as_deref().and_then(cgroup::job),
+            unit: cgroups.as_deref().and_then(cgroup::unit).map(str::to_string),
             start_ticks: Some(ticks),
             ..Facts::default()
         };
@@ -95,7 +102,8 @@ pub struct Moment<'a> {
 impl Moment<'_> {
     /// Whether this PID still belongs to the process that started then.
     fn is_still(&self, pid: HostPid, ticks: u64) -> bool {
-        stat_in(self.host, &format!("/proc/{}", pid.get())).is_some_and(|stat| started_ticks(&stat) == Some(ticks))
+        stat_in(self.host, &format!("/proc/{}", pid.get()))
+            .is_some_and(|stat| maker::started_ticks(&stat) == Some(ticks))
     }
 
     /// Where a living process can be read; none if `/proc` has no process with this PID, or not the one that the driver means.
@@ -193,11 +201,6 @@ fn has_ended(host: &Host, folder: &str) -> bool {
     stat_in(host, folder).is_none_or(|stat| maker::has_ended(&stat))
 }
 
-/// Field 22 of `stat`. The program's name before it can contain any character.
-fn started_ticks(stat: &str) -> Option<u64> {
-    stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
-}
-
 fn boot_time(host: &Host) -> Option<u64> {
     let bytes = host.beginning("/proc/stat", 1 << 20)?;
     let text = String::from_utf8_lossy(&bytes);
@@ -243,7 +246,7 @@ impl Cache {
     pub fn of(&mut self, moment: &Moment, pid: HostPid) -> Facts {
         let host = moment.host;
         let stat = stat_in(host, &format!("/proc/{}", pid.get())).unwrap_or_default();
-        let Some(ticks) = started_ticks(&stat) else { return self.ended(moment) };
+        let Some(ticks) = maker::started_ticks(&stat) else { return self.ended(moment) };
         if let Some((_, facts)) = self.known.get(&pid).filter(|(start, _)| *start == ticks) {
             return facts.clone();
         }
@@ -258,6 +261,13 @@ impl Cache {
             self.known.insert(pid, (ticks, facts.clone()));
         }
         facts
+    }
+
+    /// The facts of the process that started then, whatever it has open; none if it has ended.
+    pub fn of_started(&mut self, moment: &Moment, pid: HostPid, ticks: u64) -> Option<Facts> {
+        let stat = stat_in(moment.host, &format!("/proc/{}", pid.get()))?;
+        let folder = moment.folder_of(pid, &stat, Has::Yes)?;
+        Facts::started_at(moment, pid, &folder, ticks, &mut self.shared)
     }
 
     fn ended(&self, moment: &Moment) -> Facts {

@@ -11,10 +11,10 @@ mod seen;
 mod sys;
 
 pub use error::ProcessError;
-pub use facts::{Depth, Facts};
+pub use facts::{Cache, Depth, Facts};
 pub use seen::{Gpu, GpuProcess, Kind, Memory, Mig, MigDevice, Snapshot, Utilisation};
+pub(crate) use seen::{host_pid, view_pid};
 
-use facts::Cache;
 use limits::Limits;
 use mpu_core::HostPid;
 use mpu_host::host::Host;

@@ -165,10 +165,10 @@ pub struct Utilisation {
     pub decoder: u32,
 }
 
-fn host_pid<S: Serializer>(pid: &HostPid, serializer: S) -> Result<S::Ok, S::Error> {
+pub(crate) fn host_pid<S: Serializer>(pid: &HostPid, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_u32(pid.get())
 }
 
-fn view_pid<S: Serializer>(pid: &Option<ViewPid>, serializer: S) -> Result<S::Ok, S::Error> {
+pub(crate) fn view_pid<S: Serializer>(pid: &Option<ViewPid>, serializer: S) -> Result<S::Ok, S::Error> {
     pid.map(ViewPid::get).serialize(serializer)
 }

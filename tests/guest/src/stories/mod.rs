@@ -31,6 +31,7 @@ mod taint;
 mod unprivileged;
 mod up_down;
 mod ways;
+mod who;
 
 use crate::story::Story;
 
@@ -72,6 +73,7 @@ const USUAL: &[&[Story]] = &[
     releases::STORIES,
     ways::STORIES,
     rivals::STORIES,
+    who::STORIES,
     arming::STORIES,
     oops::STORIES,
 ];

@@ -88,7 +88,7 @@ fn refused(stage: &Stage, why: &str, done: &Output, code: i32) -> Result<(), Fau
     Ok(())
 }
 
-fn as_unprivileged(words: &[&str]) -> Result<Output> {
+pub(super) fn as_unprivileged(words: &[&str]) -> Result<Output> {
     let mut command = Command::new(words[0]);
     let done = command.args(&words[1..]).uid(65534).gid(65534).output().context("cannot start mpu")?;
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();

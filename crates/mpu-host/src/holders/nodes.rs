@@ -1,0 +1,126 @@
+//! Which device nodes are the NVIDIA driver's, whatever they are called.
+//!
+//! A node counts by its device number. Source: NVIDIA's driver README ("/dev/nvidia*"); `/proc/devices` for majors that the kernel gives
+//! out; `/sys/dev/char` for nodes of other subsystems below a GPU (DRM, I²C, frame buffer).
+
+use crate::folder::NVIDIA_MAJOR;
+use crate::host::Host;
+use mpu_os::devices::character_majors;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
+/// Minors of [`NVIDIA_MAJOR`] that are no GPU (nv.h of every release).
+const CONTROL_MINOR: u32 = 255;
+const MODESET_MINOR: u32 = 254;
+
+/// A GPU that the driver has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DriverGpu {
+    /// Its place in the order of PCI addresses, as nvidia-smi counts.
+    pub index: u32,
+    /// The number of its node.
+    pub minor: u32,
+    /// None before the driver has started it.
+    pub uuid: Option<String>,
+    /// `0000:65:00.0`
+    pub address: String,
+}
+
+/// The GPUs of the loaded driver, as `/proc/driver/nvidia/gpus` lists them.
+pub fn gpus(host: &Host) -> Vec<DriverGpu> {
+    let folder = "/proc/driver/nvidia/gpus";
+    let entries = std::fs::read_dir(host.at(folder)).into_iter().flatten().flatten();
+    let mut addresses: Vec<String> = entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+    addresses.sort();
+    let gpu = |address: String| {
+        let text = host.text(format!("{folder}/{address}/information"))?;
+        let field =
+            |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim);
+        let uuid = field("GPU UUID").filter(|uuid| !uuid.contains('?')).map(str::to_string);
+        Some(DriverGpu { index: 0, minor: field("Device Minor")?.parse().ok()?, uuid, address })
+    };
+    let found = addresses.into_iter().filter_map(gpu);
+    found.zip(0..).map(|(gpu, index)| DriverGpu { index, ..gpu }).collect()
+}
+
+/// A node of the driver.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Node {
+    /// As the driver calls it below `/dev`.
+    pub name: String,
+    /// The index of its GPU; none of a node for all GPUs.
+    pub gpu: Option<u32>,
+    /// The kernel module that an open node keeps.
+    pub module: &'static str,
+}
+
+impl Node {
+    fn new(name: String, gpu: Option<u32>, module: &'static str) -> Node {
+        Node { name, gpu, module }
+    }
+}
+
+/// The driver's nodes by device number.
+pub struct Nodes<'a> {
+    host: &'a Host,
+    majors: BTreeMap<u32, String>,
+    gpus: Vec<DriverGpu>,
+    known: RefCell<BTreeMap<(u32, u32), Option<Node>>>,
+}
+
+impl<'a> Nodes<'a> {
+    pub fn of(host: &'a Host) -> Nodes<'a> {
+        let devices = host.text("/proc/devices").unwrap_or_default();
+        let ours = character_majors(&devices).filter(|(_, name)| name.starts_with("nvidia"));
+        let majors = ours.map(|(major, name)| (major, name.to_string())).collect();
+        Nodes { host, majors, gpus: gpus(host), known: RefCell::default() }
+    }
+
+    /// As if these majors were the driver's.
+    #[cfg(test)]
+    pub fn made_up(host: &'a Host, majors: BTreeMap<u32, String>) -> Nodes<'a> {
+        Nodes { majors, ..Nodes::of(host) }
+    }
+
+    /// The node with this number, if it is the driver's.
+    pub fn node(&self, device: (u32, u32)) -> Option<Node> {
+        if let Some(known) = self.known.borrow().get(&device) {
+            return known.clone();
+        }
+        let node = self.find(device);
+        self.known.borrow_mut().insert(device, node.clone());
+        node
+    }
+
+    fn find(&self, (major, minor): (u32, u32)) -> Option<Node> {
+        if major == NVIDIA_MAJOR {
+            return Some(match minor {
+                CONTROL_MINOR => Node::new("nvidiactl".to_string(), None, "nvidia"),
+                MODESET_MINOR => Node::new("nvidia-modeset".to_string(), None, "nvidia_modeset"),
+                minor => {
+                    let gpu = self.gpus.iter().find(|gpu| gpu.minor == minor).map(|gpu| gpu.index);
+                    Node::new(format!("nvidia{minor}"), gpu, "nvidia")
+                }
+            });
+        }
+        match self.majors.get(&major).map(String::as_str) {
+            Some("nvidia-uvm") if minor == 0 => Some(Node::new("nvidia-uvm".to_string(), None, "nvidia_uvm")),
+            Some("nvidia-uvm") => Some(Node::new("nvidia-uvm-tools".to_string(), None, "nvidia_uvm")),
+            Some("nvidia-caps") => Some(Node::new(format!("nvidia-caps/nvidia-cap{minor}"), None, "nvidia")),
+            Some(name) => Some(Node::new(format!("{name}{minor}"), None, "nvidia")),
+            None => self.below_gpu(major, minor),
+        }
+    }
+
+    /// A node of another subsystem whose device is below a GPU in sysfs.
+    fn below_gpu(&self, major: u32, minor: u32) -> Option<Node> {
+        let link = std::fs::read_link(self.host.at(format!("/sys/dev/char/{major}:{minor}"))).ok()?;
+        let parts: Vec<&str> = link.iter().filter_map(|part| part.to_str()).collect();
+        let gpu = self.gpus.iter().find(|gpu| parts.contains(&gpu.address.as_str()))?;
+        let module = match parts.iter().any(|part| ["drm", "graphics"].contains(part)) {
+            true => "nvidia_drm",
+            false => "nvidia",
+        };
+        Some(Node::new((*parts.last()?).to_string(), Some(gpu.index), module))
+    }
+}

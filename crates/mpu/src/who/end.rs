@@ -1,0 +1,131 @@
+//! The command that ends a process which holds the driver.
+//!
+//! A pure function. A name goes into a command only if a shell takes it as one word; else the process is ended by its number.
+
+use mpu_core::HostPid;
+use mpu_host::cgroup::Job;
+use mpu_host::containers::path::is_name;
+use mpu_host::containers::{Container, Runtime};
+
+/// The host's process 1, which ends with the host. systemd keeps descriptors for services that ask for it.
+const INIT: u32 = 1;
+
+/// Units that are not stopped for the sake of one process in them: logins, and what everything runs in.
+const KEPT: [&str; 3] = ["ssh.service", "sshd.service", "init.scope"];
+
+/// What ends a process: what started it, as far as that is known, so that it does not come back at once. None for process 1.
+pub fn end(pid: HostPid, container: Option<&Container>, job: Option<&Job>, unit: Option<&str>) -> Option<String> {
+    let by_container = container.and_then(of_container);
+    by_container
+        .or_else(|| job.and_then(of_job))
+        // A container's process is not its engine's: those that know no unit of their own are in the engine's.
+        .or_else(|| unit.filter(|_| container.is_none() && job.is_none()).and_then(of_unit))
+        .or_else(|| (pid.get() != INIT).then(|| format!("kill {}", pid.get())))
+}
+
+fn of_container(container: &Container) -> Option<String> {
+    // What a user runs has the names that the user chose, and what runs inside another container has an engine in there.
+    if container.user.is_some() || container.outer.is_some() {
+        return None;
+    }
+    let plain = |name: &Option<String>| name.clone().filter(|name| is_name(name));
+    let id = container.short_id();
+    let name = plain(&container.name).or_else(|| is_name(id).then(|| id.to_string()))?;
+    if let Some(pod) = &container.pod {
+        return Some(match (plain(&pod.name), plain(&pod.namespace)) {
+            (Some(pod), Some(namespace)) => format!("kubectl delete pod --namespace {namespace} {pod}"),
+            _ => format!("crictl stop {id}"),
+        });
+    }
+    Some(match container.runtime {
+        Runtime::Docker => format!("docker stop {name}"),
+        Runtime::Podman => format!("podman stop {name}"),
+        Runtime::Containerd => format!("nerdctl stop {name}"),
+        Runtime::Crio => format!("crictl stop {id}"),
+        Runtime::Runc => format!("runc delete --force {id}"),
+        Runtime::Crun => format!("crun delete --force {id}"),
+        // These hold whole systems.
+        Runtime::Lxc | Runtime::Nspawn | Runtime::Unknown => return None,
+    })
+}
+
+fn of_job(job: &Job) -> Option<String> {
+    // Whether scancel takes an SLUID is not known.
+    let is_number = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+    let id = Some(&job.id).filter(|id| is_number(id))?;
+    Some(match job.step.as_deref().filter(|step| is_number(step)) {
+        Some(step) => format!("scancel {id}.{step}"),
+        None => format!("scancel {id}"),
+    })
+}
+
+fn of_unit(unit: &str) -> Option<String> {
+    if KEPT.contains(&unit)
+        || ["user@", "session-", "getty@", "serial-getty@"].iter().any(|kept| unit.starts_with(kept))
+    {
+        return None;
+    }
+    Some(match unit.contains('\\') {
+        true => format!("systemctl stop '{unit}'"),
+        false => format!("systemctl stop {unit}"),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mpu_host::containers::Pod;
+
+    fn container(runtime: Runtime, name: Option<&str>) -> Container {
+        let id = "a1b2c3d4e5f6".repeat(6)[..64].to_string();
+        Container { id, runtime, user: None, name: name.map(str::to_string), pod: None, outer: None }
+    }
+
+    fn pod(name: Option<&str>) -> Option<Pod> {
+        let [uid, name, namespace] = [Some("u"), name, Some("vision")].map(|text| text.map(str::to_string));
+        Some(Pod { uid, name, namespace })
+    }
+
+    #[test]
+    fn command_ends_what_started_the_process() {
+        let job = |id: &str, step: Option<&str>| Job { id: id.to_string(), step: step.map(str::to_string) };
+        let check = |container: Option<&Container>, job: Option<&Job>, unit: Option<&str>, expected: &str| {
+            let pid = HostPid::new(42).expect("a PID");
+            assert_eq!(end(pid, container, job, unit).as_deref(), Some(expected));
+        };
+        let docker = container(Runtime::Docker, Some("train"));
+        let engine = Some("docker-a1b2.scope");
+        check(Some(&docker), None, engine, "docker stop train");
+        check(Some(&container(Runtime::Podman, None)), None, None, "podman stop a1b2c3d4e5f6");
+        let in_pod = |name| Container { pod: pod(name), ..container(Runtime::Containerd, Some("worker")) };
+        check(Some(&in_pod(Some("train-0"))), None, engine, "kubectl delete pod --namespace vision train-0");
+        check(Some(&in_pod(None)), None, engine, "crictl stop a1b2c3d4e5f6");
+        check(Some(&Container { user: Some(1000), ..docker.clone() }), None, engine, "kill 42");
+        let inner = Container { outer: Some(Box::new(docker.clone())), ..docker.clone() };
+        check(Some(&inner), None, engine, "kill 42");
+        check(Some(&container(Runtime::Lxc, Some("box"))), None, Some("lxc.service"), "kill 42");
+        check(None, Some(&job("77", Some("0"))), Some("slurmstepd.scope"), "scancel 77.0");
+        check(None, Some(&job("77", Some("batch"))), None, "scancel 77");
+        check(None, Some(&job("s5K1KKYAYG5D00", None)), Some("slurmstepd.scope"), "kill 42");
+        check(Some(&Container { user: Some(7), ..docker.clone() }), Some(&job("8", None)), None, "scancel 8");
+        check(None, None, Some("nvidia-persistenced.service"), "systemctl stop nvidia-persistenced.service");
+        check(None, None, Some("a\\x2db.service"), "systemctl stop 'a\\x2db.service'");
+        for kept in ["session-3.scope", "user@1000.service", "ssh.service", "init.scope"] {
+            check(None, None, Some(kept), "kill 42");
+        }
+        check(None, None, None, "kill 42");
+        assert_eq!(end(HostPid::new(1).expect("a PID"), None, None, Some("init.scope")), None);
+    }
+
+    #[test]
+    fn name_with_shell_characters_is_in_no_command() {
+        for evil in ["a;reboot", "$(reboot)", "-f", "a b", "a\nb", "", "a'b"] {
+            let docker = container(Runtime::Docker, Some(evil));
+            assert_eq!(of_container(&docker).as_deref(), Some("docker stop a1b2c3d4e5f6"), "{evil:?}");
+            let evil = Container { id: evil.to_string(), ..container(Runtime::Runc, None) };
+            assert_eq!(of_container(&evil), None);
+        }
+        let evil = Container { pod: pod(Some("x;reboot")), ..container(Runtime::Containerd, None) };
+        assert_eq!(of_container(&evil).as_deref(), Some("crictl stop a1b2c3d4e5f6"));
+    }
+}

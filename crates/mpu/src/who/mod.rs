@@ -1,0 +1,390 @@
+//! What holds the driver or one of its GPUs, whose it is, and what ends it: `mpu who`.
+//!
+//! Finding the holders is [`mpu_host::holders`]'s. NVML is not used, because it opens the driver.
+
+mod end;
+mod error;
+
+pub use error::WhoError;
+
+use crate::listing::filter::is_named;
+use crate::processes::{Cache, Depth, Gpu, ProcessError, host_pid, view_pid};
+use mpu_core::{HostPid, ViewPid};
+use mpu_host::cgroup::Job;
+use mpu_host::containers::Container;
+use mpu_host::driver::Driver;
+use mpu_host::holders::modules::{self, Module};
+use mpu_host::holders::nodes::{self, DriverGpu, Nodes};
+use mpu_host::holders::{self, Holder, InFlight, Scan};
+use mpu_host::host::{CAP_SYS_PTRACE, Host};
+use mpu_host::time;
+use schemars::JsonSchema;
+use serde::Serialize;
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+/// Options of `mpu who`.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub struct WhoOptions {
+    /// Only what holds this GPU: by index, UUID or bus address; the beginning or the end of a UUID or address is enough
+    #[arg(long, value_name = "GPU")]
+    pub gpu: Option<String>,
+
+    /// Wait until nothing holds it, at most this long
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(0..=604_800))]
+    pub wait: Option<u64>,
+}
+
+/// What holds the driver, or the GPU of `--gpu`.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+pub struct Who {
+    /// When it was looked, in seconds since 1970.
+    pub at: u64,
+    /// The loaded driver's version; null if none is loaded.
+    pub driver: Option<String>,
+    /// The GPU of `--gpu`; null for the whole driver.
+    pub gpu: Option<GpuView>,
+    /// Whether it can be unloaded, or the GPU reset or handed over, once the modules that use the driver are unloaded.
+    pub free: bool,
+    /// The processes that hold it, by PID.
+    pub processes: Vec<ProcessView>,
+    /// The driver's modules and those that use it, each before what it uses.
+    pub modules: Vec<ModuleView>,
+    /// Processes at whose sockets descriptors wait to be received. The kernel does not show whether they are the driver's.
+    pub in_flight: Vec<InFlightView>,
+    /// Processes that could not be looked at, or in part only.
+    #[serde(serialize_with = "host_pids")]
+    #[schemars(with = "Vec<u32>")]
+    pub not_read: Vec<HostPid>,
+    /// What may be missing, and why.
+    pub notes: Vec<String>,
+    /// Whether the time to wait is over.
+    #[serde(skip)]
+    pub has_waited: bool,
+}
+
+/// A GPU of the driver.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct GpuView {
+    /// Its place in the order of PCI addresses, as nvidia-smi counts.
+    pub index: u32,
+    /// `GPU-…`; null before the driver has started it.
+    pub uuid: Option<String>,
+    /// `00000000:65:00.0`
+    pub bus_id: String,
+}
+
+/// A process that holds the driver.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+pub struct ProcessView {
+    /// Its number on the host.
+    #[serde(serialize_with = "host_pid")]
+    #[schemars(with = "u32")]
+    pub pid: HostPid,
+    /// Its number in the innermost PID namespace; null for a process of the host's own.
+    #[serde(serialize_with = "view_pid")]
+    #[schemars(with = "Option<u32>")]
+    pub container_pid: Option<ViewPid>,
+    /// What NVIDIA's program it is, by its executable's name; null for any other.
+    pub role: Option<Role>,
+    /// The driver's nodes that it holds.
+    pub uses: Vec<UseView>,
+    /// Its container.
+    pub container: Option<Container>,
+    /// Its Slurm job.
+    pub job: Option<Job>,
+    /// The systemd unit of the host that it is in.
+    pub unit: Option<String>,
+    /// Its user's number.
+    pub uid: Option<u32>,
+    /// Its user's name on the host.
+    pub user: Option<String>,
+    /// The program's name, as the kernel has it.
+    pub name: Option<String>,
+    /// The whole command line.
+    pub command: Option<String>,
+    /// When it started, in seconds since 1970.
+    pub started: Option<u64>,
+    /// The command that ends it, for root; null for the host's process 1.
+    pub end: Option<String>,
+}
+
+/// A program of NVIDIA's that holds the driver for others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Role {
+    /// nvidia-persistenced: it keeps GPUs started.
+    Persistenced,
+    /// nvidia-cuda-mps-control: it starts MPS servers.
+    MpsControl,
+    /// nvidia-cuda-mps-server: its clients compute through it.
+    MpsServer,
+}
+
+/// A node that a process holds.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct UseView {
+    /// As the driver calls it below /dev, whatever the process calls it.
+    pub node: String,
+    /// The GPU's index; null for a node of all GPUs.
+    pub gpu: Option<u32>,
+    /// How many descriptors the process has of it.
+    pub descriptors: u32,
+    /// How many of its mappings are of it.
+    pub mappings: u32,
+}
+
+/// A kernel module that is the driver, or uses it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct ModuleView {
+    /// Its name.
+    pub name: String,
+    /// Its references, each of which keeps it loaded; null on a kernel that unloads no module.
+    pub references: Option<u32>,
+    /// The modules that use it; each has one of its references.
+    pub holders: Vec<String>,
+    /// The processes that hold nodes of it.
+    #[serde(serialize_with = "host_pids")]
+    #[schemars(with = "Vec<u32>")]
+    pub processes: Vec<HostPid>,
+    /// The command that unloads it, once nothing uses it.
+    pub end: String,
+}
+
+/// A process at whose sockets descriptors wait to be received.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct InFlightView {
+    /// Its number on the host.
+    #[serde(serialize_with = "host_pid")]
+    #[schemars(with = "u32")]
+    pub pid: HostPid,
+    /// How many.
+    pub descriptors: u32,
+}
+
+fn host_pids<S: serde::Serializer>(pids: &[HostPid], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(pids.iter().map(|pid| pid.get()))
+}
+
+/// How often is looked while it is waited.
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// Looks, and waits if requested. `log` gets a line whenever the holders change.
+///
+/// # Errors
+/// Without root's rights, outside the host's PID namespace, or if there is no such GPU.
+pub fn who(host: &Host, options: &WhoOptions, log: &dyn Fn(&str)) -> Result<Who, WhoError> {
+    check(host)?;
+    let gpu = options.gpu.as_deref().map(|requested| find(host, requested)).transpose()?;
+    let end = options.wait.map(|seconds| Instant::now() + Duration::from_secs(seconds));
+    let mut logged = String::new();
+    loop {
+        let began = Instant::now();
+        let look = Look::of(host, gpu.as_ref())?;
+        let left = end.map(|end| end.saturating_duration_since(Instant::now()));
+        let Some(left) = left.filter(|left| !look.is_free && !left.is_zero()) else {
+            return Ok(Who { has_waited: end.is_some(), ..look.report(host, gpu.as_ref()) });
+        };
+        let words = format!("waiting for {}", look.in_words());
+        if words != logged {
+            log(&words);
+            logged = words;
+        }
+        // A host full of processes is not looked at all the time.
+        std::thread::sleep(left.min(PAUSE.max(began.elapsed() * 10)));
+    }
+}
+
+fn check(host: &Host) -> Result<(), WhoError> {
+    if !host.has_capability(CAP_SYS_PTRACE) {
+        return Err(WhoError::NotRoot);
+    }
+    if !host.in_init_pid_namespace() {
+        return Err(ProcessError::NotOnHost.into());
+    }
+    match host.at("/proc/1").is_dir() {
+        true => Ok(()),
+        false => Err(WhoError::Hidden),
+    }
+}
+
+fn find(host: &Host, requested: &str) -> Result<DriverGpu, WhoError> {
+    let gpus = nodes::gpus(host);
+    let as_listed = |gpu: &DriverGpu| Gpu {
+        index: gpu.index,
+        uuid: gpu.uuid.clone(),
+        bus_id: Some(bus_id(&gpu.address)),
+        ..Gpu::default()
+    };
+    let has = gpus.iter().map(|gpu| gpu.index.to_string()).collect::<Vec<_>>().join(", ");
+    let found = gpus.into_iter().find(|gpu| is_named(&as_listed(gpu), requested));
+    let has = if has.is_empty() { "none".to_string() } else { has };
+    Ok(found.ok_or(ProcessError::NoSuchGpu { requested: requested.to_string(), has })?)
+}
+
+/// As NVML writes it: the domain has eight digits.
+fn bus_id(address: &str) -> String {
+    format!("0000{address}").to_uppercase()
+}
+
+/// What was found at one moment.
+struct Look {
+    driver: Option<String>,
+    scan: Scan,
+    modules: Vec<Module>,
+    is_free: bool,
+}
+
+impl Look {
+    fn of(host: &Host, gpu: Option<&DriverGpu>) -> Result<Look, WhoError> {
+        let Some(driver) = Driver::loaded(host) else {
+            return Ok(Look { driver: None, scan: Scan::default(), modules: Vec::new(), is_free: true });
+        };
+        let mut scan = holders::scan(host, &Nodes::of(host)).map_err(|source| WhoError::NoProc { source })?;
+        if let Some(gpu) = gpu {
+            scan.holders.retain(|holder| may_hold(holder, gpu.index));
+        }
+        let modules = modules::modules(host);
+        let is_clear = scan.holders.is_empty() && scan.not_read.is_empty();
+        // The kernel's own count knows also what no process shows.
+        let is_free = match gpu {
+            None => modules::is_free(&modules).unwrap_or(is_clear),
+            Some(_) => is_clear,
+        };
+        Ok(Look { driver: Some(driver.version), scan, modules, is_free })
+    }
+
+    fn in_words(&self) -> String {
+        let count = |count: usize, one: &str, more: &str| format!("{count} {}", if count == 1 { one } else { more });
+        let references: u32 = self.modules.iter().filter_map(Module::used).sum();
+        let processes = count(self.scan.holders.len(), "process", "processes");
+        format!(
+            "{processes}; {}",
+            count(references as usize, "reference of the driver's modules", "references of the driver's modules")
+        )
+    }
+
+    fn report(self, host: &Host, gpu: Option<&DriverGpu>) -> Who {
+        let Look { driver, scan, modules, is_free } = self;
+        let mut cache = Cache::new(Depth::Everything);
+        let moment = cache.begin(host, BTreeSet::new());
+        let processes: Vec<ProcessView> = scan
+            .holders
+            .iter()
+            .filter_map(|holder| {
+                let executable = std::fs::read_link(host.at(format!("/proc/{}/exe", holder.pid.get()))).ok();
+                // One that has ended meanwhile holds nothing, and its number may be another's.
+                let facts = cache.of_started(&moment, holder.pid, holder.start_ticks)?;
+                let (container, job, unit) = (facts.container, facts.job, facts.unit);
+                Some(ProcessView {
+                    pid: holder.pid,
+                    container_pid: facts.container_pid,
+                    role: executable.as_deref().and_then(|path| path.file_name()?.to_str()).and_then(role),
+                    uses: holder.uses.iter().map(UseView::of).collect(),
+                    end: end::end(holder.pid, container.as_ref(), job.as_ref(), unit.as_deref()),
+                    container,
+                    job,
+                    unit,
+                    uid: facts.uid,
+                    user: facts.user,
+                    name: facts.name,
+                    command: facts.command,
+                    started: facts.started,
+                })
+            })
+            .collect();
+        let in_flight =
+            scan.in_flight.iter().map(|one: &InFlight| InFlightView { pid: one.pid, descriptors: one.descriptors });
+        let notes = notes(&scan, &modules, is_free);
+        let modules = modules.into_iter().map(|module| ModuleView::of(module, &scan.holders)).collect();
+        let gpu = gpu.map(|gpu| GpuView { index: gpu.index, uuid: gpu.uuid.clone(), bus_id: bus_id(&gpu.address) });
+        let (at, in_flight) = (time::now(), in_flight.collect());
+        Who {
+            at,
+            driver,
+            gpu,
+            free: is_free,
+            processes,
+            modules,
+            in_flight,
+            not_read: scan.not_read,
+            notes,
+            has_waited: false,
+        }
+    }
+}
+
+/// Whether a process holds this GPU as far as the kernel tells: by its node, or by nodes of all GPUs alone.
+fn may_hold(holder: &Holder, index: u32) -> bool {
+    let mut gpus = holder.uses.iter().filter_map(|used| used.node.gpu).peekable();
+    gpus.peek().is_none() || gpus.any(|gpu| gpu == index)
+}
+
+fn role(executable: &str) -> Option<Role> {
+    // A program that was replaced by an update has this behind its name.
+    Some(match executable.strip_suffix(" (deleted)").unwrap_or(executable) {
+        "nvidia-persistenced" => Role::Persistenced,
+        "nvidia-cuda-mps-control" => Role::MpsControl,
+        "nvidia-cuda-mps-server" => Role::MpsServer,
+        _ => return None,
+    })
+}
+
+impl Role {
+    /// As a table shows it.
+    pub fn words(self) -> &'static str {
+        match self {
+            Role::Persistenced => "persistence daemon",
+            Role::MpsControl => "MPS control daemon",
+            Role::MpsServer => "MPS server",
+        }
+    }
+}
+
+impl UseView {
+    fn of(used: &holders::Use) -> UseView {
+        let holders::Use { node, descriptors, mappings } = used;
+        UseView { node: node.name.clone(), gpu: node.gpu, descriptors: *descriptors, mappings: *mappings }
+    }
+}
+
+impl ModuleView {
+    fn of(module: Module, holders: &[Holder]) -> ModuleView {
+        let has = |holder: &&Holder| holder.uses.iter().any(|used| used.node.module == module.name);
+        let processes = holders.iter().filter(has).map(|holder| holder.pid).collect();
+        let end = format!("rmmod {}", module.name);
+        ModuleView { references: module.references, holders: module.holders, processes, end, name: module.name }
+    }
+}
+
+fn notes(scan: &Scan, modules: &[Module], is_free: bool) -> Vec<String> {
+    let mut notes = Vec::new();
+    if !scan.not_read.is_empty() {
+        let few: Vec<String> = scan.not_read.iter().take(8).map(|pid| pid.get().to_string()).collect();
+        let more = if scan.not_read.len() > few.len() { ", …" } else { "" };
+        notes.push(format!("processes could not be looked at, or in part only: PID {}{more}", few.join(", ")));
+    }
+    let used: Vec<String> = modules
+        .iter()
+        .filter_map(|module| Some((module, module.used().filter(|used| *used > 0)?)))
+        .map(|(module, used)| format!("{} {used}", module.name))
+        .collect();
+    if scan.holders.is_empty() && !used.is_empty() && !is_free {
+        notes.push(format!(
+            "modules are used ({}), and no process in /proc shows it: a descriptor in flight in a socket, one that an io_uring holds, \
+            or the kernel itself, such as a console",
+            used.join(", ")
+        ));
+    }
+    if !scan.in_flight.is_empty() && !is_free {
+        let pids: Vec<String> = scan.in_flight.iter().take(8).map(|one| one.pid.get().to_string()).collect();
+        notes.push(format!(
+            "descriptors wait in sockets of PID {}; the kernel does not show whether they are the driver's",
+            pids.join(", ")
+        ));
+    }
+    notes
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,140 @@
+//! `mpu who` on a real kernel: it lists exactly what keeps the driver from being unloaded.
+
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::stories::common::*;
+use crate::stories::up_down::as_unprivileged;
+
+pub const STORIES: &[Story] = &[story!(who_lists_what_keeps_driver_loaded, [7];
+        "Ten kinds of holders: an open node in a container, renamed nodes on the host and in other namespaces, a \
+        thread's own table, a process whose first thread has ended, a mapping, an inherited descriptor, the control \
+        node, a descriptor in flight and a module. `mpu who` lists them and nothing else. While one of them is left \
+        `rmmod` refuses, and afterwards it works.")
+.module("what holds the driver is the same with every engine")
+.of_the_kernel()
+.real(Real::Knob)
+.right("`mpu who` asks no engine")];
+
+const MODULE: &str = "nvidia_peermem";
+
+fn who_lists_what_keeps_driver_loaded(stage: &Stage) -> Result<(), Fault> {
+    stage.clear_scene();
+    let idle = who(&[])?;
+    right!(idle["free"] == true && pids(&idle).is_empty(), "nothing holds the driver, mpu who says {idle}");
+
+    let container = stage.container("who")?;
+    must(&["mknod", "/tmp/renamed", "c", "195", "0"])?;
+    let inside = "mknod /tmp/renamed c 195 255; exec nvkeep open /tmp/renamed";
+    let kinds = [
+        ("a node in a container", container.hold(&[])?),
+        ("a renamed node in other namespaces", container.hold_by(inside)?),
+        ("a renamed node", keep(&["open", "/tmp/renamed"])?),
+        ("a thread's own table", keep(&["thread", "/dev/nvidia0"])?),
+        ("a process whose first thread has ended", keep(&["leader", "/dev/nvidia0"])?),
+        ("a mapping", keep(&["mapping", "/dev/nvidia0"])?),
+        ("an inherited descriptor", keep(&["child", "/dev/nvidia0"])?),
+        ("the control node", keep(&["open", "/dev/nvidiactl"])?),
+    ];
+    let in_flight = keep(&["socket", "/dev/nvidia0"])?;
+    must(&["insmod", "/sim/nvidia-peermem.ko"])?;
+
+    let verdict = listed_and_ended(&kinds, &in_flight);
+    drop((kinds, in_flight, container));
+    if std::fs::exists(format!("/sys/module/{MODULE}"))? {
+        must(&["rmmod", MODULE])?;
+    }
+    verdict?;
+
+    let free = run(&["mpu", "who", "--wait", "20", "--json"])?;
+    right!(
+        free.status == 0 && answer(&free)?["free"] == true,
+        "nothing is left, mpu who says {} {}",
+        free.out,
+        free.err
+    );
+    right!(run(&["rmmod", "nvidia"])?.status == 0, "nothing is left, and rmmod does not unload the driver");
+    let none = who(&[]);
+    stage.load_driver(&[])?;
+    let none = none?;
+    right!(none["driver"].is_null() && none["free"] == true, "no driver is loaded, mpu who says {none}");
+    Ok(())
+}
+
+/// All are listed; then one after the other is ended by the PID or the command that is printed.
+fn listed_and_ended(kinds: &[(&str, Holder)], in_flight: &Holder) -> Result<(), Fault> {
+    let mut left: Vec<(&str, u32)> = kinds.iter().map(|(kind, holder)| (*kind, holder.outside)).collect();
+    let seen = who(&[])?;
+    for (kind, pid) in &left {
+        right!(pids(&seen).contains(pid), "{kind} holds the driver by process {pid}, mpu who lists {:?}", pids(&seen));
+    }
+    exactly("mpu who", &pids(&seen), &sorted(left.iter().map(|(_, pid)| *pid)))?;
+    // A look by names, as a shell loop over /proc does it, misses some: else the kinds would be too easy.
+    let by_name = by_name()?;
+    if by_name.len() >= left.len() {
+        return Err(anyhow!("a look by names finds all of {by_name:?}").into());
+    }
+
+    let container = seen["processes"].as_array().into_iter().flatten().find(|one| one["pid"] == left[0].1);
+    let end = container.map(|process| process["end"].to_string()).unwrap_or_default();
+    right!(end.contains("crun delete --force who"), "a container's process is ended by {end}");
+    // Kernels before 5.6 do not count what is in flight.
+    let counts = std::fs::read_dir(format!("/proc/{}/fdinfo", in_flight.outside))?
+        .flatten()
+        .any(|file| std::fs::read_to_string(file.path()).is_ok_and(|text| text.contains("scm_fds")));
+    let listed = seen["in_flight"].as_array().into_iter().flatten().any(|one| one["pid"] == in_flight.outside);
+    right!(listed == counts, "the kernel counts what is in flight: {counts}; mpu who lists it: {listed}: {seen}");
+    let user = as_unprivileged(&["mpu", "who"])?;
+    right!(user.status == 4 && !user.out.contains("nvkeep"), "to a user mpu who says {} {}", user.out, user.err);
+    let late = run(&["mpu", "who", "--wait", "1"])?;
+    right!(late.status == 5 && late.err.contains("waiting for"), "a wait ends with {}: {}", late.status, late.err);
+
+    while let Some((kind, pid)) = left.pop() {
+        is_kept(kind)?;
+        must(&["kill", "-9", &pid.to_string()])?;
+        let rest = sorted(left.iter().map(|(_, pid)| *pid));
+        let ended = until("a killed holder is still listed", || Ok(who(&[]).is_ok_and(|seen| pids(&seen) == rest)));
+        right!(ended.is_ok(), "{kind} has ended, and mpu who lists {:?}, not {rest:?}", pids(&who(&[])?));
+    }
+    is_kept("a descriptor in flight")?;
+    let seen = who(&[])?;
+    right!(seen["free"] == false && !seen["notes"][0].is_null(), "a descriptor is in flight, mpu who says {seen}");
+    must(&["kill", "-9", &in_flight.outside.to_string()])?;
+    let module = |seen: &Value| seen["modules"][0]["end"].as_str().map(str::to_owned);
+    right!(module(&seen).as_deref() == Some("rmmod nvidia_peermem"), "a module holds the driver, mpu who says {seen}");
+    is_kept("a module")?;
+    right!(run(&["mpu", "who", "--wait", "20"])?.status == 0, "a module that nothing uses keeps mpu who waiting");
+    must(&["rmmod", MODULE])?;
+    Ok(())
+}
+
+/// `rmmod` says that the driver is in use.
+fn is_kept(by: &str) -> Result<(), Fault> {
+    let done = run(&["rmmod", "nvidia"])?;
+    right!(done.status != 0, "{by} does not keep the driver from being unloaded");
+    Ok(())
+}
+
+fn keep(arguments: &[&str]) -> Result<Holder> {
+    let mut command = Command::new("/bin/nvkeep");
+    command.args(arguments);
+    Holder::start(command, Ok)
+}
+
+fn who(more: &[&str]) -> Result<Value, Fault> {
+    answer(&run(&[&["mpu", "who", "--json"], more].concat())?)
+}
+
+fn pids(seen: &Value) -> Vec<u32> {
+    let processes = seen["processes"].as_array().into_iter().flatten();
+    sorted(processes.filter_map(|process| process["pid"].as_u64()?.try_into().ok()))
+}
+
+/// Processes with a descriptor whose name begins like one of the driver's nodes.
+fn by_name() -> Result<Vec<u32>> {
+    let script =
+        "for p in /proc/[0-9]*; do ls -l $p/fd 2>/dev/null | grep -q ' /dev/nvidia' && echo ${p#/proc/}; done; true";
+    let text = must(&["sh", "-c", script])?;
+    Ok(text.lines().filter_map(|line| line.parse().ok()).collect())
+}
