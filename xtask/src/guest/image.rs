@@ -155,7 +155,7 @@ pub fn sim_module(kernel: &kernels::Kernel, era: &str) -> Result<PathBuf> {
     let out = paths::target(&format!("guest/modules/{}/era{era}", kernel.name))?;
     let modules =
         modules::build(kernel, &paths::repo().join("sim"), &out, &make_args)?.checked("the simulated driver")?;
-    modules.into_iter().next().context("the simulated driver has no module")
+    modules.into_iter().find(|module| module.ends_with("nvidia.ko")).context("the simulated driver has no module")
 }
 
 /// The engine's module for a kernel, around the Rust object as it is built now.
