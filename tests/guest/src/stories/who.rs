@@ -26,6 +26,12 @@ fn who_lists_what_keeps_driver_loaded(stage: &Stage) -> Result<(), Fault> {
 
     let container = stage.container("who")?;
     must(&["mknod", "/tmp/renamed", "c", "195", "0"])?;
+    // Before any client has run on the host, its nodes are not there.
+    for (node, minor) in [("/dev/nvidia0", "0"), ("/dev/nvidiactl", "255")] {
+        if !std::fs::exists(node)? {
+            must(&["mknod", node, "c", "195", minor])?;
+        }
+    }
     let inside = "mknod /tmp/renamed c 195 255; exec nvkeep open /tmp/renamed";
     let kinds = [
         ("a node in a container", container.hold(&[])?),
