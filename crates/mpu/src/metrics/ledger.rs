@@ -106,7 +106,7 @@ impl Ledger {
                     account(&mut self.accounts, &Tenant::of(row), now).ended += 1;
                 }
             }
-            let idle = idle(usage);
+            let idle = idle(usage.uses.iter().filter(is_on_gpu));
             let amounts = sums.iter().map(|(user, sum)| {
                 let tenant = Tenant::from(user);
                 let is_idle = idle.get(&tenant).copied().flatten();
@@ -191,9 +191,9 @@ fn account<'a>(accounts: &'a mut BTreeMap<Tenant, Account>, tenant: &Tenant, now
 }
 
 /// Whether all processes of each tenant are idle. One busy process makes its tenant busy. Else one unreported process makes it unknown.
-fn idle(usage: &Usage) -> BTreeMap<Tenant, Option<bool>> {
+fn idle<'a>(uses: impl Iterator<Item = &'a Use>) -> BTreeMap<Tenant, Option<bool>> {
     let mut idle: BTreeMap<Tenant, Option<bool>> = BTreeMap::new();
-    for row in &usage.uses {
+    for row in uses {
         let all = idle.entry(Tenant::of(row)).or_insert(Some(true));
         *all = match (*all, row.amounts.is_idle()) {
             (Some(false), _) | (_, Some(false)) => Some(false),
