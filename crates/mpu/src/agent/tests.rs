@@ -412,7 +412,7 @@ fn nodes_label_wins_over_charts_engine() {
             (Doing::Failed, (0, 0)),
             "no module, and no engine here"
         );
-        assert!(stage.note("a").words.contains("and none is up here"), "{}", stage.note("a").words);
+        assert!(stage.note("a").words.contains("and it is not up"), "{}", stage.note("a").words);
         label("mdule");
         stage.later(61);
         agent.round().expect("a round");
