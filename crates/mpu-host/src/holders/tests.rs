@@ -136,7 +136,7 @@ fn descriptors_in_flight_are_counted_once_per_socket() {
 }
 
 #[test]
-fn process_that_ends_or_refuses_is_no_error() {
+fn ended_or_unreadable_process_is_no_error() {
     let fake = host();
     // Its folder is there, and nothing in it; or it has a stat of no sense.
     std::fs::create_dir_all(fake.host().at("/proc/30")).expect("a folder");

@@ -34,7 +34,7 @@ impl Report for Who {
             let mut rows = vec![["MODULE", "REFERENCES", "HOLDERS", "END"].map(str::to_string).to_vec()];
             rows.extend(self.modules.iter().map(|module| {
                 let references = module.references.map_or(NOTHING.to_string(), |count| count.to_string());
-                vec![module.name.clone(), references, or_nothing(module.holders.join(",")), module.end.clone()]
+                vec![module.name.clone(), references, or_dash(module.holders.join(",")), module.end.clone()]
             }));
             parts.push(table(style, &[LEFT, RIGHT, LEFT, LEFT], &rows));
         }
@@ -69,7 +69,7 @@ fn row(process: &ProcessView) -> Vec<String> {
         name,
         process.end.clone().unwrap_or_default(),
     ];
-    let cells = cells.map(|cell| or_nothing(harmless(&cell)));
+    let cells = cells.map(|cell| or_dash(harmless(&cell)));
     std::iter::once(process.pid.get().to_string()).chain(cells).collect()
 }
 
@@ -104,6 +104,6 @@ fn place(process: &ProcessView) -> Option<String> {
     of_container.or_else(of_job).or_else(|| process.unit.clone())
 }
 
-fn or_nothing(text: String) -> String {
+fn or_dash(text: String) -> String {
     if text.is_empty() { NOTHING.to_string() } else { text }
 }

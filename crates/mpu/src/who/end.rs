@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn command_ends_what_started_the_process() {
+    fn end_command_fits_process_origin() {
         let job = |id: &str, step: Option<&str>| Job { id: id.to_string(), step: step.map(str::to_string) };
         let check = |container: Option<&Container>, job: Option<&Job>, unit: Option<&str>, expected: &str| {
             let pid = HostPid::new(42).expect("a PID");

@@ -103,7 +103,7 @@ fn gpu_leaves_out_holders_of_others() {
 }
 
 #[test]
-fn modules_show_who_uses_them() {
+fn module_users_are_listed() {
     let fake = host();
     process(&fake, 10, "/dev/full", "/");
     let seen = ask(&fake, None).expect("root");

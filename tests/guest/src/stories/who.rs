@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::stories::common::*;
 use crate::stories::up_down::as_unprivileged;
 
-pub const STORIES: &[Story] = &[story!(who_lists_what_keeps_driver_loaded, [7];
+pub const STORIES: &[Story] = &[story!(who_lists_all_driver_holders, [7];
         "Ten kinds of holders: an open node in a container, renamed nodes on the host and in other namespaces, a \
         thread's own table, a process whose first thread has ended, a mapping, an inherited descriptor, the control \
         node, a descriptor in flight and a module. `mpu who` lists them and nothing else. While one of them is left \
@@ -19,7 +19,7 @@ pub const STORIES: &[Story] = &[story!(who_lists_what_keeps_driver_loaded, [7];
 
 const MODULE: &str = "nvidia_peermem";
 
-fn who_lists_what_keeps_driver_loaded(stage: &Stage) -> Result<(), Fault> {
+fn who_lists_all_driver_holders(stage: &Stage) -> Result<(), Fault> {
     stage.clear_scene();
     let idle = who(&[])?;
     right!(idle["free"] == true && pids(&idle).is_empty(), "nothing holds the driver, mpu who says {idle}");

@@ -2,7 +2,7 @@
 //!
 //! Outside truth: apptainer(1); the program itself.
 
-use super::{has_nothing, has_the_second, set_up};
+use super::{assert_no_driver, has_the_second, set_up};
 use crate::host::{Driver, Host};
 
 /// What a small host lacks of what Apptainer looks for. This machine may give root less than all capabilities.
@@ -40,13 +40,13 @@ fn rootless(host: &Host) -> bool {
 fn apptainer_gives_gpu_asked_for() {
     let Some(host) = start() else { return };
     let before = host.changes();
-    has_nothing(&exec(&host, "", "/tmp/img").1, "plain");
+    assert_no_driver(&exec(&host, "", "/tmp/img").1, "plain");
     let (ok, output) = exec(&host, "", "--nv --nvccli /tmp/img");
     assert!(ok, "{output}");
     has_the_second(&output, "root");
     assert!(!output.contains("nvidia0\n"), "{output}");
     if rootless(&host) {
-        has_nothing(&exec(&host, AS_USER, "/home/user/img").1, "a user's, plain");
+        assert_no_driver(&exec(&host, AS_USER, "/home/user/img").1, "a user's, plain");
         for options in ["", "--fakeroot"] {
             let (ok, output) = exec(&host, AS_USER, &format!("{options} --nv --nvccli /home/user/img"));
             assert!(ok, "{output}");

@@ -2,7 +2,7 @@
 //!
 //! Outside truth: enroot 4, `conf/mounts/10-system.fstab` and `conf/hooks/98-nvidia.sh`: what is mounted how, the hook's arguments.
 
-use super::{has_nothing, has_the_second, set_up};
+use super::{assert_no_driver, has_the_second, set_up};
 use crate::host::{Driver, Host};
 
 /// What is mounted below a root before the hooks: from, to, kind, options. `none` is a bind mount.
@@ -73,7 +73,7 @@ fn enroot_hook_gives_user_container_its_gpu() {
     if !ok {
         return println!("skipped: only root makes user namespaces here: {output}");
     }
-    has_nothing(&output, "plain");
+    assert_no_driver(&output, "plain");
     let before = host.changes();
     let (ok, output) = user(&["NVIDIA_VISIBLE_DEVICES=1"], "");
     assert!(ok, "{output}");

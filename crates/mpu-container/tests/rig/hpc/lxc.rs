@@ -2,7 +2,7 @@
 //!
 //! Outside truth: lxc.container.conf(5); `/usr/share/lxc/hooks/nvidia`, which comes with LXC.
 
-use super::{has_nothing, has_the_second, set_up};
+use super::{assert_no_driver, has_the_second, set_up};
 use crate::host::{Driver, Host};
 
 /// A mount hook, as `world.sh` is for OCI runtimes: the container's procfs shows the made-up GPUs.
@@ -44,7 +44,7 @@ fn lxc_s_hook_gives_container_its_gpu() {
     if !ok && output.contains("cgroup") && output.contains("Failed to create") {
         return println!("skipped: LXC finds no cgroups that it knows here");
     }
-    has_nothing(&output, "plain");
+    assert_no_driver(&output, "plain");
     let before = host.changes();
     let (ok, output) = execute(&host, HOOK);
     assert!(ok, "{output}");

@@ -46,7 +46,7 @@ fn has_the_second(output: &str, what: &str) {
 }
 
 /// Asserts that a container has nothing of a driver, and sees all GPUs in the kernel's procfs.
-fn has_nothing(output: &str, what: &str) {
+fn assert_no_driver(output: &str, what: &str) {
     assert!(
         output.contains("nvidia-smi: not found") && output.contains(&bus(0)) && output.contains(&bus(1)),
         "{what}: {output}"
