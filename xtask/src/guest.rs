@@ -7,6 +7,8 @@ mod job;
 mod processor;
 pub mod qemu;
 pub mod real;
+mod sys;
+mod tsc;
 pub mod verdict;
 
 use std::path::{Path, PathBuf};

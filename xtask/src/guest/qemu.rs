@@ -13,7 +13,7 @@ use fs_err::File;
 use mpu_plan::{Last, OOPS_AWAITED, OOPS_OVER};
 
 use super::job::Job;
-use super::processor;
+use super::{processor, tsc};
 use crate::arch::Arch;
 use crate::kernels::{self, Kernel};
 use crate::run;
@@ -91,10 +91,13 @@ pub fn fast(arch: Arch) -> Command {
     command
 }
 
-/// Emulated processors have one clock. Kernels doubt that, and ask a slower one, which stops all processors for each look at it. They doubt the
-/// timer, too, which comes late where the emulator does not get a processor in time; without it they do not boot. (For x86-64; others let
-/// such words pass.)
-pub const CLOCK: &str = "tsc=reliable no_timer_check";
+/// The words for a guest's clock. Emulated processors have one, this machine's: its frequency is passed on. Kernels doubt that clock, and ask a
+/// slower one, which stops all processors for each look at it. They doubt the timer, too, which comes late where the emulator does not get a
+/// processor in time; without it they do not boot. (For x86-64; others let such words pass.)
+pub fn clock() -> String {
+    let frequency = tsc::khz().map(|khz| format!(" tsc_early_khz={khz}")).unwrap_or_default();
+    format!("tsc=reliable no_timer_check{frequency}")
+}
 
 /// A clock that counts instructions: a guest's nanosecond is one, whatever else this machine is doing. For figures.
 const COUNTING: [&str; 6] = ["-accel", "tcg,thread=single", "-icount", "shift=0", "-cpu", "max"];
@@ -109,7 +112,7 @@ const REAL_KEPT_OFF: &str = "mem=1G";
 /// Boots a job's kernel with an image, and deletes the image. The console goes into `log` as it comes.
 pub fn boot(job: &Job, image: &Path, log: &Path, loud: bool) -> Result<Console> {
     let kernel = kernels::ready(&job.kernel)?;
-    let words = format!("quiet loglevel=4 {CLOCK}");
+    let words = format!("quiet loglevel=4 {}", clock());
     let command = command(job, &kernel, image, &words, fast(kernel.arch), kernel.memory);
     watch(command, image, job.limit * kernel.slower, log, loud)
 }
