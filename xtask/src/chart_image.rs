@@ -7,10 +7,10 @@ use std::process::Command;
 use anyhow::{Context, Result};
 
 use crate::arch::Arch;
-use crate::guest::image;
 use crate::outcome::Outcome;
+use crate::programs::Build;
 use crate::run::{logged, output, say, tail};
-use crate::{files, kernels, paths, setup};
+use crate::{files, kernels, kmod, paths, setup};
 
 const DOCKERFILE: &str = include_str!("../../packaging/kubernetes/Dockerfile");
 
@@ -44,7 +44,7 @@ exec env -i PATH=/usr/sbin:/usr/bin chroot "$r" /usr/bin/mpu up --build-only --s
 
 pub fn check() -> Result<Outcome> {
     setup::require(setup::NODE)?;
-    let (root, programs, sources) = (root()?, image::programs(Arch::Amd64)?, image::mpu_sources(Arch::Amd64)?);
+    let (root, mpu, sources) = (root()?, Build::TESTS.program(Arch::Amd64, "mpu")?, kmod::sources(Arch::Amd64)?);
     let mut result = Outcome::Passed;
     for name in kernels::debian(Arch::Amd64)? {
         let kernel = kernels::ready(&name)?;
@@ -54,7 +54,7 @@ pub fn check() -> Result<Outcome> {
         std::fs::write(&release, &kernel.release)?;
         let mut build = Command::new("unshare");
         build.args(["--mount", "--pid", "--fork", "sh", "-c", BUILD, "sh"]);
-        build.arg(&root).arg(kernel.root()).arg(programs.join("mpu")).arg(&sources).arg(&store).arg(&release);
+        build.arg(&root).arg(kernel.root()).arg(&mpu).arg(&sources).arg(&store).arg(&release);
         let log = store.join("log");
         let built = logged(&mut build, &log)? && store.join(&kernel.release).join("mpu_next.ko").is_file();
         say(format!("in the image, the module for {}: {}", kernel.release, if built { "built" } else { "NOT BUILT" }));

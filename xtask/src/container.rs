@@ -1,49 +1,15 @@
-//! Builds mpu-container as releases do: static, so that it runs in any root and loads nothing from one.
+//! Installs mpu-container into a package's tree.
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::Result;
 
 use crate::arch::Arch;
-use crate::run::{Once, output, run};
-use crate::{files, foreign, lint, paths};
+use crate::run::{output, run};
+use crate::{files, foreign, paths};
 
 /// Programs that are typed by hand.
 const COMPLETED: [&str; 2] = ["nvidia-ctk", "nvidia-container-cli"];
-
-/// Builds it, quickly rather than small, and returns where it is.
-pub fn quick(arch: Arch) -> Result<PathBuf> {
-    static ONCE: Once = Once::new();
-    let target = arch.facts().target;
-    ONCE.made(target, || {
-        let dir = paths::target("container/quick")?;
-        let mut cargo = lint::cargo();
-        cargo.args([
-            "build",
-            "--quiet",
-            "--locked",
-            "--profile=quick",
-            "--package",
-            "mpu-container",
-            "--target",
-            target,
-        ]);
-        cargo.arg("--target-dir").arg(&dir).env_remove("CARGO_ENCODED_RUSTFLAGS");
-        cargo.env("RUSTFLAGS", "-C target-feature=+crt-static").envs(arch.linker());
-        run(&mut cargo).context("cannot build mpu-container")?;
-        let program = dir.join(target).join("quick/mpu-container");
-        check_static(&program)?;
-        Ok(program)
-    })
-}
-
-/// A program that wants a loader would take libraries from whatever root it runs in.
-pub fn check_static(program: &Path) -> Result<()> {
-    let headers = output(Command::new("readelf").arg("--program-headers").arg(program))?;
-    ensure!(!headers.contains("INTERP"), "{} is not static", program.display());
-    Ok(())
-}
 
 pub fn stage(arch: Arch, program: &Path, tree: &Path) -> Result<()> {
     let (programs, share) = (tree.join("usr/bin"), tree.join("usr/share"));

@@ -7,9 +7,10 @@ use anyhow::{Context, Result};
 use crate::arch::Arch;
 use crate::guest::verdict::{Ending, Tally};
 use crate::outcome::Outcome;
+use crate::programs::Build;
 use crate::run::{output, run, say};
 use crate::skips::without;
-use crate::{container, libtest, lint, paths, rig};
+use crate::{libtest, lint, paths, rig};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -39,7 +40,7 @@ pub fn bench() -> Result<()> {
     let mut cargo: Command = lint::cargo();
     cargo.args(["test", "--quiet", "--locked", "-p", "mpu-container", "--test", "rig", "--"]);
     cargo.args(["--ignored", "--exact", "--nocapture", "bench::starts"]);
-    cargo.env("MPU_CONTAINER", container::quick(Arch::Amd64)?).env(rig::VARIABLE, rig::ready()?);
+    cargo.env("MPU_CONTAINER", Build::TESTS.program(Arch::Amd64, "mpu-container")?).env(rig::VARIABLE, rig::ready()?);
     let text = output(&mut cargo).context("the starts cannot be timed")?;
     let rows: Vec<&str> =
         text.lines().filter(|line| line.starts_with("start: ") || line.contains("skipped: ")).collect();
@@ -66,7 +67,7 @@ pub fn check(filter: Option<&str>, full: bool, tally: &mut Tally) -> Result<()> 
     cargo.args(["test", "--quiet", "--locked", "--no-fail-fast", "-p", "mpu-container"]);
     cargo.args(["--test", "rig", "--test", "cdi_hooks", "--test", "parity", "--"]);
     // What an image's environment does to a hook, only the static executable of a release can show.
-    cargo.args(filter).env("MPU_CONTAINER", container::quick(Arch::Amd64)?);
+    cargo.args(filter).env("MPU_CONTAINER", Build::TESTS.program(Arch::Amd64, "mpu-container")?);
     // The plugin, for an engine that is real.
     run(lint::cargo().args(["build", "--quiet", "--locked", "--package", "mpu", "--bin", "mpu"]))?;
     cargo.env("MPU_PROGRAM", paths::target("debug")?.join("mpu"));

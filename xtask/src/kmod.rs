@@ -1,15 +1,16 @@
 //! Builds the module's Rust object once for all kernels, checks it for forbidden contents, and hands it to kbuild as a prebuilt file, so
 //! that a node needs no Rust. The reasons for each flag are in the docs of kmod/; every kernel of kernels.toml loads the same object.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 
 use crate::arch::Arch;
 use crate::outcome::Outcome;
-use crate::run::{output, run, say};
-use crate::{lint, paths, setup};
+use crate::run::{Once, output, run, say};
+use crate::{files, lint, paths, setup};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -310,9 +311,42 @@ fn relocation_faults(kernels: &Kernels, relocations: &str) -> Vec<String> {
     unknown.into_iter().map(|kind| format!("relocation {kind}, which the kernel's loader does not know")).collect()
 }
 
+/// kmod/ with the freshly built object in its place: what a release ships. A folder for each state of the sources, so that no other
+/// process changes it.
+pub fn sources(arch: Arch) -> Result<PathBuf> {
+    static ONCE: Once = Once::new();
+    ONCE.made(arch.facts().target, || {
+        let object = build(arch)?;
+        let faults = faults(arch, &object)?;
+        ensure!(faults.is_empty(), "the kernel object is unfit:\n{}", faults.join("\n"));
+        let kmod = paths::repo().join("kmod");
+        let mut sources = vec![("mpu_core.o_shipped".to_owned(), fs_err::read(object)?)];
+        for name in source_files(&kmod)? {
+            let text = fs_err::read(kmod.join(&name))?;
+            sources.push((name, text));
+        }
+        let state = files::digest(sources.iter().flat_map(|(name, bytes)| [name.as_bytes(), bytes]));
+        let copy = paths::target(&format!("kmod/{}", arch.named("mpu")))?.join(&state[..24]).join("mpu");
+        files::made(copy, Path::exists, |partial| {
+            sources.iter().try_for_each(|(name, bytes)| files::put(&partial.join(name), bytes, 0o644))
+        })
+    })
+}
+
+/// The files of a folder that git knows, or would know: what a build has left there is no source. A release that has one which is not
+/// committed says so (`Sources` in `dist/provenance.rs`).
+fn source_files(folder: &Path) -> Result<Vec<String>> {
+    let mut git = Command::new("git");
+    git.args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"]).current_dir(folder);
+    let names = output(&mut git)?;
+    let names = names.split('\0').filter(|name| !name.is_empty() && !name.contains('/')).map(str::to_owned);
+    // A deleted file is still in git's index.
+    Ok(names.filter(|name| folder.join(name).is_file()).collect::<BTreeSet<_>>().into_iter().collect())
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{AMD64, ARM64, amd64_code_faults, arm64_code_faults, relocation_faults, symbol_faults};
+    use super::*;
 
     #[test]
     fn clean_object_has_no_faults() {
@@ -337,5 +371,16 @@ mod tests {
         assert_eq!(arm64_code_faults(arm64).len(), 4);
         assert_eq!(relocation_faults(&AMD64, "0000 R_X86_64_GOTPCREL   memset-0x4\n").len(), 1);
         assert_eq!(relocation_faults(&ARM64, "0000 R_AARCH64_ADR_GOT_PAGE  memset\n").len(), 1);
+    }
+
+    #[test]
+    fn source_files_exclude_ignored_build_products() {
+        let folder = tempfile::tempdir().unwrap();
+        output(Command::new("git").args(["init", "--quiet"]).current_dir(folder.path())).unwrap();
+        for name in [".gitignore", "mpu_main.c", "mpu_main.o", "mpu_new.c"] {
+            std::fs::write(folder.path().join(name), "*.o\n").unwrap();
+        }
+        output(Command::new("git").args(["add", "mpu_main.c"]).current_dir(folder.path())).unwrap();
+        assert_eq!(source_files(folder.path()).unwrap(), [".gitignore", "mpu_main.c", "mpu_new.c"]);
     }
 }

@@ -33,6 +33,7 @@ mod nvidia;
 mod outcome;
 mod packages;
 mod paths;
+mod programs;
 mod promtool;
 mod python;
 mod real_driver;

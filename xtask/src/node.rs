@@ -16,11 +16,12 @@ use anyhow::{Context, Result, ensure};
 
 use crate::arch::Arch;
 use crate::cpio::Archive;
-use crate::dist::{Profile, Release};
-use crate::guest::qemu::{self, CLOCK};
+use crate::dist::Release;
+use crate::guest::qemu;
 use crate::guest::verdict::{Report, Tally};
 use crate::guest::{Job, image};
 use crate::outcome::Outcome;
+use crate::programs::Build;
 use crate::run::{Once, find, is_root, output, run, say};
 use crate::{apt, files, guest, kernels, modules, nvidia, paths, setup};
 
@@ -261,10 +262,8 @@ fn package(version: Option<&'static str>) -> Result<PathBuf> {
     static MADE: Once = Once::new();
     MADE.made(version.unwrap_or_default(), || {
         let out = paths::target("node")?.join(version.unwrap_or("now"));
-        // Each in a folder of its own: cargo would build everything anew for the other's flags.
-        let build = if version.is_some() { "quick-next" } else { "quick" };
-        let arches = vec![Arch::Amd64];
-        Release { profile: Profile::Quick, build, version, arches, key: None }.make(&out)?;
+        let build = Build { another_version: version, ..Build::TESTS };
+        Release { build, arches: vec![Arch::Amd64], key: None }.make(&out)?;
         Ok(out)
     })
 }
@@ -346,7 +345,8 @@ fn command(play: Play, made: &Path, shell: bool) -> Result<Command> {
         Play::Selinux => "rdinit=/node/label.sh security=selinux selinux=1",
         _ => "rdinit=/sbin/init",
     };
-    let words = format!("console=ttyS0 panic=-1 oops=panic {first} quiet loglevel=4 systemd.show_status=no {CLOCK}");
+    let clock = qemu::clock();
+    let words = format!("console=ttyS0 panic=-1 oops=panic {first} quiet loglevel=4 systemd.show_status=no {clock}");
     // A login's prompt would stand before a verdict on the same line.
     let quiet = if shell { "" } else { " systemd.mask=serial-getty@ttyS0.service" };
     command.args(["-append", &format!("{words}{quiet}")]);

@@ -3,8 +3,9 @@
 use anyhow::Result;
 
 use crate::arch::Arch;
-use crate::dist::{self, Profile, Release, newer};
+use crate::dist::{self, Release, newer};
 use crate::guest::verdict::{Ending, Tally};
+use crate::programs::Build;
 use crate::{node, paths, skips};
 
 /// Makes them, and holds them to what must be true of packages.
@@ -20,8 +21,7 @@ pub fn check(full: bool, tally: &mut Tally) -> Result<()> {
     let mut results = dist::check::all(&out, &newer()?, env!("CARGO_PKG_VERSION"), &[Arch::Amd64]);
     if full {
         let out = paths::target("dist/arm64")?;
-        let release =
-            Release { profile: Profile::Quick, build: "quick", version: None, arches: vec![Arch::Arm64], key: None };
+        let release = Release { build: Build::TESTS, arches: vec![Arch::Arm64], key: None };
         release.make(&out)?;
         results.extend(dist::check::all(&out, &newer()?, env!("CARGO_PKG_VERSION"), &release.arches));
     } else {

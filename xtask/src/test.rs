@@ -1,5 +1,5 @@
-//! Runs every check, cheapest first: formatting, lints, host tests and container engines; at the same time packages, the kernel object,
-//! module builds and guests' images; then the guests.
+//! Runs every check, cheapest first: formatting, lints and host tests; at the same time packages, the kernel object, module builds and
+//! guests' images; then container engines and the guests.
 //!
 //! The quick matrix boots every kernel and covers every era, client and engine at least once; `--full` crosses them. `selection` limits
 //! a run to parts.
@@ -75,14 +75,22 @@ fn everything(args: &Args, selection: &Selection, clock: &Clock) -> (Tally, Resu
             (lane.end(), made)
         });
         let mut lane = Lane::of(clock);
-        let checked = host_checks(args.full, selection, &mut lane);
+        let mut checked = host_checks(selection, &mut lane);
         if checked.is_ok() {
+            let mut boots = Lane::of(clock);
             if selection.has(Stage::Guest) || selection.has(Stage::Node) {
-                lane.enter("guests");
+                boots.enter("guests");
             }
-            for report in boot_all(received, args.guests.max(1)) {
-                lane.tally.add(&report);
-            }
+            // Container engines take one processor: a guest gets the other.
+            let reports = boot_all(received, args.guests.max(1), || {
+                if selection.has(Stage::Containers) {
+                    lane.enter("container engines");
+                    checked = containers::check(None, args.full, &mut lane.tally);
+                    lane.leave();
+                }
+            });
+            reports.iter().for_each(|report| boots.tally.add(report));
+            lane.tally.join(boots.end());
         } else {
             // The maker of further guests sees that its channel is closed.
             drop(received);
@@ -195,7 +203,7 @@ fn plays(full: bool, tally: &mut Tally) -> Result<Vec<Play>> {
     Ok(plays)
 }
 
-fn host_checks(full: bool, selection: &Selection, lane: &mut Lane) -> Result<()> {
+fn host_checks(selection: &Selection, lane: &mut Lane) -> Result<()> {
     if selection.has(Stage::Lint) {
         lane.enter("formatting and lints");
         for (name, result, reason) in lint::checks()? {
@@ -218,10 +226,6 @@ fn host_checks(full: bool, selection: &Selection, lane: &mut Lane) -> Result<()>
     if selection.has(Stage::Host) {
         lane.enter("host tests");
         host_tests(&mut lane.tally)?;
-    }
-    if selection.has(Stage::Containers) {
-        lane.enter("container engines");
-        containers::check(None, full, &mut lane.tally)?;
     }
     Ok(())
 }
@@ -299,9 +303,10 @@ struct Made {
     image: Result<PathBuf>,
 }
 
-/// Boots what comes, a few at a time. One whose image cannot be made, or that breaks, is reported as such beside the others.
-fn boot_all(made: Receiver<Made>, at_a_time: usize) -> Vec<Report> {
-    play_all(made, at_a_time, |made| made.work.name(), |made| made.work.boot(made.image?.as_path()))
+/// Boots what comes, a few at a time, one fewer during `beside`. One whose image cannot be made, or that breaks, is reported as such beside
+/// the others.
+fn boot_all(made: Receiver<Made>, at_a_time: usize, beside: impl FnOnce() + Send) -> Vec<Report> {
+    play_all(made, at_a_time, |made| made.work.name(), |made| made.work.boot(made.image?.as_path()), beside)
 }
 
 fn play_all<T: Send>(
@@ -309,6 +314,7 @@ fn play_all<T: Send>(
     at_a_time: usize,
     name: impl Fn(&T) -> String + Sync,
     play: impl Fn(T) -> Result<Report> + Sync,
+    beside: impl FnOnce() + Send,
 ) -> Vec<Report> {
     let (jobs, reports) = (Mutex::new(jobs), Mutex::new(Vec::new()));
     let next = || jobs.lock().unwrap_or_else(PoisonError::into_inner).recv().ok();
@@ -321,7 +327,11 @@ fn play_all<T: Send>(
             reports.lock().unwrap_or_else(PoisonError::into_inner).push(report);
         }
     };
-    std::thread::scope(|scope| (0..at_a_time).for_each(|_| drop(scope.spawn(work))));
+    std::thread::scope(|scope| {
+        (1..at_a_time).for_each(|_| drop(scope.spawn(work)));
+        beside();
+        work();
+    });
     reports.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -344,7 +354,9 @@ mod tests {
             let (sender, received) = channel();
             (1..=4).for_each(|job| sender.send(job).unwrap());
             drop(sender);
-            let mut reports = play_all(received, at_a_time, u32::to_string, play);
+            let mut is_done = false;
+            let mut reports = play_all(received, at_a_time, u32::to_string, play, || is_done = true);
+            assert!(is_done);
             reports.sort_by(|one, other| one.kernel.cmp(&other.kernel));
             let troubles: Vec<String> = reports.iter().map(|report| report.troubles.join("; ")).collect();
             let expected = ["of the guest", "cannot make its image: no room left", "it panicked", "of the guest"];

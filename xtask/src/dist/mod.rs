@@ -16,11 +16,11 @@ use anyhow::{Context, Result, ensure};
 
 use crate::arch::Arch;
 use crate::files::{self, put};
-use crate::guest::image;
 use crate::guest::verdict::Ending;
 use crate::outcome::Outcome;
+use crate::programs::{Build, Profile};
 use crate::run::{output, run, say};
-use crate::{chart, container, foreign, lint, paths, setup};
+use crate::{chart, container, foreign, paths, setup};
 use provenance::{ReleaseFacts, Sources};
 use tree::Package;
 
@@ -64,7 +64,7 @@ pub fn dist(args: &Args) -> Result<Outcome> {
     let version = env!("CARGO_PKG_VERSION");
     let out = paths::target("dist")?.join(format!("mpu-{version}"));
     let profile = if args.quick { Profile::Quick } else { Profile::Release };
-    let release = Release { profile, build: "cargo", version: None, arches, key };
+    let release = Release { build: Build { profile, folder: "cargo", another_version: None }, arches, key };
     release.make(&out)?;
     println!("{}", out.display());
     let checks = check::all(&out, &newer()?, version, &release.arches);
@@ -75,7 +75,7 @@ pub fn dist(args: &Args) -> Result<Outcome> {
     }
     say("once more, in another folder");
     let again = paths::target("dist")?.join("again");
-    Release { build: "cargo-again", ..release }.make(&again)?;
+    Release { build: Build { folder: "cargo-again", ..release.build }, ..release }.make(&again)?;
     let (first, second) = (std::fs::read(out.join(provenance::SUMS))?, std::fs::read(again.join(provenance::SUMS))?);
     if first == second {
         println!("built twice, the same bytes");
@@ -101,21 +101,9 @@ fn verify(folder: &Path, key: Option<&Path>) -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Profile {
-    /// As handed out.
-    Release,
-    /// For tests of packages: the same files, quicker to build.
-    Quick,
-}
-
 #[derive(Clone)]
 pub struct Release {
-    pub profile: Profile,
-    /// The folder below target/dist for what cargo makes.
-    pub build: &'static str,
-    /// Another version than the tree's, for tests of upgrades: built from a copy of the tree that bears it.
-    pub version: Option<&'static str>,
+    pub build: Build,
     pub arches: Vec<Arch>,
     pub key: Option<PathBuf>,
 }
@@ -126,12 +114,8 @@ impl Release {
         // Before minutes of building.
         chart::tools().context("no tools that render the chart")?;
         files::emptied(out)?;
-        let tree = match self.version {
-            None => paths::repo().to_owned(),
-            Some(version) => copy_of_the_tree(version)?,
-        };
         for &arch in &self.arches {
-            self.make_for(arch, &tree, out).with_context(|| format!("nothing for {arch}"))?;
+            self.make_for(arch, out).with_context(|| format!("nothing for {arch}"))?;
         }
         for text in ["LICENSE", "LICENSES/MIT.txt", "LICENSES/GPL-2.0-only.txt", "README.md"] {
             let from = paths::repo().join(text);
@@ -139,32 +123,28 @@ impl Release {
         }
         std::fs::create_dir_all(out.join("kubernetes"))?;
         chart::render(&out.join("kubernetes"))?;
-        let version = self.version.unwrap_or(env!("CARGO_PKG_VERSION"));
-        let is_quick = self.profile == Profile::Quick;
+        let version = self.build.version();
+        let is_quick = self.build.profile == Profile::Quick;
         ensure!(is_quick || Sources::now()? == sources, "the sources were changed while they were built: build again");
         let facts = ReleaseFacts { version, is_quick, arches: &self.arches, sources: &sources };
         provenance::seal(out, &facts, self.key.as_deref())
     }
 
     /// One machine's: programs in a folder of its Debian name, which is also what builders of images call it, and packages.
-    fn make_for(&self, arch: Arch, tree: &Path, out: &Path) -> Result<()> {
+    fn make_for(&self, arch: Arch, out: &Path) -> Result<()> {
         foreign::require(arch)?;
         say(format!("building the module's object for {arch}, checked"));
-        let sources = self.sources(arch, tree)?;
+        let sources = self.build.sources(arch)?;
         let folder = out.join(arch.facts().debian);
         for file in files::entries(&sources)? {
             files::copy(&file, &folder.join("kmod").join(file.file_name().unwrap_or_default()))?;
         }
-        let (version, epoch) = (self.version.unwrap_or(env!("CARGO_PKG_VERSION")), epoch()?);
-        say(format!("building mpu for {arch}, with the module's sources inside"));
-        let mpu = self.build(arch, "mpu", tree, &[], |cargo| {
-            cargo.env("MPU_KMOD_DIR", &sources);
-        })?;
+        let (version, epoch) = (self.build.version(), epoch()?);
+        let mpu = self.build.program(arch, "mpu")?;
         check_glibc(&mpu)?;
-        say(format!("building mpu-container for {arch}"));
-        // Static, so that it runs in any root and loads nothing from one.
-        let container = self.build(arch, "mpu-container", tree, &["-C", "target-feature=+crt-static"], |_| ())?;
-        container::check_static(&container)?;
+        // Tests of upgrades need mpu's Debian package alone.
+        let is_another = self.build.another_version.is_some();
+        let container = (!is_another).then(|| self.build.program(arch, "mpu-container")).transpose()?;
         let output_text = output(foreign::command(arch, &mpu)?.arg("--version"))?;
         ensure!(output_text.trim() == format!("mpu {version}"), "mpu for {arch} says {output_text}, not {version}");
         let schemas = |folder: &Path| -> Result<()> {
@@ -175,21 +155,27 @@ impl Release {
             Ok(())
         };
         schemas(&out.join("schema"))?;
-        let stage_mpu = |tree: &Path| {
-            run(foreign::command(arch, &mpu)?.arg("stage").arg(tree))?;
+        let stage_mpu = |program: &Path, tree: &Path| {
+            run(foreign::command(arch, program)?.arg("stage").arg(tree))?;
             schemas(&tree.join("usr/share/doc/mpu/schema"))
         };
-        let stage_container = |tree: &Path| container::stage(arch, &container, tree);
+        let stage_container = |program: &Path, tree: &Path| container::stage(arch, program, tree);
         say(format!("packing for {arch}"));
-        for (name, program, stage) in
-            [("mpu", &mpu, &stage_mpu as &dyn Fn(&Path) -> Result<()>), ("mpu-container", &container, &stage_container)]
-        {
+        type Stage<'a> = &'a dyn Fn(&Path, &Path) -> Result<()>;
+        let programs =
+            [("mpu", Some(&mpu), &stage_mpu as Stage), ("mpu-container", container.as_ref(), &stage_container)];
+        for (name, program, stage) in programs {
+            let Some(program) = program else { continue };
+            let stage = &|tree: &Path| stage(program, tree);
             foreign::check_machine(arch, program)?;
             std::fs::copy(program, folder.join(name))?;
             let bom = sbom::cyclonedx(name, arch.facts().target)?;
             std::fs::write(folder.join(format!("{name}.cdx.json")), &bom)?;
             let package = Package { name, arch, version, epoch: &epoch, bom: &bom, stage };
             deb::pack(&package, out)?;
+            if is_another {
+                continue;
+            }
             for variant in rpm::VARIANTS.into_iter().filter(|variant| variant.program == name) {
                 rpm::pack(&package, variant, 1, out)?;
                 if arch == Arch::Amd64 {
@@ -199,75 +185,6 @@ impl Release {
         }
         Ok(())
     }
-
-    fn sources(&self, arch: Arch, tree: &Path) -> Result<PathBuf> {
-        let made = image::mpu_sources(arch)?;
-        if self.version.is_none() {
-            return Ok(made);
-        }
-        let sources = tree.join("kmod");
-        std::fs::copy(made.join("mpu_core.o_shipped"), sources.join("mpu_core.o_shipped"))?;
-        Ok(sources)
-    }
-
-    fn build(
-        &self,
-        arch: Arch,
-        package: &str,
-        tree: &Path,
-        flags: &[&str],
-        change: impl FnOnce(&mut std::process::Command),
-    ) -> Result<PathBuf> {
-        // Flags in common with the last build, or cargo builds every library anew.
-        let built = paths::target("dist")?.join(format!("{}-{package}", self.build));
-        let mut cargo = lint::cargo();
-        cargo
-            .args(["build", "--quiet", "--package", package, "--target", arch.facts().target, "--target-dir"])
-            .arg(&built);
-        if self.version.is_none() {
-            cargo.arg("--locked");
-        }
-        cargo.current_dir(tree);
-        // Paths of this machine would make two machines' builds differ.
-        let mut flags: Vec<String> = flags.iter().map(ToString::to_string).collect();
-        flags.push(format!("--remap-path-prefix={}=.", tree.display()));
-        let home = std::env::var("CARGO_HOME").ok().map(PathBuf::from);
-        if let Some(home) = home.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cargo"))) {
-            flags.push(format!("--remap-path-prefix={}=cargo", home.display()));
-        }
-        flags.push(format!("--remap-path-prefix={}=build", built.display()));
-        let folder = match self.profile {
-            Profile::Release => {
-                cargo.arg("--release");
-                "release"
-            }
-            Profile::Quick => "debug",
-        };
-        cargo.env_remove("RUSTFLAGS").env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f"));
-        cargo.env("CARGO_PROFILE_RELEASE_STRIP", "symbols").env("CARGO_PROFILE_DEV_STRIP", "symbols");
-        foreign::teach(arch, &mut cargo)?;
-        change(&mut cargo);
-        run(&mut cargo).with_context(|| format!("cannot build {package}"))?;
-        Ok(built.join(arch.facts().target).join(folder).join(package))
-    }
-}
-
-/// A copy of the tracked files that says it is another version, as do the module's sources.
-fn copy_of_the_tree(version: &str) -> Result<PathBuf> {
-    let this = env!("CARGO_PKG_VERSION");
-    let tree = paths::target("dist")?.join("tree");
-    let _ = std::fs::remove_dir_all(&tree);
-    let mut git = crate::run::command("git", ["ls-files", "-z"]);
-    for name in output(git.current_dir(paths::repo()))?.split('\0').filter(|name| !name.is_empty()) {
-        files::copy(&paths::repo().join(name), &tree.join(name))?;
-    }
-    let manifest = tree.join("Cargo.toml");
-    let text = std::fs::read_to_string(&manifest)?;
-    let changed = text.replace(&format!("version = \"{this}\""), &format!("version = \"{version}\""));
-    ensure!(changed != text, "Cargo.toml does not say version {this}");
-    std::fs::write(manifest, changed)?;
-    std::fs::write(tree.join("kmod/VERSION"), version)?;
-    Ok(tree)
 }
 
 /// The time that everything in a package bears: that of the newest commit.

@@ -2,19 +2,20 @@
 //! space and mpu-guest as process 1.
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 
 use super::job::{DEMO, Job};
 use super::real;
 use crate::apt::is_unreachable;
 use crate::arch::Arch;
 use crate::cpio::Archive;
-use crate::run::{Once, output, run, say};
+use crate::programs::Build;
+use crate::run::{output, run, say};
 use crate::sysroot::{add, program};
-use crate::{chart, container, files, kernels, kmod, lint, modules, nvidia, paths, python};
+use crate::{chart, kernels, kmod, modules, nvidia, paths, python};
 
 /// Programs of this machine that guests use: containers are the real ones.
 const PROGRAMS: [&str; 2] = ["crun", "runc"];
@@ -68,9 +69,8 @@ fn base(archive: &mut Archive, arch: Arch) -> Result<()> {
     for folder in ["proc", "sys", "dev", "tmp", "run", "root", "new", "usr/sbin", "sbin", "lib64"] {
         archive.folder(folder);
     }
-    let programs = programs(arch)?;
-    add(archive, arch, "init", &programs.join("mpu-guest"))?;
-    add(archive, arch, "bin/mpu", &programs.join("mpu"))?;
+    add(archive, arch, "init", &Build::TESTS.program(arch, "mpu-guest")?)?;
+    add(archive, arch, "bin/mpu", &Build::TESTS.program(arch, "mpu")?)?;
     add(archive, arch, "bin/busybox", &program(arch, "busybox")?)?;
     for name in PROGRAMS {
         add(archive, arch, &format!("usr/bin/{name}"), &program(arch, name)?)?;
@@ -82,7 +82,7 @@ fn base(archive: &mut Archive, arch: Arch) -> Result<()> {
 
 /// What the demonstration does without.
 fn for_stories(archive: &mut Archive, arch: Arch) -> Result<()> {
-    archive.file("usr/bin/mpu-container", 0o755, &container::quick(arch)?)?;
+    archive.file("usr/bin/mpu-container", 0o755, &Build::TESTS.program(arch, "mpu-container")?)?;
     // Debian's is static; it writes the caches of containers' roots.
     archive.file("sbin/ldconfig", 0o755, &program(arch, "ldconfig")?)?;
     match arch {
@@ -169,7 +169,7 @@ pub fn left_without_return_thunks(kernel: &kernels::Kernel) -> Result<Vec<String
     let out = paths::target(&format!("guest/modules/{}/mpu-no-thunks", kernel.name))?;
     // objtool complains: this kernel wants the thunks that are left out.
     let without = ["KCFLAGS=-mfunction-return=keep", "AFLAGS_MODULE=-DMPU_OWN_RETURN_THUNK"].map(str::to_owned);
-    let built = modules::build(kernel, &mpu_sources(kernel.arch)?, &out, &without)?;
+    let built = modules::build(kernel, &kmod::sources(kernel.arch)?, &out, &without)?;
     let module = built.files.iter().find(|file| file.ends_with("mpu.ko"));
     let module = module.with_context(|| format!("no mpu.ko: {}", built.complaints.join("\n")))?;
     let symbols = output(Command::new("nm").arg("-u").arg(module))?;
@@ -182,40 +182,7 @@ fn mpu_modules(kernel: &kernels::Kernel, redirect: Option<&str>) -> Result<Vec<P
     let name = redirect.map_or_else(|| "mpu".to_owned(), |way| format!("mpu-{way}"));
     let out = paths::target(&format!("guest/modules/{}/{name}", kernel.name))?;
     let make_args: Vec<String> = redirect.iter().map(|way| format!("MPU_REDIRECT={way}")).collect();
-    modules::build(kernel, &mpu_sources(kernel.arch)?, &out, &make_args)?.checked("the module")
-}
-
-/// kmod/ with the freshly built object in its place: what a release ships. A folder for each state of the sources, so that no other
-/// process changes it.
-pub fn mpu_sources(arch: Arch) -> Result<PathBuf> {
-    static ONCE: Once = Once::new();
-    ONCE.made(arch.facts().target, || {
-        let object = kmod::build(arch)?;
-        let faults = kmod::faults(arch, &object)?;
-        ensure!(faults.is_empty(), "the kernel object is unfit:\n{}", faults.join("\n"));
-        let kmod = paths::repo().join("kmod");
-        let mut sources = vec![("mpu_core.o_shipped".to_owned(), fs_err::read(object)?)];
-        for name in source_files(&kmod)? {
-            let text = fs_err::read(kmod.join(&name))?;
-            sources.push((name, text));
-        }
-        let state = files::digest(sources.iter().flat_map(|(name, bytes)| [name.as_bytes(), bytes]));
-        let copy = paths::target(&format!("kmod/{}", arch.named("mpu")))?.join(&state[..24]).join("mpu");
-        files::made(copy, Path::exists, |partial| {
-            sources.iter().try_for_each(|(name, bytes)| files::put(&partial.join(name), bytes, 0o644))
-        })
-    })
-}
-
-/// The files of a folder that git knows, or would know: what a build has left there is no source. A release that has one which is not
-/// committed says so (`Sources` in `dist/provenance.rs`).
-fn source_files(folder: &Path) -> Result<Vec<String>> {
-    let mut git = Command::new("git");
-    git.args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"]).current_dir(folder);
-    let names = output(&mut git)?;
-    let names = names.split('\0').filter(|name| !name.is_empty() && !name.contains('/')).map(str::to_owned);
-    // A deleted file is still in git's index.
-    Ok(names.filter(|name| folder.join(name).is_file()).collect::<BTreeSet<_>>().into_iter().collect())
+    modules::build(kernel, &kmod::sources(kernel.arch)?, &out, &make_args)?.checked("the module")
 }
 
 pub fn sim_programs(arch: Arch) -> Result<PathBuf> {
@@ -227,41 +194,10 @@ pub fn sim_programs(arch: Arch) -> Result<PathBuf> {
     Ok(out)
 }
 
-/// mpu and mpu-guest, linked as a release is: mpu loads NVML, which a static program cannot.
-pub fn programs(arch: Arch) -> Result<PathBuf> {
-    static ONCE: Once = Once::new();
-    let target = arch.facts().target;
-    ONCE.made(target, || {
-        let dir = paths::target("guest/cargo")?;
-        let mut cargo = lint::cargo();
-        cargo.args(["build", "--quiet", "--locked", "--profile=quick", "--package", "mpu", "--package", "mpu-guest"]);
-        cargo.args(["--target", target, "--target-dir"]).arg(&dir);
-        cargo.env_remove("CARGO_ENCODED_RUSTFLAGS").env_remove("RUSTFLAGS");
-        run(cargo.envs(arch.linker())).context("cannot build mpu and mpu-guest")?;
-        Ok(dir.join(target).join("quick"))
-    })
-}
-
 /// The nvidia-smi and NVML of a release.
 pub fn client(archive: &mut Archive, arch: Arch, version: &str) -> Result<()> {
     let dir = nvidia::ready(version, arch)?;
     nvidia::PROGRAMS
         .iter()
         .try_for_each(|name| add(archive, arch, &format!("nvidia/{version}/{name}"), &dir.join(name)))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn source_files_exclude_ignored_build_products() {
-        let folder = tempfile::tempdir().unwrap();
-        output(Command::new("git").args(["init", "--quiet"]).current_dir(folder.path())).unwrap();
-        for name in [".gitignore", "mpu_main.c", "mpu_main.o", "mpu_new.c"] {
-            std::fs::write(folder.path().join(name), "*.o\n").unwrap();
-        }
-        output(Command::new("git").args(["add", "mpu_main.c"]).current_dir(folder.path())).unwrap();
-        assert_eq!(source_files(folder.path()).unwrap(), [".gitignore", "mpu_main.c", "mpu_new.c"]);
-    }
 }

@@ -50,7 +50,7 @@ impl<'a> Lane<'a> {
         std::mem::take(&mut self.tally)
     }
 
-    fn leave(&mut self) {
+    pub fn leave(&mut self) {
         if let Some((what, began)) = self.now.take() {
             let took = (what.to_owned(), began.elapsed().as_secs());
             self.clock.took.lock().unwrap_or_else(PoisonError::into_inner).push(took);

@@ -1,0 +1,143 @@
+//! Builds the workspace's programs for others than their developer: for releases and for tests.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+
+use crate::arch::Arch;
+use crate::run::{Once, command, output, run, say};
+use crate::{files, foreign, kmod, lint, paths};
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Profile {
+    /// As handed out.
+    Release,
+    /// For tests: quicker to build.
+    Quick,
+}
+
+impl Profile {
+    fn name(self) -> &'static str {
+        match self {
+            Profile::Release => "release",
+            Profile::Quick => "quick",
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+pub struct Build {
+    pub profile: Profile,
+    /// Below target/dist, for what cargo makes.
+    pub folder: &'static str,
+    /// For tests of upgrades: built from a copy of the tree with this version.
+    pub another_version: Option<&'static str>,
+}
+
+impl Build {
+    /// Shared by all tests, so that cargo builds a library once.
+    pub const TESTS: Build = Build { profile: Profile::Quick, folder: "quick", another_version: None };
+
+    pub fn version(&self) -> &'static str {
+        self.another_version.unwrap_or(env!("CARGO_PKG_VERSION"))
+    }
+
+    /// The module's sources that the program mpu brings.
+    pub fn sources(&self, arch: Arch) -> Result<PathBuf> {
+        let made = kmod::sources(arch)?;
+        if self.another_version.is_none() {
+            return Ok(made);
+        }
+        let sources = self.tree()?.join("kmod");
+        std::fs::copy(made.join("mpu_core.o_shipped"), sources.join("mpu_core.o_shipped"))?;
+        Ok(sources)
+    }
+
+    /// Builds a program once a run, and returns where it is.
+    pub fn program(&self, arch: Arch, package: &str) -> Result<PathBuf> {
+        static PROGRAMS: Once = Once::new();
+        let place = paths::target("dist/programs")?.join(self.folder).join(self.version());
+        let place = place.join(arch.facts().debian).join(package);
+        PROGRAMS.made(&place.display().to_string(), || {
+            say(format!("building {package} for {arch}"));
+            let built = self.build(arch, package)?;
+            // Cargo puts another version's program at the same path. One that runs meanwhile goes on.
+            let copy = files::beside(&place, &format!("partial-{}", std::process::id()));
+            files::copy(&built, &copy)?;
+            fs_err::rename(copy, &place)?;
+            Ok(place)
+        })
+    }
+
+    fn build(&self, arch: Arch, package: &str) -> Result<PathBuf> {
+        // Static, so that it runs in any root and loads nothing from one. mpu loads NVML, which a static program cannot.
+        let is_static = package == "mpu-container";
+        let built = paths::target("dist")?.join(format!("{}{}", self.folder, if is_static { "-static" } else { "" }));
+        let (mut cargo, profile) = (lint::cargo(), self.profile.name());
+        cargo.args(["build", "--quiet", "--package", package, "--profile", profile, "--target", arch.facts().target]);
+        cargo.arg("--target-dir").arg(&built).current_dir(self.tree()?);
+        if self.another_version.is_none() {
+            cargo.arg("--locked");
+        }
+        // Paths of this machine would make two machines' builds differ. The flags are the same for both trees, or cargo would build every
+        // library for each.
+        let mut paths = vec![(paths::repo().to_owned(), "."), (copied_tree()?, "."), (built.clone(), "build")];
+        let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
+        let home = home.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cargo")));
+        paths.extend(home.map(|home| (home, "cargo")));
+        let mut flags: Vec<String> =
+            paths.iter().map(|(from, to)| format!("--remap-path-prefix={}={to}", from.display())).collect();
+        if is_static {
+            flags.push("-Ctarget-feature=+crt-static".to_owned());
+        }
+        cargo.env_remove("RUSTFLAGS").env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f"));
+        cargo.env("CARGO_PROFILE_RELEASE_STRIP", "symbols");
+        if package == "mpu" {
+            cargo.env("MPU_KMOD_DIR", self.sources(arch)?);
+        }
+        foreign::teach(arch, &mut cargo)?;
+        run(&mut cargo).with_context(|| format!("cannot build {package}"))?;
+        let program = built.join(arch.facts().target).join(profile).join(package);
+        if is_static {
+            check_static(&program)?;
+        }
+        Ok(program)
+    }
+
+    fn tree(&self) -> Result<PathBuf> {
+        static TREES: Once = Once::new();
+        match self.another_version {
+            None => Ok(paths::repo().to_owned()),
+            Some(version) => TREES.made(version, || copy_tree(version)),
+        }
+    }
+}
+
+fn copied_tree() -> Result<PathBuf> {
+    Ok(paths::target("dist")?.join("tree"))
+}
+
+/// A copy of the tracked files with another version, also of the module's sources.
+fn copy_tree(version: &str) -> Result<PathBuf> {
+    let this = env!("CARGO_PKG_VERSION");
+    let tree = copied_tree()?;
+    files::remove(&tree)?;
+    let mut git = command("git", ["ls-files", "-z"]);
+    for name in output(git.current_dir(paths::repo()))?.split('\0').filter(|name| !name.is_empty()) {
+        files::copy(&paths::repo().join(name), &tree.join(name))?;
+    }
+    let manifest = tree.join("Cargo.toml");
+    let text = std::fs::read_to_string(&manifest)?;
+    let changed = text.replace(&format!("version = \"{this}\""), &format!("version = \"{version}\""));
+    ensure!(changed != text, "Cargo.toml does not have version {this}");
+    std::fs::write(manifest, changed)?;
+    std::fs::write(tree.join("kmod/VERSION"), version)?;
+    Ok(tree)
+}
+
+/// A program that wants a loader would take libraries from whatever root it runs in.
+fn check_static(program: &Path) -> Result<()> {
+    let headers = output(std::process::Command::new("readelf").arg("--program-headers").arg(program))?;
+    ensure!(!headers.contains("INTERP"), "{} is not static", program.display());
+    Ok(())
+}
