@@ -1,46 +1,4 @@
-# A node's life with MPU, by package and by hand; sourced by stories.sh.
-
-dkms_module_is_up() { mpu status && journalctl -u mpu --no-pager -o cat | grep updates/dkms/mpu.ko; }
-
-new_module_runs() {
-	cat /sys/module/mpu/version
-	[ "$(cat /sys/module/mpu/version)" = "$(dpkg-query -W -f '${Version}' mpu)" ]
-}
-
-# Exit code 2, and among the reasons what a container sees.
-doctor_finds_containers_broken() {
-	$here/mpu doctor >/tmp/doctor
-	rc=$?
-	cat /tmp/doctor
-	[ $rc -eq 2 ] && grep -q '^broken  containers: ' /tmp/doctor && grep -q 'fix: sudo mpu up' /tmp/doctor
-}
-
-# Nothing broken; this node has no kernel but the running one, and no libnvidia-ml where the doctor looks.
-doctor_finds_nothing_broken() {
-	mpu doctor >/tmp/doctor
-	rc=$?
-	cat /tmp/doctor
-	[ $rc -lt 2 ] && grep -q '  ok         containers ' /tmp/doctor && grep -q '  ok         engine  ' /tmp/doctor
-}
-
-# The hardened unit, asked over the loopback address as Prometheus would.
-metrics_unit_answers() {
-	systemctl start mpu-metrics
-	in_time bash -c 'exec 3<>/dev/tcp/127.0.0.1/19567 && printf "GET /metrics HTTP/1.0\r\n\r\n" >&3 && cat <&3' >/tmp/page 2>&1
-	systemctl stop mpu-metrics
-	tail -n 3 /tmp/page
-	grep -q '^mpu_engine_up 1' /tmp/page
-}
-
-# The hardened unit, ready without an engine to register with, with words for systemctl and for status.
-nri_unit_waits() {
-	systemctl start mpu-nri
-	systemctl show --property=StatusText,ActiveState,NRestarts mpu-nri | tee /tmp/nri
-	mpu status | tee -a /tmp/nri
-	systemctl stop mpu-nri
-	grep -q '^ActiveState=active' /tmp/nri && grep -q '^NRestarts=0' /tmp/nri &&
-		[ "$(grep -c 'waiting for a container engine at /var/run/nri/nri.sock' /tmp/nri)" -eq 2 ] && ! ls /run/mpu/nri/*.json
-}
+# MPU beside another project's modules, by hand, interrupted, and with the notify engine; sourced by stories.sh.
 
 # Names the step and the way out, and leaves no engine up.
 install_fails_for_make() {
@@ -88,36 +46,7 @@ insmod $here/nvidia.ko
 gpu-hold --mem 300 <>/tmp/never &
 container_start
 depmod -a
-
-say "a package's life"
-wrong container_is_wrong_before_install
-check doctor_calls_the_container_broken doctor_finds_containers_broken
 snapshot >/tmp/before
-check package_installs dpkg -i $here/mpu.deb
-check package_builds_by_dkms built_for $release
-check package_starts_its_unit unit_is_up
-check package_brings_the_folder_for_modules ls -ld /usr/lib/mpu/modules
-check unit_files_are_sound systemd-analyze --man=no verify mpu.service mpu-notify.service mpu-metrics.service mpu-nri.service
-right package_makes_the_container_right
-check package_is_up_by_status dkms_module_is_up
-check doctor_finds_it_mended doctor_finds_nothing_broken
-check metrics_unit_serves metrics_unit_answers
-check nri_unit_is_ready_without_an_engine nri_unit_waits
-systemctl stop mpu
-wrong unit_stopped_is_wrong_again
-systemctl start mpu
-right unit_started_is_right_again
-
-say "another version"
-stays_right package_upgrade_loses_no_answer dpkg -i $here/mpu-next.deb
-check package_upgrade_runs_the_new_module new_module_runs
-right package_upgrade_is_right
-
-say "purge"
-check package_purges dpkg --purge mpu
-check package_purge_unloads not test -d /sys/module/mpu
-wrong purged_is_wrong_again
-same package_purge_leaves_nothing /tmp/before
 
 say "another project's modules of our names"
 mkdir /lib/modules/$release/extra

@@ -101,6 +101,15 @@ built_for() {
 	grep -q '^mpu/.*installed' /tmp/built
 }
 
+# The hardened unit, asked over the loopback address as Prometheus would.
+metrics_unit_answers() {
+	systemctl start mpu-metrics
+	in_time bash -c 'exec 3<>/dev/tcp/127.0.0.1/19567 && printf "GET /metrics HTTP/1.0\r\n\r\n" >&3 && cat <&3' >/tmp/page 2>&1
+	systemctl stop mpu-metrics
+	tail -n 3 /tmp/page
+	grep -q '^mpu_engine_up 1' /tmp/page
+}
+
 # gpu-hold holds until its standard input ends, which this never does: it is its own other end.
 mkfifo /tmp/never
 

@@ -87,7 +87,9 @@ pub struct Args {
 /// One guest's stories, in the order of a file in tests/node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Play {
-    /// Installed, upgraded, removed, interrupted; by package and by hand
+    /// The package installed, upgraded and removed
+    Package,
+    /// Beside another project's modules, by hand, interrupted, and with the notify engine
     Life,
     /// The driver that comes late or again, the boot, a kernel update
     Kernels,
@@ -102,12 +104,13 @@ pub enum Play {
 }
 
 impl Play {
-    pub const ALL: [Play; 6] =
-        [Play::Life, Play::Kernels, Play::SecureBoot, Play::Containers, Play::Engines, Play::Selinux];
+    pub const ALL: [Play; 7] =
+        [Play::Package, Play::Life, Play::Kernels, Play::SecureBoot, Play::Containers, Play::Engines, Play::Selinux];
 
     /// What a person calls it, and its file in tests/node.
     pub fn name(self) -> &'static str {
         match self {
+            Play::Package => "package",
             Play::Life => "life",
             Play::Kernels => "kernels",
             Play::SecureBoot => "secure-boot",
@@ -210,7 +213,13 @@ pub fn build(play: Play, shell: bool) -> Result<PathBuf> {
         archive.file("node/mpu-container.deb", 0o644, &package)?;
     }
     let repo = paths::repo();
+    if [Play::Package, Play::Life].contains(&play) {
+        let next = package(Some(NEXT))?;
+        archive.file("node/mpu-next.deb", 0o644, &next.join(format!("mpu_{NEXT}_amd64.deb")))?;
+        archive.file("node/mpu-next", 0o755, &next.join("amd64/mpu"))?;
+    }
     match play {
+        Play::Package | Play::Engines => {}
         Play::Life => {
             let foreign = out.join("foreign");
             modules::build(&kernel, &repo.join("tests/node/foreign"), &foreign, &[])?.checked("the foreign modules")?;
@@ -218,9 +227,6 @@ pub fn build(play: Play, shell: bool) -> Result<PathBuf> {
                 archive.file(&format!("node/foreign/{name}"), 0o644, &foreign.join(name))?;
             }
             archive.file("node/gcc-12", 0o755, &repo.join("tests/node/gcc-12.sh"))?;
-            let next = package(Some(NEXT))?;
-            archive.file("node/mpu-next.deb", 0o644, &next.join(format!("mpu_{NEXT}_amd64.deb")))?;
-            archive.file("node/mpu-next", 0o755, &next.join("amd64/mpu"))?;
         }
         Play::Kernels => {
             archive.text("node/next-kernel", 0o644, kernels::ready(NEXT_KERNEL)?.release.as_bytes());
@@ -230,7 +236,6 @@ pub fn build(play: Play, shell: bool) -> Result<PathBuf> {
             keys(&mut archive, &kernel, &driver, &out)?;
             prebuilt(&mut archive, &kernel, &now, &out)?;
         }
-        Play::Engines => {}
         Play::Selinux => {
             archive.file("node/label.sh", 0o755, &repo.join("tests/node/label.sh"))?;
             archive.file("node/mpu.cil", 0o644, &repo.join("packaging/selinux/mpu.cil"))?;

@@ -195,7 +195,7 @@ fn plays(full: bool, tally: &mut Tally) -> Result<Vec<Play>> {
         tally.check("node stories", Ending::Skip, "debootstrap makes a Debian as root only");
         return Ok(Vec::new());
     }
-    let plays = if full { Play::ALL.to_vec() } else { vec![Play::Life, Play::SecureBoot, Play::Containers] };
+    let plays = if full { Play::ALL.to_vec() } else { vec![Play::Package, Play::SecureBoot, Play::Containers] };
     for play in Play::ALL.iter().filter(|play| !plays.contains(play)) {
         tally.check(&format!("node stories of {}", play.name()), Ending::Skip, "minutes more: `./x test --full`");
     }
