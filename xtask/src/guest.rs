@@ -4,7 +4,7 @@
 mod costs;
 pub mod image;
 mod job;
-mod processor;
+pub mod processor;
 pub mod qemu;
 pub mod real;
 mod sys;

@@ -1,5 +1,5 @@
-//! Runs every check, cheapest first: formatting, lints and host tests; at the same time packages, the kernel object, module builds and
-//! guests' images; then container engines and the guests.
+//! Runs every check: formatting, lints, host tests and container engines; at the same time packages, the kernel object, module builds and
+//! guests' images, and the first guests.
 //!
 //! The quick matrix boots every kernel and covers every era, client and engine at least once; `--full` crosses them. `selection` limits
 //! a run to parts.
@@ -39,7 +39,7 @@ pub struct Args {
     /// Leave the guests out
     #[arg(long, conflicts_with = "only")]
     no_guests: bool,
-    /// Guests at a time
+    /// Guests at a time, and one fewer while this machine is tested
     #[arg(long, default_value_t = 2)]
     guests: usize,
 }
@@ -65,7 +65,8 @@ pub fn test(args: &Args) -> Result<Outcome> {
     all_ran.map(|()| tally.outcome())
 }
 
-/// What tests this machine, and beside it, on the processor that this leaves idle, what makes packages and guests; then the guests.
+/// What tests this machine, and beside it, on the processor that this leaves idle, what makes packages and guests, and one guest at a time;
+/// then more guests.
 fn everything(args: &Args, selection: &Selection, clock: &Clock) -> (Tally, Result<()>) {
     let (sender, received) = channel();
     std::thread::scope(|scope| {
@@ -75,26 +76,10 @@ fn everything(args: &Args, selection: &Selection, clock: &Clock) -> (Tally, Resu
             (lane.end(), made)
         });
         let mut lane = Lane::of(clock);
-        let mut checked = host_checks(selection, &mut lane);
-        if checked.is_ok() {
-            let mut boots = Lane::of(clock);
-            if selection.has(Stage::Guest) || selection.has(Stage::Node) {
-                boots.enter("guests");
-            }
-            // Container engines take one processor: a guest gets the other.
-            let reports = boot_all(received, args.guests.max(1), || {
-                if selection.has(Stage::Containers) {
-                    lane.enter("container engines");
-                    checked = containers::check(None, args.full, &mut lane.tally);
-                    lane.leave();
-                }
-            });
-            reports.iter().for_each(|report| boots.tally.add(report));
-            lane.tally.join(boots.end());
-        } else {
-            // The maker of further guests sees that its channel is closed.
-            drop(received);
-        }
+        let mut checked = Ok(());
+        // They leave a processor idle most of the time.
+        let reports = boot_all(received, args.guests.max(1), || checked = host_checks(args.full, selection, &mut lane));
+        reports.iter().for_each(|report| lane.tally.add(report));
         let mut tally = lane.end();
         let (more, made) =
             maker.join().unwrap_or_else(|_| (Tally::default(), Err(anyhow!("what makes guests panicked"))));
@@ -203,7 +188,7 @@ fn plays(full: bool, tally: &mut Tally) -> Result<Vec<Play>> {
     Ok(plays)
 }
 
-fn host_checks(selection: &Selection, lane: &mut Lane) -> Result<()> {
+fn host_checks(full: bool, selection: &Selection, lane: &mut Lane) -> Result<()> {
     if selection.has(Stage::Lint) {
         lane.enter("formatting and lints");
         for (name, result, reason) in lint::checks()? {
@@ -226,6 +211,13 @@ fn host_checks(selection: &Selection, lane: &mut Lane) -> Result<()> {
     if selection.has(Stage::Host) {
         lane.enter("host tests");
         host_tests(&mut lane.tally)?;
+    }
+    if selection.has(Stage::Containers) {
+        lane.enter("container engines");
+        containers::check(None, full, &mut lane.tally)?;
+    }
+    if selection.has(Stage::Guest) || selection.has(Stage::Node) {
+        lane.enter("guests alone");
     }
     Ok(())
 }

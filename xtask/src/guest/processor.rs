@@ -1,35 +1,43 @@
-//! The processor time of a process. Unlike elapsed time, it does not depend on other load.
+//! The processor time of processes. Unlike elapsed time, it does not depend on other load.
 
 use std::time::Duration;
 
 /// What /proc counts in: a hundredth of a second on every x86.
 const TICK: Duration = Duration::from_millis(10);
 
-/// Behind the process's name, its time in its own code and in the kernel.
-const TIMES: [usize; 2] = [11, 12];
+/// Behind the process's name, its time in its own code and in the kernel, and that of processes that it waited for (proc_pid_stat(5)).
+const OWN: [usize; 2] = [11, 12];
+const OF_CHILDREN: [usize; 2] = [13, 14];
 
 /// By all its threads, until it was waited for; nothing from then on.
 pub fn used(pid: u32) -> Duration {
-    std::fs::read_to_string(format!("/proc/{pid}/stat")).map_or(Duration::ZERO, |stat| read(&stat))
+    std::fs::read_to_string(format!("/proc/{pid}/stat")).map_or(Duration::ZERO, |stat| read(&stat, &OWN))
 }
 
-fn read(stat: &str) -> Duration {
+/// By this process and those that ended below it.
+pub fn used_in_all() -> Duration {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    read(&stat, &OWN) + read(&stat, &OF_CHILDREN)
+}
+
+fn read(stat: &str, times: &[usize]) -> Duration {
     // A name may hold blanks and parentheses.
     let behind = stat.rsplit_once(')').map_or("", |(_, behind)| behind);
     let words: Vec<&str> = behind.split_whitespace().collect();
-    let ticks = TIMES.iter().filter_map(|at| words.get(*at)?.parse::<u32>().ok());
+    let ticks = times.iter().filter_map(|at| words.get(*at)?.parse::<u32>().ok());
     TICK * ticks.sum::<u32>()
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Duration, read, used};
+    use super::*;
 
     #[test]
     fn both_times_count_whatever_process_is_called() {
         let stat = "71 (a) S 9 (b) S 1 71 71 0 -1 4194560 900 0 0 0 250 50 7 7 20 0 3 0 100 0 0";
-        assert_eq!(read(stat), Duration::from_secs(3));
-        assert_eq!(read(""), Duration::ZERO);
+        assert_eq!(read(stat, &OWN), Duration::from_secs(3));
+        assert_eq!(read(stat, &OF_CHILDREN), Duration::from_millis(140));
+        assert_eq!(read("", &OWN), Duration::ZERO);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
+use crate::guest::processor;
 use crate::guest::verdict::Tally;
 use crate::run::say;
 
@@ -22,7 +23,8 @@ impl Clock {
         for (what, seconds) in self.took.lock().unwrap_or_else(PoisonError::into_inner).iter() {
             say(format!("{seconds:5} s: {what}"));
         }
-        say(format!("{:5} s in all; some of it at the same time", self.began.elapsed().as_secs()));
+        let (took, used) = (self.began.elapsed().as_secs(), processor::used_in_all().as_secs());
+        say(format!("{took:5} s in all, and {used} s of a processor; some stages ran at the same time"));
     }
 }
 
@@ -50,7 +52,7 @@ impl<'a> Lane<'a> {
         std::mem::take(&mut self.tally)
     }
 
-    pub fn leave(&mut self) {
+    fn leave(&mut self) {
         if let Some((what, began)) = self.now.take() {
             let took = (what.to_owned(), began.elapsed().as_secs());
             self.clock.took.lock().unwrap_or_else(PoisonError::into_inner).push(took);
