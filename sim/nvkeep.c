@@ -12,10 +12,11 @@
 #include "nvrm.h"
 
 static const char *node = "/dev/nvidiactl";
+static int access_mode = O_RDWR;
 
 static int open_node(void)
 {
-	int fd = open(node, O_RDWR | O_CLOEXEC);
+	int fd = open(node, access_mode | O_CLOEXEC);
 
 	nv_check(fd >= 0, node, -errno);
 	return fd;
@@ -111,7 +112,10 @@ int main(int argc, char **argv)
 
 	if (argc > 2)
 		node = argv[2];
-	if (!strcmp(way, "open")) {
+	/* For ioctl(2) alone: neither to read nor to write. */
+	if (!strcmp(way, "ioctl"))
+		access_mode = O_ACCMODE;
+	if (!strcmp(way, "open") || !strcmp(way, "ioctl")) {
 		open_node();
 		hold();
 	} else if (!strcmp(way, "thread")) {
@@ -125,7 +129,7 @@ int main(int argc, char **argv)
 	} else if (!strcmp(way, "socket")) {
 		by_socket();
 	}
-	fputs("usage: nvkeep open|thread|leader|mapping|child|socket [NODE]\n"
+	fputs("usage: nvkeep open|ioctl|thread|leader|mapping|child|socket [NODE]\n"
 	      "Keeps a node of the driver open (/dev/nvidiactl) until standard input closes.\n",
 	      stderr);
 	return 2;

@@ -50,15 +50,28 @@ fn is_sluid(text: &str) -> bool {
     digits.len() == 13 && digits.bytes().all(|byte| byte.is_ascii_digit() || byte.is_ascii_uppercase())
 }
 
-/// The outermost service or scope of a cgroup file's text, which systemd itself made: who runs in it may name those below.
+/// The cgroup of the service or scope that a process is in, from a cgroup file's text. systemd makes those below slices: who runs in one, or
+/// in a container, may name all below that.
 pub fn unit(text: &str) -> Option<&str> {
-    let is_unit = |part: &&str| part.ends_with(".service") || part.ends_with(".scope");
-    let units = paths(text).filter_map(|path| path.split('/').find(is_unit));
-    let fits = |unit: &&str| {
+    paths(text).find_map(unit_in)
+}
+
+fn unit_in(path: &str) -> Option<&str> {
+    let is_unit = |part: &str| {
         let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b":-_.\\@".contains(&byte);
-        unit.len() <= 255 && !unit.starts_with(['-', '.']) && unit.bytes().all(is_plain)
+        let is_one = part.ends_with(".service") || part.ends_with(".scope");
+        is_one && part.len() <= 255 && !part.starts_with(['-', '.']) && part.bytes().all(is_plain)
     };
-    units.into_iter().find(fits)
+    let mut len = 0;
+    for part in path.split_inclusive('/') {
+        len += part.len();
+        let part = part.trim_end_matches('/');
+        // In a cgroup namespace an outside path starts with `..`.
+        if !part.is_empty() && part != ".." && !part.ends_with(".slice") {
+            return is_unit(part).then(|| path[..len].trim_end_matches('/'));
+        }
+    }
+    None
 }
 
 #[cfg(test)]
@@ -105,12 +118,21 @@ mod tests {
     #[test]
     fn outermost_unit_counts() {
         for (text, expected) in [
-            ("0::/system.slice/nvidia-persistenced.service\n", Some("nvidia-persistenced.service")),
-            ("0::/system.slice/a.service/system.slice/sshd.service\n", Some("a.service")),
-            ("0::/user.slice/user-7.slice/user@7.service/app.slice/x.service\n", Some("user@7.service")),
-            ("0::/user.slice/user-7.slice/session-3.scope\n", Some("session-3.scope")),
-            ("0::/system.slice/dev-disk\\x2dby.service\n", Some("dev-disk\\x2dby.service")),
-            ("1:name=systemd:/system.slice/cron.service\n0::/\n", Some("cron.service")),
+            ("0::/system.slice/nvidia-persistenced.service\n", Some("/system.slice/nvidia-persistenced.service")),
+            ("0::/system.slice/a.service/system.slice/sshd.service\n", Some("/system.slice/a.service")),
+            (
+                "0::/user.slice/user-7.slice/user@7.service/app.slice/x.service\n",
+                Some("/user.slice/user-7.slice/user@7.service"),
+            ),
+            ("0::/user.slice/user-7.slice/session-3.scope\n", Some("/user.slice/user-7.slice/session-3.scope")),
+            ("0::/system.slice/dev-disk\\x2dby.service\n", Some("/system.slice/dev-disk\\x2dby.service")),
+            ("1:name=systemd:/system.slice/cron.service\n0::/\n", Some("/system.slice/cron.service")),
+            ("0::/../../system.slice/a.service\n", Some("/../../system.slice/a.service")),
+            ("0::/init.scope\n", Some("/init.scope")),
+            // Named by who runs in the container.
+            ("0::/kubepods/burstable/pod1/2/nvidia-persistenced.service\n", None),
+            ("0::/docker/1/system.slice/sshd.service\n", None),
+            ("0::/lxc.payload.x/system.slice/sshd.service\n", None),
             ("0::/system.slice/a;reboot.service\n", None),
             ("0::/\n", None),
         ] {

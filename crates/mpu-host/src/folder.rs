@@ -105,3 +105,30 @@ pub fn device(at: BorrowedFd<'_>, name: &str, flags: AtFlags) -> io::Result<Opti
     let is_device = FileType::from_raw_mode(stat.stx_mode.into()) == FileType::CharacterDevice;
     Ok(is_device.then_some((stat.stx_rdev_major, stat.stx_rdev_minor)))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::fs::mkdirat;
+    use std::os::fd::AsRawFd;
+
+    #[test]
+    fn path_too_long_counts_as_path() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let mut deep = openat(CWD, dir.path(), flags, Mode::empty()).expect("a folder");
+        let own = Folder::at("/proc/self").expect("a folder");
+        let link = |fd: &OwnedFd| format!("fd/{}", fd.as_raw_fd());
+        assert!(own.is_path(&link(&deep)));
+        let name = "x".repeat(255);
+        for _ in 0..4096 / 256 {
+            mkdirat(&deep, &name, Mode::RWXU).expect("a folder");
+            deep = openat(&deep, &name, flags, Mode::empty()).expect("a folder");
+        }
+        let error = own.link(&link(&deep)).expect_err("too long");
+        assert_eq!(error.kind(), io::ErrorKind::InvalidFilename);
+        assert!(own.is_path(&link(&deep)));
+        let (pipe, _other) = io::pipe().expect("a pipe");
+        assert!(!own.is_path(&link(&pipe.into())));
+    }
+}

@@ -1,6 +1,7 @@
 //! Operating system mechanisms, one module each, that all crates share.
 
 pub mod child;
+pub mod deadline;
 pub mod devices;
 pub mod file;
 pub mod lock;

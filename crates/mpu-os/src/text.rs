@@ -1,10 +1,14 @@
 //! Makes untrusted text harmless for a terminal and a log.
 
+/// Whether a character controls a terminal, reorders text or breaks lines.
+pub fn is_control(c: char) -> bool {
+    let is_mark = matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}');
+    c.is_control() || is_mark
+}
+
 /// At most `longest` characters of a text. U+FFFD replaces control characters, and marks that reorder text or break lines.
 pub fn printable(text: &str, longest: usize) -> String {
-    let is_mark =
-        |c| matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}');
-    text.chars().take(longest).map(|c| if c.is_control() || is_mark(c) { '\u{fffd}' } else { c }).collect()
+    text.chars().take(longest).map(|c| if is_control(c) { '\u{fffd}' } else { c }).collect()
 }
 
 #[cfg(test)]

@@ -88,8 +88,10 @@ fn docker(files: &Files, roots: &[String], id: &str) -> Option<State> {
     let config = roots.iter().find_map(|root| files.json(&format!("{root}/containers/{id}/config.v2.json")))?;
     let name =
         string(config.get("Name")).map(|name| name.trim_start_matches('/').to_string()).filter(|n| !n.is_empty());
-    let labelled = by_keys(config.pointer("/Config/Labels"));
-    // Under Kubernetes the container's own name is a label; Docker's name combines several.
+    // Under Kubernetes the container's own name is a label; Docker's name combines several. An image has labels of its own, so they count
+    // under such a name only.
+    let is_of_kubernetes = name.as_ref().is_some_and(|name| name.starts_with("k8s_"));
+    let labelled = by_keys(config.pointer("/Config/Labels").filter(|_| is_of_kubernetes));
     Some(of(Runtime::Docker, State { name: labelled.name.or(name), ..labelled }))
 }
 

@@ -202,6 +202,16 @@ fn docker_names_its_container() {
 }
 
 #[test]
+fn labels_of_image_name_no_pod() {
+    let fake = FakeHost::in_order();
+    let config = r#"{"Name":"/train","Config":{"Labels":{"io.kubernetes.container.name":"victim",
+        "io.kubernetes.pod.name":"coredns","io.kubernetes.pod.namespace":"kube-system"}}}"#;
+    fake.write(&format!("/var/lib/docker/containers/{}/config.v2.json", IDS[0]), config);
+    let found = container(&fake, "0::/system.slice/docker-ID1.scope");
+    assert_eq!((found.name.as_deref(), found.pod), (Some("train"), None));
+}
+
+#[test]
 fn rootless_containers_are_read_from_users_home() {
     let fake = FakeHost::in_order();
     fake.write("/etc/passwd", "root:x:0:0:root:/root:/bin/sh\nada:x:1000:1000:Ada:/home/ada:/bin/sh\n");

@@ -1,7 +1,7 @@
 //! What keeps the NVIDIA driver, or one of its GPUs, from being unloaded, reset or handed over: processes and kernel modules.
 //!
 //! A process counts if it has one of the driver's nodes open or mapped, in the table of any of its threads. What it calls the node does
-//! not matter ([`nodes`]). Judges nothing and names nobody: whose a process is, is `mpu`'s to find out.
+//! not matter ([`nodes`]). Processes are hostile: each may make its readers wait for ever. Whose a process is, `mpu` finds out.
 
 pub mod modules;
 pub mod nodes;
@@ -13,14 +13,25 @@ use crate::sys::share_descriptors;
 use mpu_core::HostPid;
 use nodes::{Node, Nodes};
 use rustix::fs::OFlags;
+use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{self, BufRead, BufReader};
+use std::hash::{BuildHasher, RandomState};
+use std::io::{self, BufRead, BufReader, Read};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 
 /// Descriptors of one process that are looked at, in the tables of all its threads. A look at each takes some 2 µs.
 const MOST_DESCRIPTORS: usize = 1 << 20;
 
 /// Tables of a process that its other threads are compared with.
 const MOST_TABLES: usize = 8;
+
+/// How often `/proc` is listed, for processes that started or changed meanwhile.
+const MOST_PASSES: usize = 3;
+
+/// The most that is kept of a line of `maps`. A path can be longer than the 4,096 bytes that a system call takes.
+const LONGEST_LINE: u64 = 8 << 10;
 
 /// A process that holds the driver.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,26 +70,148 @@ pub struct Scan {
     pub not_read: Vec<HostPid>,
 }
 
-/// Looks at every process of the host.
-///
-/// # Errors
-/// `/proc` cannot be listed.
-pub fn scan(host: &Host, nodes: &Nodes) -> io::Result<Scan> {
-    // The kernel compares threads of the running host alone.
-    let share = if host.is_this() { share_descriptors } else { |_, _| None };
-    let entries = std::fs::read_dir(host.at("/proc"))?.flatten();
-    let mut pids: Vec<HostPid> =
-        entries.filter_map(|entry| HostPid::new(entry.file_name().to_str()?.parse().ok()?)).collect();
-    pids.sort();
-    let mut scan = Scan::default();
-    for pid in pids {
-        // A process that has ended meanwhile holds nothing.
-        let Ok(look) = Look::at(host, pid) else { continue };
-        look.take(nodes, share, &mut scan);
-    }
-    Ok(scan)
+/// Looks at all processes, on threads of its own: a process can make each read of its mappings, or of a file that it has open, last for
+/// ever. Remembers the processes that did not answer.
+#[derive(Default)]
+pub struct Scanner {
+    patience: Patience,
+    /// Threads that still wait for a process, and what they found before.
+    stuck: BTreeMap<HostPid, (Seen, JoinHandle<()>)>,
 }
 
+/// How long one process may take. Processes that take long get less and less time, so that all of them together end some day.
+#[derive(Debug, Clone, Copy)]
+struct Patience {
+    /// Enough for [`MOST_DESCRIPTORS`].
+    first: Duration,
+    /// Once the processes that took longer than `later` have taken this together.
+    until: Duration,
+    later: Duration,
+    /// No process is looked at any more.
+    end: Duration,
+}
+
+impl Default for Patience {
+    fn default() -> Patience {
+        let [first, until, end] = [10, 30, 60].map(Duration::from_secs);
+        Patience { first, until, later: Duration::from_millis(100), end }
+    }
+}
+
+impl Patience {
+    fn after(self, lost: Duration) -> Option<Duration> {
+        match lost {
+            lost if lost < self.until => Some(self.first),
+            lost => (lost < self.end).then_some(self.later),
+        }
+    }
+}
+
+/// What was seen of one process.
+#[derive(Debug, Clone, Default)]
+struct Seen {
+    holder: Option<Holder>,
+    in_flight: Option<InFlight>,
+    /// Some of it was refused, came too late or was too much.
+    is_partial: bool,
+    /// It changed while it was looked at.
+    has_changed: bool,
+}
+
+impl Scanner {
+    /// Looks at every process of the host.
+    ///
+    /// # Errors
+    /// `/proc` cannot be listed.
+    pub fn scan(&mut self, host: &Host) -> io::Result<Scan> {
+        self.stuck.retain(|_, (_, thread)| !thread.is_finished());
+        let mut all: BTreeMap<HostPid, Seen> = self.stuck.iter().map(|(pid, (seen, _))| (*pid, seen.clone())).collect();
+        let mut lost = Duration::ZERO;
+        for _ in 0..MOST_PASSES {
+            let entries = std::fs::read_dir(host.at("/proc"))?.flatten();
+            let listed: BTreeSet<HostPid> =
+                entries.filter_map(|entry| HostPid::new(entry.file_name().to_str()?.parse().ok()?)).collect();
+            // A process that has ended meanwhile holds nothing.
+            all.retain(|pid, _| listed.contains(pid));
+            let pids: Vec<HostPid> =
+                listed.into_iter().filter(|pid| all.get(pid).is_none_or(|seen| seen.has_changed)).collect();
+            if pids.is_empty() {
+                break;
+            }
+            self.look_at(host, &pids, &mut lost, &mut all);
+        }
+        let mut scan = Scan::default();
+        for (pid, seen) in all {
+            scan.holders.extend(seen.holder);
+            scan.in_flight.extend(seen.in_flight);
+            scan.not_read.extend((seen.is_partial || seen.has_changed).then_some(pid));
+        }
+        Ok(scan)
+    }
+
+    fn look_at(&mut self, host: &Host, pids: &[HostPid], lost: &mut Duration, all: &mut BTreeMap<HostPid, Seen>) {
+        let mut left = pids.iter();
+        while let (Some(patience), false) = (self.patience.after(*lost), left.as_slice().is_empty()) {
+            let (sender, receiver) = mpsc::channel();
+            let (host, pids) = (host.clone(), left.as_slice().to_vec());
+            let worker = thread::Builder::new().spawn(move || answer(&host, &pids, patience, &sender));
+            let Ok(worker) = worker else { break };
+            for pid in left.by_ref() {
+                let began = Instant::now();
+                // A thread that is still at work notices by itself that its time is over.
+                let received = receive(&receiver, patience + patience / 4);
+                *lost += Some(began.elapsed()).filter(|took| *took > self.patience.later).unwrap_or_default();
+                match received {
+                    Ok(Some(seen)) => drop(all.insert(*pid, seen)),
+                    Ok(None) => drop(all.remove(pid)),
+                    Err(seen) => {
+                        all.insert(*pid, seen.clone());
+                        self.stuck.insert(*pid, (seen, worker));
+                        break;
+                    }
+                }
+                if self.patience.after(*lost) != Some(patience) {
+                    break;
+                }
+            }
+        }
+        all.extend(left.map(|pid| (*pid, Seen::unread())));
+    }
+}
+
+/// What a thread sends of a process.
+enum Message {
+    /// What its descriptors show; its mappings follow.
+    Tables(Seen),
+    /// All; none if it has ended.
+    Done(Option<Seen>),
+}
+
+/// What was seen of the next process; none if it has ended. The error is what was seen before the time was over.
+fn receive(from: &Receiver<Message>, longest: Duration) -> Result<Option<Seen>, Seen> {
+    let end = Instant::now() + longest;
+    let mut seen = Seen::unread();
+    loop {
+        match from.recv_timeout(end.saturating_duration_since(Instant::now())) {
+            Ok(Message::Tables(tables)) => seen = Seen { is_partial: true, ..tables },
+            Ok(Message::Done(done)) => return Ok(done),
+            Err(_) => return Err(seen),
+        }
+    }
+}
+
+fn answer(host: &Host, pids: &[HostPid], patience: Duration, to: &Sender<Message>) {
+    let nodes = Nodes::of(host);
+    for pid in pids {
+        let done = match Look::at(host, *pid) {
+            Ok(look) => Some(look.take(&nodes, Instant::now() + patience, to)),
+            Err(error) => (!has_gone(&error)).then(Seen::unread),
+        };
+        if to.send(Message::Done(done)).is_err() {
+            return;
+        }
+    }
+}
 /// A look at one process, through its folder: who gets its number next has another.
 struct Look<'a> {
     host: &'a Host,
@@ -89,12 +222,32 @@ struct Look<'a> {
 }
 
 /// What one process was found to have: by node the descriptors, by number, and the mappings.
-#[derive(Default)]
 struct Found {
     uses: BTreeMap<Node, (BTreeSet<String>, u32)>,
     sockets: BTreeMap<Vec<u8>, u32>,
     left: usize,
+    end: Instant,
     is_partial: bool,
+    has_changed: bool,
+}
+
+impl Found {
+    fn until(end: Instant) -> Found {
+        let (uses, sockets) = (BTreeMap::new(), BTreeMap::new());
+        Found { uses, sockets, left: MOST_DESCRIPTORS, end, is_partial: false, has_changed: false }
+    }
+
+    fn is_late(&mut self) -> bool {
+        let is_late = Instant::now() >= self.end;
+        self.is_partial |= is_late;
+        is_late
+    }
+}
+
+impl Seen {
+    fn unread() -> Seen {
+        Seen { is_partial: true, ..Seen::default() }
+    }
 }
 
 impl Look<'_> {
@@ -105,26 +258,31 @@ impl Look<'_> {
         Ok(Look { host, pid, folder, start_ticks, has_ended: maker::has_ended(&stat) })
     }
 
-    fn take(&self, nodes: &Nodes, share: fn(u32, u32) -> Option<bool>, scan: &mut Scan) {
-        let mut found = Found { left: MOST_DESCRIPTORS, ..Found::default() };
+    fn take(&self, nodes: &Nodes, end: Instant, to: &Sender<Message>) -> Seen {
+        // The kernel compares threads of the running host alone.
+        let share = if self.host.is_this() { share_descriptors } else { |_, _| None };
+        let mut found = Found::until(end);
         self.tables(nodes, share, &mut found);
+        let _ = to.send(Message::Tables(self.seen(&found)));
         let mapped = self.mappings(nodes, &mut found);
-        found.is_partial |= mapped.is_err_and(|error| is_refused(&error));
+        found.is_partial |= mapped.is_err_and(|error| !has_gone(&error));
+        self.seen(&found)
+    }
+
+    fn seen(&self, found: &Found) -> Seen {
         let (pid, start_ticks) = (self.pid, self.start_ticks);
-        if found.is_partial {
-            scan.not_read.push(pid);
-        }
         let waiting = found.sockets.values().sum();
-        if waiting > 0 {
-            scan.in_flight.push(InFlight { pid, start_ticks, descriptors: waiting });
-        }
-        let uses: Vec<Use> = found
-            .uses
-            .into_iter()
-            .map(|(node, (descriptors, mappings))| Use { node, descriptors: descriptors.len() as u32, mappings })
-            .collect();
-        if !uses.is_empty() {
-            scan.holders.push(Holder { pid, start_ticks, uses });
+        let of = |(node, (descriptors, mappings)): (&Node, &(BTreeSet<String>, u32))| Use {
+            node: node.clone(),
+            descriptors: descriptors.len() as u32,
+            mappings: *mappings,
+        };
+        let uses: Vec<Use> = found.uses.iter().map(of).collect();
+        Seen {
+            holder: (!uses.is_empty()).then_some(Holder { pid, start_ticks, uses }),
+            in_flight: (waiting > 0).then_some(InFlight { pid, start_ticks, descriptors: waiting }),
+            is_partial: found.is_partial,
+            has_changed: found.has_changed,
         }
     }
 
@@ -137,9 +295,15 @@ impl Look<'_> {
             tables.push(own);
             self.table("fd", "fdinfo", nodes, found);
         }
-        let threads = self.folder.names("task", MOST_DESCRIPTORS).unwrap_or_default();
+        let threads = self.folder.names("task", MOST_DESCRIPTORS).unwrap_or_else(|error| {
+            found.is_partial |= !has_gone(&error);
+            Vec::new()
+        });
         let others = threads.iter().filter_map(|name| name.parse::<u32>().ok()).filter(|thread| *thread != own);
         for thread in others {
+            if found.is_late() {
+                return;
+            }
             if tables.iter().any(|table| share(*table, thread) == Some(true)) {
                 continue;
             }
@@ -153,11 +317,14 @@ impl Look<'_> {
     fn table(&self, table: &str, infos: &str, nodes: &Nodes, found: &mut Found) {
         let names = match self.folder.names(table, found.left) {
             Ok(names) => names,
-            Err(error) => return found.is_partial |= is_refused(&error),
+            Err(error) => return found.is_partial |= !has_gone(&error),
         };
         found.left -= names.len();
         found.is_partial |= found.left == 0;
         for name in names {
+            if found.is_late() {
+                return;
+            }
             let at = format!("{table}/{name}");
             let info = || self.folder.read(&format!("{infos}/{name}")).unwrap_or_default();
             let node = match self.folder.link(&at) {
@@ -168,9 +335,8 @@ impl Look<'_> {
                 }
                 Ok(link) if is_dma_buffer(&link) => shared_memory(&info()),
                 Ok(link) if !link.starts_with(b"/") => None,
-                // Also one whose path is too long to be read (ENAMETOOLONG). One that is open for nothing (O_PATH) never reached the
-                // driver.
-                _ if self.folder.is_open_for_anything(&at).unwrap_or(false) => {
+                // Also one whose path is too long to be read (ENAMETOOLONG).
+                _ if self.folder.is_open_for_anything(&at).is_ok_and(|anything| anything || !is_only_path(&info())) => {
                     self.folder.device(&at).ok().flatten().and_then(|device| nodes.node(device))
                 }
                 _ => None,
@@ -193,14 +359,18 @@ impl Look<'_> {
             None
         };
         let folder = living.as_ref().unwrap_or(&self.folder);
-        let mut known: BTreeMap<(String, String), Option<Node>> = BTreeMap::new();
+        // Two files can have the same device and inode: file systems of several layers or volumes have one device.
+        let (hashes, mut known) = (RandomState::new(), BTreeMap::new());
         let mut lines = BufReader::new(folder.open("maps", OFlags::RDONLY)?);
         let mut line = Vec::new();
-        while lines.read_until(b'\n', &mut line)? > 0 {
+        while lines.by_ref().take(LONGEST_LINE).read_until(b'\n', &mut line)? > 0 && !found.is_late() {
+            if !line.ends_with(b"\n") {
+                lines.skip_until(b'\n')?;
+            }
             if let Some(mapping) = Mapping::parse(&String::from_utf8_lossy(&line)) {
-                let file = (mapping.device.to_string(), mapping.inode.to_string());
-                let look = || node_of_mapping(folder, &mapping, nodes);
-                if let Some(node) = known.entry(file).or_insert_with(look) {
+                let file = hashes.hash_one((mapping.device, mapping.inode, mapping.path));
+                let node = known.entry(file).or_insert_with(|| node_of_mapping(folder, &mapping, nodes, found));
+                if let Some(node) = node {
                     found.uses.entry(node.clone()).or_default().1 += 1;
                 }
             }
@@ -210,13 +380,18 @@ impl Look<'_> {
     }
 }
 
-fn node_of_mapping(folder: &Folder, mapping: &Mapping, nodes: &Nodes) -> Option<Node> {
+fn node_of_mapping(folder: &Folder, mapping: &Mapping, nodes: &Nodes, found: &mut Found) -> Option<Node> {
     if is_dma_buffer(mapping.path.as_bytes()) {
         // What exported it is in the descriptor's information alone, and that may be closed.
         return None;
     }
-    let device = folder.device(&format!("map_files/{}", mapping.file())).ok().flatten()?;
-    nodes.node(device)
+    match folder.device(&format!("map_files/{}", mapping.file())) {
+        Ok(device) => return nodes.node(device?),
+        Err(error) if has_gone(&error) => found.has_changed = true,
+        // Without CAP_SYS_ADMIN. EACCES is a user's own file system, which has no nodes.
+        Err(error) => found.is_partial |= Errno::from_io_error(&error) == Some(Errno::PERM),
+    }
+    None
 }
 
 /// A mapping of a file: a line of `maps` (proc_pid_maps(5)).
@@ -266,8 +441,17 @@ fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
     info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
 }
 
-fn is_refused(error: &io::Error) -> bool {
-    error.kind() == io::ErrorKind::PermissionDenied
+/// Whether a descriptor only names a path (`O_PATH`) and never reached the driver. One with access mode 3 of open(2), for ioctl(2) alone,
+/// can be neither read nor written either.
+fn is_only_path(info: &str) -> bool {
+    let flags = field(info, "flags").and_then(|flags| u32::from_str_radix(flags, 8).ok());
+    flags.is_some_and(|flags| flags & OFlags::PATH.bits() != 0)
+}
+
+/// Whether a process, or what it had, is no longer there.
+fn has_gone(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidData)
+        || Errno::from_io_error(error) == Some(Errno::SRCH)
 }
 
 #[cfg(test)]

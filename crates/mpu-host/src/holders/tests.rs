@@ -32,8 +32,7 @@ fn process(fake: &FakeHost, pid: u32, state: char) {
 }
 
 fn looked(fake: &FakeHost) -> Scan {
-    let host = fake.host();
-    scan(&host, &Nodes::of(&host)).expect("a folder /proc")
+    Scanner::default().scan(&fake.host()).expect("a folder /proc")
 }
 
 /// `PID: NODE DESCRIPTORS MAPPINGS`, one for each node.
@@ -187,16 +186,124 @@ fn real_process_is_found_by_device_number() {
     let full = std::fs::File::open("/dev/full").expect("a device");
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     let path = rustix::fs::open("/dev/full", flags, rustix::fs::Mode::empty()).expect("a device");
+    // Access mode 3: for ioctl(2) alone.
+    let flags = OFlags::WRONLY | OFlags::RDWR | OFlags::CLOEXEC;
+    let control = rustix::fs::open("/dev/full", flags, rustix::fs::Mode::empty()).expect("a device");
     let own = HostPid::new(std::process::id()).expect("a PID");
     let mine = || {
         let look = Look::at(&host, own).expect("it lives");
-        let mut found = Found { left: MOST_DESCRIPTORS, ..Found::default() };
+        let mut found = Found::until(Instant::now() + Duration::from_secs(60));
         look.tables(&nodes, share_descriptors, &mut found);
         let number = |fd: i32| found.uses.iter().any(|(_, (numbers, _))| numbers.contains(&fd.to_string()));
         use std::os::fd::AsRawFd;
-        (number(full.as_raw_fd()), number(path.as_raw_fd()))
+        [full.as_raw_fd(), control.as_raw_fd(), path.as_raw_fd()].map(number)
     };
-    assert_eq!(mine(), (true, false), "a descriptor that only names a path holds nothing");
+    assert_eq!(mine(), [true, true, false], "a descriptor that only names a path holds nothing");
+}
+
+#[test]
+fn refused_mappings_are_not_read() {
+    let this = Host::this();
+    // CAP_CHECKPOINT_RESTORE since Linux 5.9.
+    let may = this.has_capability(crate::host::CAP_SYS_ADMIN) || this.has_capability(40);
+    let look = Look::at(&this, HostPid::new(std::process::id()).expect("a PID")).expect("it lives");
+    let mut found = Found::until(Instant::now() + Duration::from_secs(60));
+    look.mappings(&Nodes::of(&this), &mut found).expect("its mappings");
+    assert_eq!(found.is_partial, !may);
+}
+
+#[test]
+fn moved_mapping_is_not_read() {
+    let fake = host();
+    process(&fake, 50, 'S');
+    fake.write("/proc/50/maps", "7f00000000-7f00001000 rw-s 00000000 00:05 9 /dev/full\n");
+    let scan = looked(&fake);
+    assert_eq!((scan.holders.len(), scan.not_read), (0, vec![HostPid::new(50).expect("a PID")]));
+}
+
+#[test]
+fn equal_inodes_hide_no_node() {
+    let fake = host();
+    process(&fake, 51, 'S');
+    // The first file's path is longer than what is kept of a line.
+    let long = "/x".repeat(LONGEST_LINE as usize);
+    let maps = format!(
+        "7f00000000-7f00001000 rw-s 00000000 00:05 9 {long}\n7f00002000-7f00003000 rw-s 00000000 00:05 9 /dev/full\n"
+    );
+    fake.write("/proc/51/maps", &maps);
+    link(&fake, "/proc/51/map_files/7f00000000-7f00001000", "/bin/sh");
+    link(&fake, "/proc/51/map_files/7f00002000-7f00003000", "/dev/full");
+    let scan = looked(&fake);
+    assert_eq!((lines_of(&scan), scan.not_read), (vec!["51: nvidia-uvm-tools 0 1".to_string()], Vec::new()));
+}
+
+/// Makes a pipe of a file: a reader waits until somebody writes.
+fn pipe(fake: &FakeHost, path: &str) {
+    fake.remove(path);
+    assert!(std::process::Command::new("mkfifo").arg(fake.host().at(path)).status().expect("mkfifo").success());
+}
+
+#[test]
+fn process_without_answer_stops_no_scan() {
+    let fake = host();
+    for pid in [60, 61, 62, 63] {
+        process(&fake, pid, 'S');
+        link(&fake, &format!("/proc/{pid}/fd/3"), "/dev/full");
+    }
+    let line = |pid| format!("{pid}: nvidia-uvm-tools 1 0");
+    pipe(&fake, "/proc/60/maps");
+    pipe(&fake, "/proc/62/stat");
+    let patience = Patience { first: Duration::from_secs(1), ..Patience::default() };
+    let mut scanner = Scanner { patience, ..Scanner::default() };
+    let pids = |numbers: &[u32]| numbers.iter().filter_map(|number| HostPid::new(*number)).collect::<Vec<_>>();
+    for _ in 0..2 {
+        let began = Instant::now();
+        let scan = scanner.scan(&fake.host()).expect("a folder /proc");
+        // What its descriptors show is known before.
+        assert_eq!((lines_of(&scan), scan.not_read), ([60, 61, 63].map(line).to_vec(), pids(&[60, 62])));
+        assert_eq!(scanner.stuck.len(), 2, "they are not looked at again");
+        assert!(began.elapsed() < Duration::from_secs(30));
+    }
+    std::fs::write(fake.host().at("/proc/60/maps"), "").expect("it is read");
+    std::fs::write(fake.host().at("/proc/62/stat"), "").expect("it is read");
+    while !scanner.stuck.values().all(|(_, thread)| thread.is_finished()) {
+        thread::sleep(Duration::from_millis(5));
+    }
+    fake.remove("/proc/60/maps");
+    fake.remove("/proc/62");
+    let scan = scanner.scan(&fake.host()).expect("a folder /proc");
+    assert_eq!((lines_of(&scan), scan.not_read), ([60, 61, 63].map(line).to_vec(), Vec::new()));
+}
+
+#[test]
+fn many_slow_processes_end_scan() {
+    let fake = host();
+    for pid in 70..90 {
+        process(&fake, pid, 'S');
+        pipe(&fake, &format!("/proc/{pid}/maps"));
+    }
+    let [first, until, later, end] = [200, 600, 20, 900].map(Duration::from_millis);
+    let mut scanner = Scanner { patience: Patience { first, until, later, end }, ..Scanner::default() };
+    let scan = scanner.scan(&fake.host()).expect("a folder /proc");
+    assert_eq!(scan.not_read.len(), 20);
+    assert!((1..20).contains(&scanner.stuck.len()), "{}", scanner.stuck.len());
+}
+
+#[test]
+fn process_started_during_scan_is_found() {
+    let fake = host();
+    process(&fake, 80, 'S');
+    pipe(&fake, "/proc/80/maps");
+    let host = fake.host();
+    let scan = thread::scope(|scope| {
+        let scan = scope.spawn(|| Scanner::default().scan(&host));
+        let maps = std::fs::File::options().write(true).open(host.at("/proc/80/maps")).expect("a reader");
+        process(&fake, 81, 'S');
+        link(&fake, "/proc/81/fd/3", "/dev/full");
+        drop(maps);
+        scan.join().expect("it ends").expect("a folder /proc")
+    });
+    assert_eq!(lines_of(&scan), ["81: nvidia-uvm-tools 1 0"]);
 }
 
 #[test]

@@ -8,8 +8,10 @@ use mpu_host::cgroup::{self, Job};
 use mpu_host::containers::{self, Container};
 use mpu_host::host::Host;
 use mpu_host::maker::{self, Has};
+use mpu_os::deadline::within;
 use std::cell::OnceCell;
 use std::collections::{BTreeSet, HashMap};
+use std::time::{Duration, Instant};
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Facts {
@@ -18,7 +20,7 @@ pub struct Facts {
     pub container: Option<Container>,
     /// Its Slurm job.
     pub job: Option<Job>,
-    /// Its systemd unit.
+    /// The cgroup of its systemd unit.
     pub unit: Option<String>,
     pub uid: Option<u32>,
     /// Its user's name on the host.
@@ -37,7 +39,11 @@ pub struct Facts {
 const TICKS: u64 = 100;
 /// The most that is kept of a command line.
 const COMMAND_LIMIT: usize = 4096;
-const FILE_LIMIT: usize = 64 * 1024;
+/// How long all command lines together may keep their reader waiting: each a quarter of what is left.
+const MOST_WAITING: Duration = Duration::from_secs(4);
+const LEAST_PATIENCE: Duration = Duration::from_millis(10);
+/// A `status` with the most groups, 65,536, has 720 kB.
+const FILE_LIMIT: usize = 1 << 20;
 
 /// How much is read about a process.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -45,6 +51,8 @@ pub enum Depth {
     /// All that a person wants to see.
     #[default]
     Everything,
+    /// The same, without the homes of users, which may be file systems that never answer.
+    WithoutHomes,
     /// The owner and the start. Reads nothing that the process's user can delay: a command line lies in the process's own memory, and a
     /// home may be a file system of the user.
     Owner,
@@ -55,10 +63,10 @@ impl Facts {
     /// the next process's.
     fn started_at(moment: &Moment, pid: HostPid, folder: &str, ticks: u64, shared: &mut Shared) -> Option<Facts> {
         let host = moment.host;
-        let status = host.bounded(format!("/proc/{}/status", pid.get()), FILE_LIMIT).unwrap_or_default();
-        let status = String::from_utf8_lossy(&status);
-        let value = |key: &str| status.lines().find_map(|line| line.strip_prefix(key)).map(str::trim);
+        let status = status_of(host, pid);
+        let value = |key: &str| value_in(&status, key);
         let cgroups = containers::cgroups_at(host, folder);
+        let command = (moment.depth != Depth::Owner).then(|| shared.command(host, folder)).flatten();
         if !moment.is_still(pid, ticks) {
             return None;
         }
@@ -76,12 +84,12 @@ impl Facts {
         if moment.depth == Depth::Owner {
             return is_known.then_some(facts);
         }
-        let uid = value("Uid:").and_then(|ids| ids.split_whitespace().next()?.parse().ok());
+        let uid = user_in(&status);
         Some(Facts {
             uid,
             user: uid.and_then(|uid| shared.user(host, uid)),
             name: value("Name:").map(str::to_string),
-            command: command(host, folder),
+            command,
             started: shared.boot(host).map(|boot| boot + ticks / TICKS),
             ..facts
         })
@@ -129,6 +137,7 @@ impl Moment<'_> {
 struct Shared {
     boot: Option<u64>,
     users: HashMap<u32, Option<String>>,
+    waited: Duration,
 }
 
 impl Shared {
@@ -139,6 +148,28 @@ impl Shared {
 
     fn user(&mut self, host: &Host, uid: u32) -> Option<String> {
         self.users.entry(uid).or_insert_with(|| host.user_name(uid)).clone()
+    }
+
+    /// None of a process that makes its readers wait, which the process can do for ever.
+    fn command(&mut self, host: &Host, folder: &str) -> Option<String> {
+        let began = Instant::now();
+        let patience = MOST_WAITING.saturating_sub(self.waited) / 4;
+        if patience < LEAST_PATIENCE {
+            return None;
+        }
+        let (host, file) = (host.clone(), format!("{folder}/cmdline"));
+        // An argument list has up to 2 MiB.
+        let read = within(patience, move || host.beginning(file, COMMAND_LIMIT));
+        if read.is_none() {
+            self.waited += began.elapsed();
+        }
+        let mut bytes = read??;
+        while bytes.last() == Some(&0) {
+            bytes.pop();
+        }
+        let words: Vec<String> =
+            bytes.split(|b| *b == 0).map(|word| String::from_utf8_lossy(word).into_owned()).collect();
+        Some(words.join(" ")).filter(|line| !line.is_empty())
     }
 }
 
@@ -174,21 +205,29 @@ fn ended(moment: &Moment, makers: &maker::Look) -> Facts {
     }
 }
 
+fn status_of(host: &Host, pid: HostPid) -> String {
+    let status = host.bounded(format!("/proc/{}/status", pid.get()), FILE_LIMIT).unwrap_or_default();
+    String::from_utf8_lossy(&status).into_owned()
+}
+
+fn value_in<'a>(status: &'a str, key: &str) -> Option<&'a str> {
+    status.lines().find_map(|line| line.strip_prefix(key)).map(str::trim)
+}
+
+fn user_in(status: &str) -> Option<u32> {
+    value_in(status, "Uid:")?.split_whitespace().next()?.parse().ok()
+}
+
+/// The number of a process's user.
+pub(crate) fn user_of(host: &Host, pid: HostPid) -> Option<u32> {
+    user_in(&status_of(host, pid))
+}
+
 /// The last of several PIDs; a process of the host itself has one.
 fn innermost(numbers: &str) -> Option<ViewPid> {
     let mut numbers = numbers.split_whitespace();
     numbers.next()?;
     numbers.next_back()?.parse().ok().and_then(ViewPid::new)
-}
-
-fn command(host: &Host, folder: &str) -> Option<String> {
-    // An argument list has up to 2 MiB.
-    let mut bytes = host.beginning(format!("{folder}/cmdline"), COMMAND_LIMIT)?;
-    while bytes.last() == Some(&0) {
-        bytes.pop();
-    }
-    let words: Vec<String> = bytes.split(|b| *b == 0).map(|word| String::from_utf8_lossy(word).into_owned()).collect();
-    Some(words.join(" ")).filter(|line| !line.is_empty())
 }
 
 fn stat_in(host: &Host, folder: &str) -> Option<String> {
@@ -228,7 +267,7 @@ impl Cache {
 
     /// Whether all is read. Limits are read from each cgroup above a process, of which its user may make thousands.
     pub fn is_for_people(&self) -> bool {
-        self.depth == Depth::Everything
+        self.depth != Depth::Owner
     }
 
     /// Begins a reading of these processes, all that the driver lists. Others are dropped from the cache.
@@ -236,7 +275,7 @@ impl Cache {
         self.known.retain(|pid, _| listed.contains(pid));
         let containers = match self.depth {
             Depth::Everything => containers::Look::with_homes(host),
-            Depth::Owner => containers::Look::new(host),
+            Depth::WithoutHomes | Depth::Owner => containers::Look::new(host),
         };
         let makers = (self.makers)();
         Moment { host, depth: self.depth, listed, containers, makers, holders: OnceCell::new() }
@@ -274,7 +313,9 @@ impl Cache {
         match self.depth {
             // The previous reading knows the owner; the present holders are for people.
             Depth::Owner => Facts::default(),
-            Depth::Everything => moment.holders.get_or_init(|| ended(moment, &(self.makers)())).clone(),
+            Depth::Everything | Depth::WithoutHomes => {
+                moment.holders.get_or_init(|| ended(moment, &(self.makers)())).clone()
+            }
         }
     }
 }

@@ -11,6 +11,7 @@ mod seen;
 mod sys;
 
 pub use error::ProcessError;
+pub(crate) use facts::user_of;
 pub use facts::{Cache, Depth, Facts};
 pub use seen::{Gpu, GpuProcess, Kind, Memory, Mig, MigDevice, Snapshot, Utilisation};
 pub(crate) use seen::{host_pid, view_pid};

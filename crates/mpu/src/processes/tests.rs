@@ -400,6 +400,66 @@ fn passwd_and_boot_time_are_read_once() {
     assert_eq!((other.user.as_deref(), other.started), (Some("ada"), Some(1_700_000_002)));
 }
 
+/// A process whose memory cannot be read, by the file system of another; both end with this value.
+struct Blocked(std::process::Child, u32);
+
+impl Blocked {
+    fn start(folder: &std::path::Path) -> Option<Blocked> {
+        use std::io::{BufRead, BufReader};
+        use std::process::{Command, Stdio};
+        let (program, source) = (folder.join("blocked"), folder.join("blocked.c"));
+        std::fs::write(&source, include_str!("blocked.c")).expect("a file");
+        let made = Command::new("cc").args(["-pthread", "-o"]).args([&program, &source]).status();
+        assert!(made.expect("a compiler, which Rust links with").success());
+        let mut child = Command::new(program).arg(folder).stdout(Stdio::piped()).spawn().expect("a program");
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().expect("a pipe")).read_line(&mut line).expect("a line");
+        if let Ok(pid) = line.trim().parse() {
+            return Some(Blocked(child, pid));
+        }
+        assert_eq!(child.wait().expect("waited").code(), Some(77), "{line}");
+        None
+    }
+}
+
+impl Drop for Blocked {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn command_line_without_answer_is_none() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let Some(blocked) = Blocked::start(folder.path()) else {
+        return eprintln!("skipped: not root, or no FUSE");
+    };
+    let fake = host();
+    fake.remove("/proc/20001/cmdline");
+    let line = fake.host().at("/proc/20001/cmdline");
+    std::os::unix::fs::symlink(format!("/proc/{}/cmdline", blocked.1), line).expect("a link");
+    let began = std::time::Instant::now();
+    let mut cache = cache(Depth::Everything);
+    // All together have a limit.
+    for ticks in 0..40 {
+        fake.write("/proc/20001/stat", &stat(ticks));
+        let facts = facts(&fake, &mut cache, 20001);
+        assert_eq!((facts.name.as_deref(), facts.command), (Some("python3"), None));
+    }
+    assert!(began.elapsed() < std::time::Duration::from_secs(60));
+}
+
+#[test]
+fn status_with_most_groups_is_read() {
+    let fake = host();
+    let groups = "4294967294 ".repeat(65_536);
+    let status = format!("Name:\tx\nUid:\t1000\t1000\t1000\t1000\nGroups:\t{groups}\nNSpid:\t20001\t5\n");
+    fake.write("/proc/20001/status", &status);
+    let facts = facts(&fake, &mut cache(Depth::Everything), 20001);
+    assert_eq!((facts.uid, facts.container_pid, facts.name.as_deref()), (Some(1000), ViewPid::new(5), Some("x")));
+}
+
 #[test]
 fn command_line_has_end() {
     let fake = host();

@@ -8,6 +8,7 @@ pub(crate) mod documented;
 
 use mpu_host::exit::Exit;
 use mpu_host::explain::{Explain, causes};
+use mpu_os::text::is_control;
 use schemars::JsonSchema;
 use serde::Serialize;
 use std::fmt::Write as _;
@@ -85,8 +86,14 @@ pub fn json_of_error(command: &str, error: &dyn Explain) -> String {
 
 fn to_line(value: &impl Serialize) -> String {
     // A report has only maps with string keys, strings and numbers.
-    serde_json::to_string(value)
-        .unwrap_or_else(|e| format!("{{\"schema\":{SCHEMA},\"ok\":false,\"exit\":1,\"error\":\"{e}\"}}"))
+    let line = serde_json::to_string(value)
+        .unwrap_or_else(|e| format!("{{\"schema\":{SCHEMA},\"ok\":false,\"exit\":1,\"error\":\"{e}\"}}"));
+    if !line.contains(is_control) {
+        return line;
+    }
+    // JSON escapes the controls of ASCII alone. A terminal obeys others, too; they stand in strings only.
+    let escaped = |c| if is_control(c) { format!("\\u{:04x}", u32::from(c)) } else { c.to_string() };
+    line.chars().map(escaped).collect()
 }
 
 /// Whether text has colours.

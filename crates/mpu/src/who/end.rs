@@ -10,10 +10,11 @@ use mpu_host::containers::{Container, Runtime};
 /// The host's process 1, which ends with the host. systemd keeps descriptors for services that ask for it.
 const INIT: u32 = 1;
 
-/// Units that are not stopped for the sake of one process in them: logins, and what everything runs in.
-const KEPT: [&str; 3] = ["ssh.service", "sshd.service", "init.scope"];
+/// Units that are not stopped for the sake of one process in them: logins, others' jobs, and what everything runs in.
+const KEPT: [&str; 6] = ["ssh.service", "sshd.service", "cron.service", "crond.service", "atd.service", "init.scope"];
 
 /// What ends a process: what started it, as far as that is known, so that it does not come back at once. None for process 1.
+/// `unit` is its systemd unit if no other user has processes in that.
 pub fn end(pid: HostPid, container: Option<&Container>, job: Option<&Job>, unit: Option<&str>) -> Option<String> {
     let by_container = container.and_then(of_container);
     by_container
@@ -110,7 +111,7 @@ mod tests {
         check(Some(&Container { user: Some(7), ..docker.clone() }), Some(&job("8", None)), None, "scancel 8");
         check(None, None, Some("nvidia-persistenced.service"), "systemctl stop nvidia-persistenced.service");
         check(None, None, Some("a\\x2db.service"), "systemctl stop 'a\\x2db.service'");
-        for kept in ["session-3.scope", "user@1000.service", "ssh.service", "init.scope"] {
+        for kept in ["session-3.scope", "user@1000.service", "ssh.service", "cron.service", "init.scope"] {
             check(None, None, Some(kept), "kill 42");
         }
         check(None, None, None, "kill 42");

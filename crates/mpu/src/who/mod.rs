@@ -8,19 +8,19 @@ mod error;
 pub use error::WhoError;
 
 use crate::listing::filter::is_named;
-use crate::processes::{Cache, Depth, Gpu, ProcessError, host_pid, view_pid};
+use crate::processes::{Cache, Depth, Gpu, ProcessError, host_pid, user_of, view_pid};
 use mpu_core::{HostPid, ViewPid};
 use mpu_host::cgroup::Job;
 use mpu_host::containers::Container;
 use mpu_host::driver::Driver;
 use mpu_host::holders::modules::{self, Module};
-use mpu_host::holders::nodes::{self, DriverGpu, Nodes};
-use mpu_host::holders::{self, Holder, InFlight, Scan};
+use mpu_host::holders::nodes::{self, DriverGpu};
+use mpu_host::holders::{self, Holder, InFlight, Scan, Scanner};
 use mpu_host::host::{CAP_SYS_PTRACE, Host};
 use mpu_host::time;
 use schemars::JsonSchema;
 use serde::Serialize;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 /// Options of `mpu who`.
@@ -101,7 +101,7 @@ pub struct ProcessView {
     pub user: Option<String>,
     /// The program's name, as the kernel has it.
     pub name: Option<String>,
-    /// The whole command line.
+    /// The command line; null if the process does not let it be read.
     pub command: Option<String>,
     /// When it started, in seconds since 1970.
     pub started: Option<u64>,
@@ -177,10 +177,10 @@ pub fn who(host: &Host, options: &WhoOptions, log: &dyn Fn(&str)) -> Result<Who,
     check(host)?;
     let gpu = options.gpu.as_deref().map(|requested| find(host, requested)).transpose()?;
     let end = options.wait.map(|seconds| Instant::now() + Duration::from_secs(seconds));
-    let mut logged = String::new();
+    let (mut scanner, mut logged) = (Scanner::default(), String::new());
     loop {
         let began = Instant::now();
-        let look = Look::of(host, gpu.as_ref())?;
+        let look = Look::of(host, gpu.as_ref(), &mut scanner)?;
         let left = end.map(|end| end.saturating_duration_since(Instant::now()));
         let Some(left) = left.filter(|left| !look.is_free && !left.is_zero()) else {
             return Ok(Who { has_waited: end.is_some(), ..look.report(host, gpu.as_ref()) });
@@ -236,11 +236,11 @@ struct Look {
 }
 
 impl Look {
-    fn of(host: &Host, gpu: Option<&DriverGpu>) -> Result<Look, WhoError> {
+    fn of(host: &Host, gpu: Option<&DriverGpu>, scanner: &mut Scanner) -> Result<Look, WhoError> {
         let Some(driver) = Driver::loaded(host) else {
             return Ok(Look { driver: None, scan: Scan::default(), modules: Vec::new(), is_free: true });
         };
-        let mut scan = holders::scan(host, &Nodes::of(host)).map_err(|source| WhoError::NoProc { source })?;
+        let mut scan = scanner.scan(host).map_err(|source| WhoError::NoProc { source })?;
         if let Some(gpu) = gpu {
             scan.holders.retain(|holder| may_hold(holder, gpu.index));
         }
@@ -266,8 +266,9 @@ impl Look {
 
     fn report(self, host: &Host, gpu: Option<&DriverGpu>) -> Who {
         let Look { driver, scan, modules, is_free } = self;
-        let mut cache = Cache::new(Depth::Everything);
+        let mut cache = Cache::new(Depth::WithoutHomes);
         let moment = cache.begin(host, BTreeSet::new());
+        let mut units: BTreeMap<String, Option<u32>> = BTreeMap::new();
         let processes: Vec<ProcessView> = scan
             .holders
             .iter()
@@ -275,13 +276,19 @@ impl Look {
                 let executable = std::fs::read_link(host.at(format!("/proc/{}/exe", holder.pid.get()))).ok();
                 // One that has ended meanwhile holds nothing, and its number may be another's.
                 let facts = cache.of_started(&moment, holder.pid, holder.start_ticks)?;
-                let (container, job, unit) = (facts.container, facts.job, facts.unit);
+                let (container, job) = (facts.container, facts.job);
+                let own = facts.unit.clone().filter(|unit| {
+                    let user = units.entry(unit.clone()).or_insert_with_key(|unit| only_user(host, unit));
+                    user.is_some() && *user == facts.uid
+                });
+                let name = |unit: String| unit.rsplit('/').next().map(str::to_string);
+                let (own, unit) = (own.and_then(name), facts.unit.and_then(name));
                 Some(ProcessView {
                     pid: holder.pid,
                     container_pid: facts.container_pid,
                     role: executable.as_deref().and_then(|path| path.file_name()?.to_str()).and_then(role),
                     uses: holder.uses.iter().map(UseView::of).collect(),
-                    end: end::end(holder.pid, container.as_ref(), job.as_ref(), unit.as_deref()),
+                    end: end::end(holder.pid, container.as_ref(), job.as_ref(), own.as_deref()),
                     container,
                     job,
                     unit,
@@ -295,7 +302,7 @@ impl Look {
             .collect();
         let in_flight =
             scan.in_flight.iter().map(|one: &InFlight| InFlightView { pid: one.pid, descriptors: one.descriptors });
-        let notes = notes(&scan, &modules, is_free);
+        let notes = notes(&scan, &modules, gpu.is_some(), is_free);
         let modules = modules.into_iter().map(|module| ModuleView::of(module, &scan.holders)).collect();
         let gpu = gpu.map(|gpu| GpuView { index: gpu.index, uuid: gpu.uuid.clone(), bus_id: bus_id(&gpu.address) });
         let (at, in_flight) = (time::now(), in_flight.collect());
@@ -313,6 +320,20 @@ impl Look {
         }
     }
 }
+
+/// The user of all processes in a unit's cgroup. Others' are in it as its guests: jobs in cron's, notebooks in JupyterHub's.
+fn only_user(host: &Host, unit: &str) -> Option<u32> {
+    // Version 2, systemd's hierarchy of version 1, and version 2 beside version 1.
+    let lists = ["", "/systemd", "/unified"].map(|mount| format!("/sys/fs/cgroup{mount}{unit}/cgroup.procs"));
+    let list = lists.iter().find_map(|list| host.bounded(list, MOST_IN_UNIT).filter(|list| !list.is_empty()))?;
+    let list = String::from_utf8_lossy(&list);
+    let mut users = list.lines().filter_map(|pid| user_of(host, HostPid::new(pid.parse().ok()?)?));
+    let first = users.next()?;
+    users.all(|user| user == first).then_some(first)
+}
+
+/// The length of a list of PIDs, some 8,000. A larger unit is not stopped for one process.
+const MOST_IN_UNIT: usize = 64 << 10;
 
 /// Whether a process holds this GPU as far as the kernel tells: by its node, or by nodes of all GPUs alone.
 fn may_hold(holder: &Holder, index: u32) -> bool {
@@ -357,33 +378,38 @@ impl ModuleView {
     }
 }
 
-fn notes(scan: &Scan, modules: &[Module], is_free: bool) -> Vec<String> {
+fn notes(scan: &Scan, modules: &[Module], of_gpu: bool, is_free: bool) -> Vec<String> {
     let mut notes = Vec::new();
     if !scan.not_read.is_empty() {
-        let few: Vec<String> = scan.not_read.iter().take(8).map(|pid| pid.get().to_string()).collect();
-        let more = if scan.not_read.len() > few.len() { ", …" } else { "" };
-        notes.push(format!("processes could not be looked at, or in part only: PID {}{more}", few.join(", ")));
+        let few = few(scan.not_read.iter().copied());
+        notes.push(format!("processes could not be looked at, or in part only: PID {few}"));
     }
     let used: Vec<String> = modules
         .iter()
         .filter_map(|module| Some((module, module.used().filter(|used| *used > 0)?)))
         .map(|(module, used)| format!("{} {used}", module.name))
         .collect();
-    if scan.holders.is_empty() && !used.is_empty() && !is_free {
+    if scan.holders.is_empty() && !used.is_empty() && !is_free && !of_gpu {
         notes.push(format!(
             "modules are used ({}), and no process in /proc shows it: a descriptor in flight in a socket, one that an io_uring holds, \
             or the kernel itself, such as a console",
             used.join(", ")
         ));
     }
-    if !scan.in_flight.is_empty() && !is_free {
-        let pids: Vec<String> = scan.in_flight.iter().take(8).map(|one| one.pid.get().to_string()).collect();
+    // No count of the kernel's has a GPU's descriptors.
+    if !scan.in_flight.is_empty() && (!is_free || of_gpu) {
+        let few = few(scan.in_flight.iter().map(|one| one.pid));
         notes.push(format!(
-            "descriptors wait in sockets of PID {}; the kernel does not show whether they are the driver's",
-            pids.join(", ")
+            "descriptors wait in sockets of PID {few}; the kernel does not show whether they are the driver's"
         ));
     }
     notes
+}
+
+/// The first PIDs, for a line.
+fn few(mut pids: impl Iterator<Item = HostPid>) -> String {
+    let few: Vec<String> = pids.by_ref().take(8).map(|pid| pid.get().to_string()).collect();
+    few.join(", ") + pids.next().map_or("", |_| ", …")
 }
 
 #[cfg(test)]

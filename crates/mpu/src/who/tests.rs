@@ -62,6 +62,7 @@ fn holder_has_its_owner_and_its_end() {
     fake.write(&format!("/run/containerd/io.containerd.runtime.v2.task/k8s.io/{LONG}/config.json"), annotations);
     process(&fake, 11, "/dev/full", "/system.slice/slurmstepd.scope/job_77/step_0/user/task_0");
     process(&fake, 12, "/dev/tty", "/system.slice/nvidia-persistenced.service");
+    fake.write("/sys/fs/cgroup/system.slice/nvidia-persistenced.service/cgroup.procs", "12\n");
     link(&fake, "/proc/12/exe", "/usr/bin/nvidia-persistenced (deleted)");
     process(&fake, 13, "socket:[5]", "/");
     fake.write("/proc/13/fdinfo/3", "scm_fds: 2\n");
@@ -82,6 +83,66 @@ fn holder_has_its_owner_and_its_end() {
         assert!(text.contains(words), "{words:?} is not in {text}");
     }
     assert!(!text.contains('\u{1b}') && !text.contains("MODULE"), "{text}");
+}
+
+#[test]
+fn unit_with_other_users_is_not_stopped() {
+    let fake = host();
+    process(&fake, 10, "/dev/full", "/system.slice/train.service/worker");
+    process(&fake, 11, "/dev/full", "/system.slice/jupyterhub.service");
+    process(&fake, 12, "/dev/full", "/system.slice/unreadable.service");
+    process(&fake, 13, "/dev/full", "/kubepods/train.service");
+    fake.write("/proc/20/status", "Name:\tjupyterhub\nUid:\t0\t0\t0\t0\n");
+    fake.write("/sys/fs/cgroup/systemd/system.slice/train.service/cgroup.procs", "10\n99\n");
+    fake.write("/sys/fs/cgroup/systemd/system.slice/jupyterhub.service/cgroup.procs", "20\n11\n");
+    let seen = ask(&fake, None).expect("root");
+    let found: Vec<_> = seen.processes.iter().map(|one| (one.unit.as_deref(), one.end.as_deref())).collect();
+    let expected = [
+        (Some("train.service"), Some("systemctl stop train.service")),
+        (Some("jupyterhub.service"), Some("kill 11")),
+        (Some("unreadable.service"), Some("kill 12")),
+        (None, Some("kill 13")),
+    ];
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn homes_of_users_are_not_read() {
+    let fake = host();
+    let unit = format!("/user.slice/user-1000.slice/user@1000.service/user.slice/docker-{LONG}.scope");
+    process(&fake, 10, "/dev/full", &unit);
+    let config = format!("/home/ada/.local/share/docker/containers/{LONG}/config.v2.json");
+    fake.write(&config, r#"{"Name":"/train"}"#);
+    let seen = ask(&fake, None).expect("root");
+    let container = seen.processes[0].container.as_ref().expect("a container");
+    assert_eq!((container.user, container.name.as_deref()), (Some(1000), None));
+}
+
+#[test]
+fn gpu_has_notes_of_its_own() {
+    let fake = host();
+    process(&fake, 10, "/dev/tty", "/");
+    process(&fake, 11, "socket:[5]", "/");
+    fake.write("/proc/11/fdinfo/3", "scm_fds: 2\n");
+    let seen = ask(&fake, Some("0")).expect("a GPU");
+    assert!(seen.free && seen.notes.len() == 1 && seen.notes[0].contains("sockets of PID 11;"), "{:?}", seen.notes);
+    // A mapping that cannot be looked at.
+    fake.write("/proc/11/maps", "7f00000000-7f00001000 rw-s 00000000 00:05 9 /x\n");
+    let seen = ask(&fake, Some("0")).expect("a GPU");
+    assert!(!seen.free && seen.not_read.len() == 1 && seen.notes.len() == 2, "{:?}", seen.notes);
+    assert!(!seen.notes.iter().any(|note| note.contains("nvidia_uvm")), "GPU 1's holder uses it: {:?}", seen.notes);
+}
+
+#[test]
+fn control_characters_reach_no_terminal() {
+    let fake = host();
+    process(&fake, 10, "/dev/full", "/");
+    fake.write("/proc/10/cmdline", "a\u{9b}31m\0b\u{202e}c\u{7f}\0");
+    let seen = ask(&fake, None).expect("root");
+    let line = report::json(&seen);
+    assert!(!line.contains(mpu_os::text::is_control), "{line}");
+    let read: serde_json::Value = serde_json::from_str(&line).expect("JSON");
+    assert_eq!(read["processes"][0]["command"], "a\u{9b}31m b\u{202e}c\u{7f}");
 }
 
 #[test]
@@ -162,11 +223,11 @@ fn number_of_another_process_is_not_reported() {
     let fake = host();
     process(&fake, 10, "/dev/full", "/");
     let host = fake.host();
-    let look = Look::of(&host, None).expect("root");
+    let look = Look::of(&host, None, &mut Scanner::default()).expect("root");
     // The process ends, and another gets its number.
     fake.write("/proc/10/stat", &stat(10, 99_999));
     assert_eq!(look.report(&host, None).processes, []);
-    let look = Look::of(&host, None).expect("root");
+    let look = Look::of(&host, None, &mut Scanner::default()).expect("root");
     fake.remove("/proc/10");
     assert_eq!(look.report(&host, None).processes, []);
 }

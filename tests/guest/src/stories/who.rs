@@ -8,8 +8,8 @@ use crate::stories::common::*;
 use crate::stories::up_down::as_unprivileged;
 
 pub const STORIES: &[Story] = &[story!(who_lists_all_driver_holders, [7];
-        "Ten kinds of holders: an open node in a container, renamed nodes on the host and in other namespaces, a \
-        thread's own table, a process whose first thread has ended, a mapping, an inherited descriptor, the control \
+        "Eleven kinds of holders: an open node in a container, renamed nodes on the host and in other namespaces, a \
+        node that is open for ioctl(2) alone, a thread's own table, a process whose first thread has ended, a mapping, an inherited descriptor, the control \
         node, a descriptor in flight and a module. `mpu who` lists them and nothing else. While one of them is left \
         `rmmod` refuses, and afterwards it works.")
 .module("what holds the driver is the same with every engine")
@@ -37,6 +37,7 @@ fn who_lists_all_driver_holders(stage: &Stage) -> Result<(), Fault> {
         ("a node in a container", container.hold(&[])?),
         ("a renamed node in other namespaces", container.hold_by(inside)?),
         ("a renamed node", keep(&["open", "/tmp/renamed"])?),
+        ("a node that is open for ioctl(2) alone", keep(&["ioctl", "/dev/nvidia0"])?),
         ("a thread's own table", keep(&["thread", "/dev/nvidia0"])?),
         ("a process whose first thread has ended", keep(&["leader", "/dev/nvidia0"])?),
         ("a mapping", keep(&["mapping", "/dev/nvidia0"])?),

@@ -1,0 +1,26 @@
+//! Does work with a deadline.
+
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+/// Does work on a thread of its own; none if it takes longer. The kernel ends no system call for that: a late thread stays until its call
+/// returns or this process ends.
+pub fn within<T: Send + 'static>(patience: Duration, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    let (sender, receiver) = mpsc::channel();
+    thread::Builder::new().spawn(move || sender.send(work())).ok()?;
+    receiver.recv_timeout(patience).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn late_work_yields_nothing() {
+        assert_eq!(within(Duration::from_secs(60), || 7), Some(7));
+        let (end, ended) = mpsc::channel::<()>();
+        assert_eq!(within(Duration::from_millis(20), move || ended.recv().is_err()), None);
+        drop(end);
+    }
+}
