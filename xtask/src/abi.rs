@@ -21,6 +21,7 @@ use serde::Serialize;
 use crate::outcome::Outcome;
 use judge::{Finding, List, Sort, Verdict};
 use tree::Tree;
+pub use tree::release;
 
 #[derive(clap::Args)]
 pub struct Args {

@@ -1,31 +1,36 @@
-//! Private apt folders: one per suite of `archives.toml`, in the cache, with their own sources, lists and status. Packages of other suites
+//! Private apt folders: one per suite of `SUITES`, in the cache, with their own sources, lists and status. Packages of other suites
 //! are looked up, verified against the suite's signed index and unpacked, without touching the machine's own apt.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use anyhow::{Context, Result, anyhow, bail};
-use serde::Deserialize;
+use anyhow::{Context, Result, anyhow, ensure};
 
 use crate::arch::Arch;
 use crate::run::{output, passes, say};
 use crate::{files, paths};
 
-#[derive(Deserialize)]
-struct Archive {
-    host: String,
-    moved: Option<String>,
-    path: String,
-    suite: String,
-    components: String,
-    keyring: String,
-}
+/// Debian's suites that guest kernels and NVIDIA's user space come from: name, folder of the archive, components.
+const SUITES: [[&str; 3]; 7] = [
+    ["bullseye", "debian", "main contrib non-free"],
+    ["bullseye-security", "debian-security", "main"],
+    ["bookworm", "debian", "main contrib non-free non-free-firmware"],
+    ["bookworm-backports", "debian", "main"],
+    ["trixie", "debian", "main contrib non-free non-free-firmware"],
+    ["sid", "debian", "main contrib non-free non-free-firmware"],
+    ["experimental", "debian", "main contrib non-free non-free-firmware"],
+];
+
+/// Where an archive is, and where the suites go that have left it.
+const HOSTS: [&str; 2] = ["deb.debian.org", "archive.debian.org"];
+
+const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
 pub struct Suite {
     name: String,
+    components: &'static str,
     dir: PathBuf,
     kind: &'static str,
     arch: Arch,
@@ -69,19 +74,6 @@ fn reports_unreachable(output: &str) -> bool {
     failed.peek().is_some() && failed.all(|line| OUT_OF_REACH.iter().any(|words| line.contains(words)))
 }
 
-/// A package's name with the architecture that it is wanted for.
-fn qualified(package: &str, arch: Arch) -> String {
-    if package.contains(':') {
-        return package.to_owned();
-    }
-    format!("{package}:{arch}")
-}
-
-/// The same error, marked if it tells of hosts that are out of reach.
-fn marked(error: anyhow::Error) -> anyhow::Error {
-    mark_if(error, reports_unreachable)
-}
-
 /// The same error, marked if its text says that hosts are out of reach.
 pub fn mark_if(error: anyhow::Error, reports_unreachable: impl Fn(&str) -> bool) -> anyhow::Error {
     if reports_unreachable(&format!("{error:#}")) { error.context(Unreachable) } else { error }
@@ -116,13 +108,13 @@ Acquire::IndexTargets::deb::CNF::DefaultEnabled "false";
 const INDEX_LIFE: Duration = Duration::from_secs(12 * 3600);
 
 /// apt's own locks refuse a second one instead of waiting, and a suite's downloads share a folder: lanes of `x test` come here at once.
-fn one_at_a_time() -> MutexGuard<'static, ()> {
+pub fn one_at_a_time() -> MutexGuard<'static, ()> {
     static APT: Mutex<()> = Mutex::new(());
     APT.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Suite {
-    /// Opens a suite of `archives.toml`, fetching its index when absent or old.
+    /// Opens a suite of [`SUITES`], fetching its index when absent or old.
     pub fn open(name: &str) -> Result<Self> {
         Self::open_for(name, Arch::Amd64)
     }
@@ -138,16 +130,16 @@ impl Suite {
     }
 
     fn open_as(name: &str, kind: &'static str, dir: PathBuf, arch: Arch) -> Result<Self> {
-        let archive = &archive(name)?;
-        let suite = Suite { name: name.to_owned(), dir, kind, arch };
+        let [_, path, components] = row(name)?;
+        let suite = Suite { name: name.to_owned(), components, dir, kind, arch };
         let _guard = one_at_a_time();
         if suite.is_fresh() {
             return Ok(suite);
         }
         say(format!("reading the package index of {}", arch.named(name)));
         let (mut tried, mut unreachable) = (Vec::new(), true);
-        for base in bases(archive) {
-            suite.configure(archive, &base)?;
+        for base in bases(path) {
+            suite.configure(&base)?;
             match output(suite.apt("apt-get").args(["-q", "-o", "APT::Update::Error-Mode=any", "update"])) {
                 Ok(_) => {
                     std::fs::write(suite.dir.join("fresh"), "").context("cannot mark the index")?;
@@ -197,7 +189,10 @@ impl Suite {
         files::emptied(&folder)?;
         fs_err::create_dir_all(into)?;
         // Unnamed, the architecture is whichever has the package: a program for another one would come without a warning.
-        let of_arch = packages.iter().map(|name| qualified(name, self.arch));
+        let of_arch = packages.iter().map(|name| match name.contains(':') {
+            true => name.clone(),
+            false => format!("{name}:{}", self.arch),
+        });
         let mut download = self.apt("apt-get");
         self.fetch(download.args(["-q", "download"]).args(of_arch).current_dir(&folder))?;
         let mut found = files::entries(&folder)?;
@@ -238,7 +233,7 @@ impl Suite {
     }
 
     fn fetch(&self, download: &mut Command) -> Result<()> {
-        let done = output(download).map_err(marked);
+        let done = output(download).map_err(|error| mark_if(error, reports_unreachable));
         done.map(drop).with_context(|| format!("cannot download from {}", self.name))
     }
 
@@ -247,15 +242,13 @@ impl Suite {
         since.is_ok_and(|since| SystemTime::now().duration_since(since).is_ok_and(|age| age < INDEX_LIFE))
     }
 
-    fn configure(&self, archive: &Archive, base: &str) -> Result<()> {
-        let keyring = keyring(archive);
-        if !Path::new(&keyring).exists() {
-            bail!("{keyring} is missing: install {}", archive.keyring);
-        }
+    fn configure(&self, base: &str) -> Result<()> {
+        ensure!(Path::new(KEYRING).exists(), "{KEYRING} is missing: install debian-archive-keyring");
         for below in ["var/lib/apt/lists/partial", "var/cache/apt/archives/partial", "etc/apt/sources.list.d"] {
             fs_err::create_dir_all(self.dir.join(below))?;
         }
-        files::put(&self.dir.join("etc/apt/sources.list"), line(self.kind, archive, base) + "\n", 0o644)?;
+        let line = line(self.kind, base, &self.name, self.components);
+        files::put(&self.dir.join("etc/apt/sources.list"), line + "\n", 0o644)?;
         let mut arches = vec![self.arch, Arch::Amd64];
         arches.dedup();
         let arches: String = arches.iter().map(|arch| format!("\"{arch}\"; ")).collect();
@@ -292,39 +285,27 @@ pub fn besides(machines: &Path, dir: &Path, line: &str) -> Result<Vec<String>> {
 }
 
 pub fn source_line(name: &str) -> Result<String> {
-    let archive = archive(name)?;
-    let base = bases(&archive).into_iter().next().context("no address")?;
-    Ok(line(BINARIES, &archive, &base))
+    let [_, path, components] = row(name)?;
+    Ok(line(BINARIES, &bases(path)[0], name, components))
 }
 
 pub fn addresses(name: &str) -> Result<Vec<String>> {
-    Ok(bases(&archive(name)?))
+    Ok(bases(row(name)?[1]))
 }
 
-/// The row of a suite in `archives.toml`.
-fn archive(name: &str) -> Result<Archive> {
-    let mut table: BTreeMap<String, Archive> =
-        toml::from_str(include_str!("../archives.toml")).context("archives.toml")?;
-    table.remove(name).with_context(|| format!("archives.toml has no suite {name}"))
+fn row(name: &str) -> Result<[&'static str; 3]> {
+    SUITES.into_iter().find(|row| row[0] == name).with_context(|| format!("xtask/src/apt.rs has no suite {name}"))
 }
 
-fn line(kind: &str, archive: &Archive, base: &str) -> String {
-    format!("{kind} [signed-by={}] {base} {} {}", keyring(archive), archive.suite, archive.components)
+fn line(kind: &str, base: &str, suite: &str, components: &str) -> String {
+    format!("{kind} [signed-by={KEYRING}] {base} {suite} {components}")
 }
 
-fn keyring(archive: &Archive) -> String {
-    format!("/usr/share/keyrings/{}.gpg", archive.keyring)
-}
-
-/// The addresses to try for an archive: this machine's own mirror of it, the public one, the one where old suites go.
-fn bases(archive: &Archive) -> Vec<String> {
-    let mut bases = own_mirror(&archive.path).into_iter().collect::<Vec<_>>();
-    for host in std::iter::once(&archive.host).chain(&archive.moved) {
-        let base = format!("http://{host}/{}", archive.path);
-        if !bases.contains(&base) {
-            bases.push(base);
-        }
-    }
+/// The addresses to try for an archive: this machine's own mirror of it, and the public ones.
+fn bases(path: &str) -> Vec<String> {
+    let mut bases: Vec<String> =
+        own_mirror(path).into_iter().chain(HOSTS.map(|host| format!("http://{host}/{path}"))).collect();
+    bases.dedup();
     bases
 }
 
@@ -342,12 +323,6 @@ fn file_name(path: &Path) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn package_request_has_architecture() {
-        assert_eq!(qualified("nvidia-smi", Arch::Arm64), "nvidia-smi:arm64");
-        assert_eq!(qualified("linux-kbuild-6.1:amd64", Arch::Arm64), "linux-kbuild-6.1:amd64");
-    }
 
     #[test]
     fn source_besides_leaves_machines_own_alone() {
@@ -384,8 +359,8 @@ E: Failed to fetch some archives.";
         ] {
             assert!(!reports_unreachable(output), "{output}");
         }
-        let error = marked(anyhow!("failed: apt-get\n{NO_CONNECTION}")).context("cannot download from bookworm");
-        assert!(is_unreachable(&error));
-        assert!(!is_unreachable(&marked(anyhow!("failed: apt-get\n{WRONG}")).context("cannot download from bookworm")));
+        let marked =
+            |output| mark_if(anyhow!("failed: apt-get\n{output}"), reports_unreachable).context("cannot download");
+        assert!(is_unreachable(&marked(NO_CONNECTION)) && !is_unreachable(&marked(WRONG)));
     }
 }

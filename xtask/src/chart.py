@@ -314,17 +314,10 @@ def check_refused():
 
 
 def check_schema_covers_values():
-    def keys(values, schema, at):
-        for key, value in values.items():
-            inner = schema.get("properties", {}).get(key)
-            if inner is None:
-                if "properties" in schema:
-                    fault("values.schema.json", f"does not know {at}{key}")
-            elif isinstance(value, dict):
-                keys(value, inner, f"{at}{key}.")
-
-    keys(yaml.safe_load((CHART / "values.yaml").read_text()),
-         json.loads((CHART / "values.schema.json").read_text()), "")
+    try:
+        Chart.load(str(CHART)).validate_schema(yaml.safe_load((CHART / "values.yaml").read_text()))
+    except HelmError as error:
+        fault("values.schema.json", str(error))
 
 
 def manifest(name, values, what):

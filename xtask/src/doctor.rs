@@ -30,7 +30,7 @@ pub fn doctor() -> Result<Outcome> {
         for kernel in kernels::debian(arch)? {
             out.push(format!("kernel    {kernel}: {}", state(&cache.join("kernels").join(&kernel).join("stamp"))));
         }
-        for client in nvidia::versions(arch)?.iter().map(|version| arch.named(version)) {
+        for client in nvidia::versions(arch).map(|version| arch.named(version)) {
             out.push(format!("client    {client}: {}", state(&cache.join("nvidia").join(&client).join("nvidia-smi"))));
         }
     }

@@ -100,18 +100,3 @@ fn tests(name: &str) -> Result<Command> {
     foreign::teach(Arch::Arm64, &mut cargo)?;
     Ok(cargo)
 }
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn emulation_rows_have_reasons_without_duplicates() {
-        for (name, package) in super::table().unwrap() {
-            let mut tests: Vec<&String> = package.skip.iter().flat_map(|skip| &skip.tests).collect();
-            let all = tests.len();
-            tests.sort();
-            tests.dedup();
-            assert_eq!(tests.len(), all, "{name}");
-            assert!(package.skip.iter().all(|skip| skip.why.len() > 20 && !skip.tests.is_empty()), "{name}");
-        }
-    }
-}

@@ -87,13 +87,4 @@ mod tests {
         assert_eq!(version_in("qemu-aarch64 version 10.0.2 (Debian 1:10.0.2+ds-2)\nCopyright\n"), Some((10, 0)));
         assert_eq!(version_in("hello"), None);
     }
-
-    #[test]
-    fn native_program_is_started_directly() {
-        let command = command(Arch::Amd64, Path::new("/bin/true")).unwrap();
-        assert_eq!(command.get_program(), "/bin/true");
-        let mut cargo = Command::new("cargo");
-        teach(Arch::Amd64, &mut cargo).unwrap();
-        assert_eq!(cargo.get_envs().count(), 0);
-    }
 }

@@ -36,7 +36,7 @@ pub struct Args {
     /// Driver era: 0, 1, 1f (era 1 behind the older entry symbol), 2, 3, 4 or 4n (era 4 as of 615); may be given several times
     #[arg(long, default_value = "1")]
     era: Vec<String>,
-    /// Release of nvidia-smi and NVML, from nvidia.toml
+    /// Release of nvidia-smi and NVML, from xtask/src/nvidia.rs
     #[arg(long, default_value = "550.163.01")]
     client: String,
     /// Engines: none, module, notify; none and module unless named

@@ -19,6 +19,9 @@ pub use tree::adopt;
 /// Raised when the unpacked form changes, so that older caches are made anew.
 const RECIPE: &str = "recipe 1";
 
+/// A guest's, in MiB.
+const MEMORY: u32 = 1024;
+
 #[derive(Deserialize)]
 struct Table {
     kernel: Vec<Row>,
@@ -35,7 +38,6 @@ struct Row {
     #[serde(default)]
     follow: Vec<String>,
     packages: Vec<String>,
-    build: Build,
     #[serde(default)]
     chroot: Vec<String>,
     /// Built here from the source package, by this fragment.
@@ -48,10 +50,8 @@ struct Row {
     /// Of which flavour the row is: the module is built for it and never booted.
     #[serde(skip)]
     flavour: Option<Flavour>,
-    #[serde(default = "usual_pace")]
-    slower: u32,
-    #[serde(default = "usual_memory")]
-    memory: u32,
+    slower: Option<u32>,
+    memory: Option<u32>,
     #[serde(default)]
     arguments: String,
 }
@@ -67,16 +67,7 @@ struct Flavour {
     quick: bool,
 }
 
-fn usual_pace() -> u32 {
-    1
-}
-
-fn usual_memory() -> u32 {
-    1024
-}
-
-#[derive(Deserialize, Clone, Copy, PartialEq, Eq)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Build {
     Here,
     /// Inside the unpacked folder, with the suite's compiler.
@@ -196,11 +187,11 @@ fn cached(row: &Row, dir: &Path) -> Result<Option<Kernel>> {
         arch: row.arch,
         release: release.trim().to_owned(),
         dir: dir.to_owned(),
-        build: row.build,
+        build: if row.chroot.is_empty() { Build::Here } else { Build::Chroot },
         compiler: row.arch.tool("gcc-12"),
         stamp,
-        slower: row.slower,
-        memory: row.memory,
+        slower: row.slower.unwrap_or(1),
+        memory: row.memory.unwrap_or(MEMORY),
         arguments: row.arguments.clone(),
     }))
 }
@@ -243,9 +234,9 @@ fn debians(row: &Row, dir: &Path, partial: &Path) -> Result<(String, Vec<String>
         let _ = std::fs::remove_dir_all(root.join(modules).join(&release).join("kernel"));
     }
     let headers = format!("usr/src/linux-headers-{release}");
-    match row.build {
-        Build::Here => point_into(&root.join(&headers).join("Makefile"), &dir.join("root"))?,
-        Build::Chroot => made_of.extend(furnish(row, &suite, &root)?),
+    match row.chroot.is_empty() {
+        true => point_into(&root.join(&headers).join("Makefile"), &dir.join("root"))?,
+        false => made_of.extend(furnish(row, &suite, &root)?),
     }
     std::os::unix::fs::symlink(format!("root/{headers}"), partial.join("build"))?;
     Ok((release, made_of))

@@ -36,62 +36,34 @@ const FLAGS: &[&str] = &[
 
 /// What an architecture's kernels want beside, and what they let pass.
 struct Kernels {
-    flags: &'static [&'static str],
+    flags: &'static str,
     /// The only symbols that the object may leave to others: our own C side, and what every kernel exports.
     allowed: &'static [&'static str],
     allowed_prefixes: &'static [&'static str],
-    /// What the kernel's loader of modules applies; anything else fails when the module is loaded.
-    relocations: &'static [&'static str],
+    /// What the kernel's loader of modules applies, behind `R_X86_64_` or `R_AARCH64_`; anything else fails when the module is loaded.
+    relocations: &'static str,
     code: fn(&str) -> Vec<String>,
 }
 
 const AMD64: Kernels = Kernels {
-    flags: &[
-        "-Ccode-model=kernel",
-        "-Cno-redzone=y",
-        "-Zfunction-return=thunk-extern",
-        "-Zretpoline-external-thunk=yes",
-        "-Zindirect-branch-cs-prefix=yes",
-        "-Zcf-protection=branch",
-    ],
+    flags: "-Ccode-model=kernel -Cno-redzone=y -Zfunction-return=thunk-extern -Zretpoline-external-thunk=yes \
+            -Zindirect-branch-cs-prefix=yes -Zcf-protection=branch",
     allowed: &["memcpy", "memset", "memmove", "memcmp", "__x86_return_thunk"],
     allowed_prefixes: &["mpu_c_", "__x86_indirect_thunk_"],
     // arch/x86/kernel/module.c
-    relocations: &[
-        "R_X86_64_NONE",
-        "R_X86_64_64",
-        "R_X86_64_32",
-        "R_X86_64_32S",
-        "R_X86_64_PC32",
-        "R_X86_64_PLT32",
-        "R_X86_64_PC64",
-    ],
+    relocations: "NONE 64 32 32S PC32 PLT32 PC64",
     code: amd64_code_faults,
 };
 
 const ARM64: Kernels = Kernels {
-    flags: &[
-        // Landing pads, and signed ways back. Both are hints, which older processors pass over; a kernel built without them is none the worse.
-        "-Zbranch-protection=bti,pac-ret",
-        // Kernels built with a shadow stack keep its address there.
-        "-Zfixed-x18=yes",
-    ],
+    // Landing pads, and signed ways back: both are hints, which older processors pass over; a kernel built without them is none the worse.
+    // Kernels built with a shadow stack keep its address in x18.
+    flags: "-Zbranch-protection=bti,pac-ret -Zfixed-x18=yes",
     allowed: &["memcpy", "memset", "memmove", "memcmp"],
     allowed_prefixes: &["mpu_c_"],
     // arch/arm64/kernel/module.c
-    relocations: &[
-        "R_AARCH64_NONE",
-        "R_AARCH64_ABS64",
-        "R_AARCH64_PREL32",
-        "R_AARCH64_CALL26",
-        "R_AARCH64_JUMP26",
-        "R_AARCH64_ADR_PREL_PG_HI21",
-        "R_AARCH64_ADD_ABS_LO12_NC",
-        "R_AARCH64_LDST8_ABS_LO12_NC",
-        "R_AARCH64_LDST16_ABS_LO12_NC",
-        "R_AARCH64_LDST32_ABS_LO12_NC",
-        "R_AARCH64_LDST64_ABS_LO12_NC",
-    ],
+    relocations: "NONE ABS64 PREL32 CALL26 JUMP26 ADR_PREL_PG_HI21 ADD_ABS_LO12_NC LDST8_ABS_LO12_NC LDST16_ABS_LO12_NC LDST32_ABS_LO12_NC \
+                  LDST64_ABS_LO12_NC",
     code: arm64_code_faults,
 };
 
@@ -126,27 +98,18 @@ pub fn build(arch: Arch) -> Result<PathBuf> {
     let rust = Rust::with_core_source()?;
     let object = paths::target("kmod")?.join(arch.named("mpu_core") + ".o");
     let mut command = Command::new(&rust.cargo);
-    command.args([
-        "rustc",
-        "--quiet",
-        "--release",
-        "--package",
-        "mpu-kmod",
-        "--target",
-        arch.facts().kernel_target,
-        "-Zbuild-std=core",
-        "--locked",
-    ]);
+    command.args(["rustc", "--quiet", "--locked", "--release", "--package", "mpu-kmod", "-Zbuild-std=core"]);
+    command.args(["--target", arch.facts().kernel_target]);
     // Its own folder: these flags must not invalidate what cargo built for this machine, nor wait for its lock.
     command.arg("--target-dir").arg(paths::target("kmod/cargo")?);
     command.args(["--", &format!("--emit=obj={}", object.display())]);
-    let flags = [FLAGS, kernels(arch).flags, &[rust.no_jump_tables()]].concat().join("\x1f");
+    let own = kernels(arch).flags.split(' ').chain([rust.no_jump_tables()]);
+    let flags = FLAGS.iter().copied().chain(own).collect::<Vec<_>>().join("\x1f");
     command.env("RUSTC", &rust.rustc).env("RUSTC_BOOTSTRAP", "1").env("CARGO_ENCODED_RUSTFLAGS", flags);
-    command
-        .env_remove("RUSTFLAGS")
-        .env_remove("RUSTC_WRAPPER")
-        .env_remove("RUSTUP_TOOLCHAIN")
-        .current_dir(paths::repo());
+    for name in ["RUSTFLAGS", "RUSTC_WRAPPER", "RUSTUP_TOOLCHAIN"] {
+        command.env_remove(name);
+    }
+    command.current_dir(paths::repo());
     lint::keep_profiles(&mut command);
     run(&mut command).context("cannot build crates/mpu-kmod for the kernel")?;
     Ok(object)
@@ -301,13 +264,10 @@ fn arm64_code_faults(disassembly: &str) -> Vec<String> {
 }
 
 fn relocation_faults(kernels: &Kernels, relocations: &str) -> Vec<String> {
-    let kinds = relocations
-        .lines()
-        .filter_map(|line| line.split_whitespace().nth(1))
-        .filter(|word| word.starts_with("R_X86_64_") || word.starts_with("R_AARCH64_"));
-    let mut unknown: Vec<&str> = kinds.filter(|kind| !kernels.relocations.contains(kind)).collect();
-    unknown.sort_unstable();
-    unknown.dedup();
+    let words = relocations.lines().filter_map(|line| line.split_whitespace().nth(1));
+    let kinds = words.filter_map(|word| word.strip_prefix("R_X86_64_").or(word.strip_prefix("R_AARCH64_")));
+    let unknown: BTreeSet<&str> =
+        kinds.filter(|kind| kernels.relocations.split(' ').all(|known| known != *kind)).collect();
     unknown.into_iter().map(|kind| format!("relocation {kind}, which the kernel's loader does not know")).collect()
 }
 

@@ -26,7 +26,6 @@ mod kmod;
 mod kmod_probes;
 mod libtest;
 mod lint;
-mod make;
 mod modules;
 mod node;
 mod nvidia;
@@ -80,10 +79,6 @@ enum Verb {
     Node(node::Args),
     /// Builds the kernel module's Rust object and checks its symbols
     Kmod(kmod::Args),
-    /// Downloads guest kernels, or builds a module for one
-    Kernels(make::Args),
-    /// Downloads NVIDIA's user space for guests
-    Nvidia(nvidia::Args),
     /// Installs the packages that the other verbs need
     Setup,
     /// Says what this machine lacks, and changes nothing
@@ -116,8 +111,6 @@ fn main() -> ExitCode {
         Verb::RealDriver(args) => real_driver::real_driver(&args),
         Verb::Node(args) => node::node(&args),
         Verb::Kmod(args) => kmod::kmod(&args),
-        Verb::Kernels(args) => make::make(&args),
-        Verb::Nvidia(args) => nvidia::nvidia(&args),
         Verb::Setup => setup::everything().and_then(|()| promtool::ready()).map(|_| Outcome::Passed),
         Verb::Doctor => doctor::doctor(),
         Verb::Containers(args) => containers::containers(&args),

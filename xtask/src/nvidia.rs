@@ -1,93 +1,55 @@
-//! NVIDIA's user space of `nvidia.toml`: real nvidia-smi and NVML of several releases, unpacked under the cache's `nvidia/<version>/`.
+//! NVIDIA's user space that guests run: unmodified nvidia-smi and NVML of several releases, from the archives' non-free parts, under the
+//! cache's `nvidia/<version>/`. They are downloaded to run in tests on this machine; nothing of them is passed on.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use clap::Subcommand;
-use serde::Deserialize;
 
 use crate::apt::Suite;
 use crate::arch::Arch;
-use crate::outcome::Outcome;
 use crate::run::say;
-use crate::{files, paths, setup};
+use crate::{files, paths};
 
 /// What is kept of a release.
 pub const PROGRAMS: [&str; 2] = ["nvidia-smi", "libnvidia-ml.so.1"];
 
-#[derive(clap::Args)]
-pub struct Args {
-    #[command(subcommand)]
-    what: Verb,
-}
+/// Releases, oldest first: the suite and its packages.
+static CLIENTS: [(&str, &str, [&str; 2]); 7] = [
+    ("418.226.00", "bullseye", ["nvidia-tesla-418-smi", "libnvidia-tesla-418-ml1"]),
+    ("450.248.02", "bullseye", ["nvidia-tesla-450-smi", "libnvidia-tesla-450-ml1"]),
+    ("460.106.00", "bullseye", ["nvidia-tesla-460-smi", "libnvidia-tesla-460-ml1"]),
+    ("470.256.02", "bullseye", ["nvidia-smi", "libnvidia-ml1"]),
+    ("535.261.03", "bookworm", ["nvidia-smi", "libnvidia-ml1"]),
+    ("550.163.01", "trixie", ["nvidia-smi", "libnvidia-ml1"]),
+    ("555.58.02", "experimental", ["nvidia-smi", "libnvidia-ml1"]),
+];
 
-#[derive(Subcommand)]
-enum Verb {
-    /// Makes releases ready: all, or those named
-    Fetch {
-        versions: Vec<String>,
-        /// Architecture of the guests
-        #[arg(long, default_value = "amd64")]
-        arch: Arch,
-    },
-}
+/// The one that the archive has for this machine's architecture alone.
+const AMD64_ONLY: &str = "418.226.00";
 
-#[derive(Deserialize)]
-struct Table {
-    client: Vec<Row>,
-}
-
-#[derive(Deserialize)]
-struct Row {
-    version: String,
-    suite: String,
-    packages: Vec<String>,
-    /// The one architecture that the archive has it for, where it has not all.
-    only: Option<Arch>,
-}
-
-impl Row {
-    fn is_for(&self, arch: Arch) -> bool {
-        self.only.is_none_or(|only| only == arch)
-    }
-}
-
-pub fn nvidia(args: &Args) -> Result<Outcome> {
-    let Verb::Fetch { versions, arch } = &args.what;
-    setup::require(setup::KERNELS)?;
-    for version in if versions.is_empty() { self::versions(*arch)? } else { versions.clone() } {
-        println!("{version}: {}", ready(&version, *arch)?.display());
-    }
-    Ok(Outcome::Passed)
-}
-
-pub fn versions(arch: Arch) -> Result<Vec<String>> {
-    Ok(table()?.into_iter().filter(|row| row.is_for(arch)).map(|row| row.version).collect())
+/// The releases that there are for an architecture.
+pub fn versions(arch: Arch) -> impl Iterator<Item = &'static str> + Clone {
+    CLIENTS.iter().map(|row| row.0).filter(move |version| arch == Arch::Amd64 || *version != AMD64_ONLY)
 }
 
 /// The folder with `nvidia-smi` and `libnvidia-ml.so.1` of a release, fetched now unless the cache has it.
 pub fn ready(version: &str, arch: Arch) -> Result<PathBuf> {
-    let rows = table()?;
-    let row = row_of(&rows, version, arch)?;
+    let row = CLIENTS.iter().find(|row| row.0 == version && versions(arch).any(|known| known == version));
+    let (_, suite, packages) = row.with_context(|| {
+        format!(
+            "no client {version} for {arch}; xtask/src/nvidia.rs has {}",
+            versions(arch).collect::<Vec<_>>().join(", ")
+        )
+    })?;
     let is_whole = |dir: &Path| PROGRAMS.iter().all(|name| dir.join(name).is_file());
     files::made(paths::cache("nvidia")?.join(arch.named(version)), is_whole, |partial| {
-        say(format!("fetching nvidia-smi {} from {}", arch.named(version), row.suite));
+        say(format!("fetching nvidia-smi {} from {suite}", arch.named(version)));
         let unpacked = partial.join("unpacked");
-        Suite::open_for(&row.suite, arch)?.unpack(&row.packages, &unpacked)?;
+        Suite::open_for(suite, arch)?.unpack(&packages.map(str::to_owned), &unpacked)?;
         keep(&unpacked, version, "nvidia-smi", &partial.join("nvidia-smi"))?;
         keep(&unpacked, version, &format!("libnvidia-ml.so.{version}"), &partial.join("libnvidia-ml.so.1"))?;
         files::remove(&unpacked)
     })
-}
-
-fn row_of<'a>(rows: &'a [Row], version: &str, arch: Arch) -> Result<&'a Row> {
-    let known = || rows.iter().filter(|row| row.is_for(arch)).map(|row| row.version.as_str()).collect::<Vec<_>>();
-    let row = rows.iter().find(|row| row.version == version && row.is_for(arch));
-    row.with_context(|| format!("no client {version} for {arch} in nvidia.toml; it has {}", known().join(", ")))
-}
-
-fn table() -> Result<Vec<Row>> {
-    Ok(toml::from_str::<Table>(include_str!("../nvidia.toml")).context("nvidia.toml")?.client)
 }
 
 /// Copies the one regular file of that name, wherever the packages put it: names its folder after the release or the flavour.
@@ -95,7 +57,7 @@ fn keep(unpacked: &Path, version: &str, name: &str, to: &Path) -> Result<()> {
     let is_it = |path: &PathBuf| path.ends_with(name) && !path.ends_with(format!("share/bug/{name}"));
     let found = files::below(unpacked)?.into_iter().find(|path| is_it(path) && !path.is_symlink());
     let found = found.with_context(|| {
-        format!("the packages of {version} hold no {name}: has the archive moved on? Adjust nvidia.toml")
+        format!("the packages of {version} hold no {name}: has the archive moved on? Adjust xtask/src/nvidia.rs")
     })?;
     files::copy(&found, to)
 }
@@ -104,23 +66,13 @@ fn keep(unpacked: &Path, version: &str, name: &str, to: &Path) -> Result<()> {
 mod tests {
     use clap::Parser;
 
-    use super::{Arch, row_of, table};
+    use super::{Arch, versions};
     use crate::{Cli, Verb};
-
-    #[test]
-    fn unavailable_client_is_refused_with_alternatives() {
-        let rows = table().unwrap();
-        assert!(row_of(&rows, "418.226.00", Arch::Amd64).is_ok());
-        let fault = row_of(&rows, "418.226.00", Arch::Arm64).err().unwrap().to_string();
-        assert!(fault.contains("418.226.00 for arm64") && fault.contains("450.248.02"), "{fault}");
-    }
 
     /// What `x guest` plays if no client is named.
     #[test]
     fn default_client_is_had_for_every_processor() {
         let Verb::Guest(args) = Cli::parse_from(["x", "guest"]).verb else { panic!("no guest") };
-        for arch in Arch::ALL {
-            row_of(&table().unwrap(), args.client(), arch).unwrap();
-        }
+        assert!(Arch::ALL.iter().all(|arch| versions(*arch).any(|version| version == args.client())));
     }
 }

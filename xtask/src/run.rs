@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
-use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, PoisonError};
@@ -51,26 +50,12 @@ pub fn logged(command: &mut Command, log: &Path) -> Result<bool> {
     passes(command.stdin(Stdio::null()).stdout(file).stderr(copy))
 }
 
-/// As [`logged`], with a line of progress after each so many lines that the program prints.
-pub fn watched(command: &mut Command, log: &Path, what: &str, every: usize) -> Result<bool> {
+/// As [`logged`] for what takes long: names it, and its log, before and after.
+pub fn watched(command: &mut Command, log: &Path, what: &str) -> Result<bool> {
     let began = Instant::now();
-    let mut file = fs_err::File::create(log)?.into_file();
-    let errors = file.try_clone().context("cannot share the log file")?;
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(errors);
-    let mut child = command.spawn().with_context(|| format!("cannot start {}", shown(command)))?;
-    let pipe = child.stdout.take().context("the program has no output")?;
-    // What a program prints need not be text.
-    for (step, line) in BufReader::new(pipe).split(b'\n').enumerate() {
-        file.write_all(&line?)?;
-        file.write_all(b"\n")?;
-        if (step + 1) % every == 0 {
-            say(format!("building {what}: step {}, {} s", step + 1, began.elapsed().as_secs()));
-        }
-    }
-    let passed = child.wait()?.success();
-    if passed {
-        say(format!("built {what}: {} s", began.elapsed().as_secs()));
-    }
+    say(format!("building {what}; its log is {}", log.display()));
+    let passed = logged(command, log)?;
+    say(format!("{what}: {} after {} s", if passed { "built" } else { "failed" }, began.elapsed().as_secs()));
     Ok(passed)
 }
 
@@ -139,20 +124,6 @@ fn shown(command: &Command) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn watched_program_leaves_both_outputs_in_log() {
-        let folder = tempfile::tempdir().unwrap();
-        let log = folder.path().join("log");
-        for (end, passes) in [(0, true), (3, false)] {
-            let script = format!("echo one; printf '\\377\\n'; echo three >&2; exit {end}");
-            assert_eq!(watched(&mut command("sh", ["-c", &script]), &log, "it", 2).unwrap(), passes);
-            let mut lines: Vec<Vec<u8>> =
-                std::fs::read(&log).unwrap().split(|c| *c == b'\n').map(<[u8]>::to_vec).collect();
-            lines.sort();
-            assert_eq!(lines, [b"".to_vec(), b"one".to_vec(), b"three".to_vec(), vec![0xff]]);
-        }
-    }
 
     #[test]
     fn quiet_command_prints_only_failures() {

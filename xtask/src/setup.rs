@@ -2,11 +2,11 @@
 
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::MutexGuard;
 
 use anyhow::{Context, Result, bail};
 
-use crate::apt;
+use crate::apt::{self, one_at_a_time};
 use crate::arch::Arch;
 use crate::paths;
 use crate::run::{find, have, is_root, output, say};
@@ -28,11 +28,7 @@ pub const KERNELS: &[Need] = &[
     need("/usr/share/keyrings/debian-archive-keyring.gpg", "debian-archive-keyring", "to verify Debian's kernels"),
     need("gcc-12", "gcc-12", "the compiler of the 6.1 and 6.12 kernels"),
     need("make", "make", "kbuild"),
-    need(
-        "/usr/share/doc/libelf1/copyright|/usr/share/doc/libelf1t64/copyright",
-        "libelf1",
-        "objtool of kernel headers",
-    ),
+    need("/usr/share/doc/libelf1/copyright|/usr/share/doc/libelf1t64/copyright", "libelf1", "objtool of headers"),
     need("xz", "xz-utils", "to unpack 5.10 and 6.1"),
     need("zstd", "zstd", "to unpack 6.12 and later"),
     need("pahole", "pahole", "type information of modules from 6.12 on"),
@@ -53,11 +49,7 @@ pub const HOST: &[Need] = &[
     need("mandoc", "mandoc", "to check the manual pages"),
     need("groff", "groff-base", "to check the manual pages, too: the formatter of Debian's man"),
     need("softhsm2-util", "softhsm2", "a token with a signing key"),
-    need(
-        "/usr/lib/x86_64-linux-gnu/ossl-modules/pkcs11.so",
-        "pkcs11-provider",
-        "how the kernel's sign-file reaches a token",
-    ),
+    need("/usr/lib/x86_64-linux-gnu/ossl-modules/pkcs11.so", "pkcs11-provider", "how sign-file reaches a token"),
 ];
 
 pub const OBJECTS: &[Need] = &[need("objdump", "binutils", "to look into the kernel object")];
@@ -112,11 +104,7 @@ pub const ARM64: &[Need] = &[
     need("aarch64-linux-gnu-gcc", "gcc-aarch64-linux-gnu", "to link what runs in arm64 guests"),
     need("arm-linux-gnueabihf-gcc", "gcc-arm-linux-gnueabihf", "32-bit callers in arm64 guests"),
     need("/usr/arm-linux-gnueabihf/lib/libc.a", "libc6-dev-armhf-cross", "32-bit callers in arm64 guests"),
-    need(
-        "/usr/aarch64-linux-gnu/lib/libc.a",
-        "libc6-dev-arm64-cross",
-        "programs in arm64 guests are linked statically",
-    ),
+    need("/usr/aarch64-linux-gnu/lib/libc.a", "libc6-dev-arm64-cross", "arm64 guests have static programs"),
 ];
 
 pub const ARM64_OBJECTS: &[Need] =
@@ -161,12 +149,6 @@ pub fn require(needs: &'static [Need]) -> Result<()> {
 /// Installs packages by apt, as root or through sudo.
 pub fn install(packages: &[&str]) -> Result<()> {
     install_one_at_a_time(packages, &one_at_a_time())
-}
-
-/// A second apt would be refused: lanes of `x test` come here at once.
-fn one_at_a_time() -> MutexGuard<'static, ()> {
-    static APT: Mutex<()> = Mutex::new(());
-    APT.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn install_one_at_a_time(packages: &[&str], _guard: &MutexGuard<()>) -> Result<()> {

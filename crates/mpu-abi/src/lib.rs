@@ -11,6 +11,7 @@
 
 mod by_release;
 mod control;
+mod era;
 pub mod event;
 mod history;
 pub mod ioctl;
@@ -20,6 +21,7 @@ mod rows;
 
 pub use by_release::row_of;
 pub use control::{ControlCmd, Inner, Layout, Rows, Samples};
+pub use era::era;
 pub use history::{Entry, History, Pointer, Releases};
 pub use release::{ParseReleaseError, Release};
 pub use rows::{Control, ROWS, Row, RowId, carries_pids, find, history, may_carry_pids, row};

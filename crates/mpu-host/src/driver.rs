@@ -1,6 +1,6 @@
 //! The NVIDIA driver of this host: its release, its flavour, and the expected native numbering of that release.
 //!
-//! The table predicts, from the sources of 193 public releases and nine closed drivers; `probe` measures.
+//! The eras of `mpu_abi` predict, from the sources of 193 public releases and nine closed drivers; `probe` measures.
 
 use crate::host::Host;
 pub use mpu_abi::Release;
@@ -40,11 +40,9 @@ impl fmt::Display for Numbering {
     }
 }
 
-/// The native behaviour of the releases from one on, up to the next row.
+/// The native behaviour of an era.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Native {
-    /// The first such release.
-    pub from: Release,
     /// The number of the era.
     pub era: u8,
     pub pids: Numbering,
@@ -54,36 +52,24 @@ pub struct Native {
     pub utilisation: Numbering,
 }
 
-const fn since(major: u16, minor: u16, patch: u16, era: u8) -> Native {
-    use Numbering::{Host, Own, Thread};
-    let (pids, pid_info, utilisation) = match era {
-        0 => (Host, Host, Host),
-        1 => (Thread, Host, Host),
-        2 => (Thread, Thread, Host),
-        3 => (Thread, Thread, Thread),
-        _ => (Own, Own, Own),
-    };
-    Native { from: Release::new(major, minor, patch), era, pids, pid_info, utilisation }
+impl Native {
+    /// By the number of the era.
+    pub fn of(era: u8) -> Native {
+        use Numbering::{Host, Own, Thread};
+        let (pids, pid_info, utilisation) = match era {
+            0 => (Host, Host, Host),
+            1 => (Thread, Host, Host),
+            2 => (Thread, Thread, Host),
+            3 => (Thread, Thread, Thread),
+            _ => (Own, Own, Own),
+        };
+        Native { era, pids, pid_info, utilisation }
+    }
 }
 
-/// Native behaviour by release: each row holds until the next. Two branches break the order of time: 535.43.24 to .28 is a beta that
-/// already had the code of 535.113, and 570.148 is younger than 575.51.
-pub const NATIVE: [Native; 9] = [
-    since(0, 0, 0, 0),
-    since(535, 43, 24, 1),
-    since(535, 44, 0, 0),
-    since(535, 113, 0, 1),
-    since(565, 0, 0, 2),
-    since(570, 0, 0, 3),
-    since(570, 148, 0, 4),
-    since(571, 0, 0, 3),
-    since(575, 52, 0, 4),
-];
-
-/// The row for a release.
+/// The native behaviour of a release.
 pub fn native(release: Release) -> Native {
-    let after = NATIVE.iter().position(|row| row.from > release).unwrap_or(NATIVE.len());
-    NATIVE[after.saturating_sub(1)]
+    Native::of(mpu_abi::era(release))
 }
 
 /// What a container sees on such a driver without MPU.
@@ -192,37 +178,6 @@ mod tests {
 
     fn release(version: &str) -> Release {
         version.parse().expect("a release")
-    }
-
-    #[test]
-    fn table_is_in_order_from_beginning_of_time() {
-        assert_eq!(NATIVE[0].from, Release::new(0, 0, 0));
-        for pair in NATIVE.windows(2) {
-            assert!(pair[0].from < pair[1].from, "{} is not before {}", pair[0].from, pair[1].from);
-            assert_ne!(pair[0].era, pair[1].era, "{} changes nothing", pair[1].from);
-        }
-    }
-
-    #[test]
-    fn releases_fall_into_their_eras() {
-        let check = |version: &str, era: u8| {
-            assert_eq!(native(release(version)).era, era, "{version}");
-        };
-        for v in ["390.157", "470.256.02", "535.43.23", "535.54.03", "535.104.12"] {
-            check(v, 0);
-        }
-        for v in
-            ["535.43.24", "535.43.28", "535.113.01", "535.261.03", "545.29.06", "550.163.01", "555.58.02", "560.35.03"]
-        {
-            check(v, 1);
-        }
-        check("565.57.01", 2);
-        for v in ["570.86.15", "570.144", "575.51.02", "575.51.03"] {
-            check(v, 3);
-        }
-        for v in ["570.148.08", "575.57.08", "580.159.04", "590.44.01", "595.45.04", "610.43.03"] {
-            check(v, 4);
-        }
     }
 
     #[test]

@@ -34,7 +34,6 @@ pub enum Type {
     Plain(String, usize),
     Pointer,
     Named(String),
-    Tagged(String),
     Record(Rc<Record>),
     /// So many bytes, and nothing else is known of them.
     Opaque(usize),
@@ -121,8 +120,8 @@ struct Enumerator {
 pub struct Headers {
     macros: HashMap<String, Macro>,
     enumerators: HashMap<String, Enumerator>,
+    /// Types by name or tag: where both are the same, they are of one type.
     names: HashMap<String, Type>,
-    tags: HashMap<String, Type>,
     /// Structures by name, with the file each is in, in the order of reading.
     pub records: Vec<(String, String)>,
     /// Object-like macros with the comment behind them, and the file.
@@ -135,7 +134,7 @@ pub struct Headers {
 impl Headers {
     /// Whether there is a type of that name.
     pub fn has(&self, name: &str) -> bool {
-        self.names.contains_key(name) || self.tags.contains_key(name)
+        self.names.contains_key(name)
     }
 
     /// The layout of a type by name; the error names what is unknown.
@@ -165,7 +164,7 @@ impl Headers {
             Type::Opaque(size) => Ok(Layout { size: *size, align: 8 }),
             Type::Plain(_, size) => Ok(Layout { size: *size, align: *size }),
             Type::Pointer => Ok(Layout { size: 8, align: 8 }),
-            Type::Named(name) | Type::Tagged(name) => {
+            Type::Named(name) => {
                 if let Some(known) = self.laid_out.borrow().get(name) {
                     return known.clone();
                 }
@@ -199,15 +198,11 @@ impl Headers {
 
     /// What a name stands for.
     fn resolved(&self, kind: &Type) -> Result<Type, String> {
-        let (name, found) = match kind {
-            Type::Named(name) => match built_in(name) {
-                Some(size) => return Ok(Type::Plain(name.clone(), size)),
-                None => (name, self.names.get(name).or_else(|| self.tags.get(name))),
-            },
-            Type::Tagged(name) => (name, self.tags.get(name).or_else(|| self.names.get(name))),
-            other => return Ok(other.clone()),
-        };
-        found.cloned().ok_or_else(|| format!("{name} is not declared"))
+        let Type::Named(name) = kind else { return Ok(kind.clone()) };
+        match built_in(name) {
+            Some(size) => Ok(Type::Plain(name.clone(), size)),
+            None => self.names.get(name).cloned().ok_or_else(|| format!("{name} is not declared")),
+        }
     }
 
     /// A record's layout, and the byte offset of each member.

@@ -61,18 +61,16 @@ impl Finding {
     /// Known, if each of these fields is on the list; without fields, if it is itself.
     fn or_known<'a>(self, list: &List, fields: impl IntoIterator<Item = &'a str>) -> Finding {
         let subject = self.cmd.as_ref().unwrap_or(&self.name);
-        let entries: Option<Vec<&KnownEntry>> =
-            fields.into_iter().map(|field| list.known(self.way, subject, field)).collect();
-        let first = entries.and_then(|entries| entries.first().copied().or(list.known(self.way, subject, "")));
-        match first {
-            Some(known) => Finding { sort: Some(known.sort), ..self.but(Verdict::Known, &known.reason) },
+        let entries: Option<Vec<_>> = fields.into_iter().map(|field| list.known(self.way, subject, field)).collect();
+        match entries.and_then(|entries| entries.first().copied().or(list.known(self.way, subject, ""))) {
+            Some((sort, reason)) => Finding { sort: Some(sort), ..self.but(Verdict::Known, reason) },
             None => self,
         }
     }
 }
 
 /// Why something known has no row.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Sort {
     /// It holds a host PID, and nothing at the ioctl can help: docs/limits.md names it.
@@ -87,23 +85,13 @@ pub enum Sort {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct List {
-    known: Vec<KnownEntry>,
+    /// Reasons by way, name and, if there is one, field.
+    #[serde(default)]
+    known: BTreeMap<Sort, BTreeMap<String, String>>,
+    #[serde(default)]
+    parameters: BTreeMap<String, u32>,
+    #[serde(default)]
     function: Vec<Function>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct KnownEntry {
-    way: String,
-    /// A control's number, or the name of another thing; with `*` at its end, whatever begins so.
-    #[serde(rename = "for")]
-    subject: String,
-    /// The innermost name of the field; all of them unless it is there.
-    field: Option<String>,
-    /// The structure with a control's parameters, for the source that knows structures and no numbers.
-    parameters: Option<String>,
-    sort: Sort,
-    reason: String,
 }
 
 #[derive(Deserialize)]
@@ -111,8 +99,8 @@ struct KnownEntry {
 struct Function {
     /// One of them is enough.
     names: Vec<String>,
-    /// The prototypes that the redirects can live with.
-    wants: Vec<String>,
+    /// The prototype that the redirect can live with.
+    wants: String,
     /// Drivers without it are served, too.
     #[serde(default)]
     optional: bool,
@@ -128,34 +116,32 @@ impl List {
     /// A list from its text; each entry has a reason.
     pub fn parse(text: &str) -> Result<List> {
         let list: List = toml::from_str(text).context("abi.toml")?;
-        for known in &list.known {
-            ensure!(known.reason.len() > 20, "abi.toml: {} {} has no reason", known.way, known.subject);
+        for (key, reason) in list.known.values().flatten() {
+            ensure!(reason.len() > 20, "abi.toml: {key} has no reason");
         }
         Ok(list)
     }
 
     /// Numbers by the structures that carry their parameters, for a source that has no numbers.
     pub fn numbers(&self) -> BTreeMap<String, u32> {
-        let listed = self.known.iter().filter_map(|known| {
-            let digits = known.subject.strip_prefix("0x")?;
-            Some((known.parameters.clone()?, u32::from_str_radix(digits, 16).ok()?))
-        });
         let rows = ROWS.iter().flat_map(|row| {
             let (class, name) = (row.cmd.0 >> 16, row.control.name());
             ["", "CMD_"].map(|cmd| (format!("NV{class:04X}_CTRL_{cmd}{name}_PARAMS"), row.cmd.0))
         });
         // Of several rows of a structure the last has the number that newer drivers give it.
-        listed.chain(rows).collect()
+        self.parameters.clone().into_iter().chain(rows).collect()
     }
 
-    fn known(&self, way: &str, subject: &str, field: &str) -> Option<&KnownEntry> {
-        self.known.iter().find(|known| {
-            let same = match known.subject.strip_suffix('*') {
-                Some(start) => subject.starts_with(start),
-                None => known.subject == subject,
-            };
-            known.way == way && same && known.field.as_deref().is_none_or(|name| name == field)
-        })
+    fn known(&self, way: &str, subject: &str, field: &str) -> Option<(Sort, &str)> {
+        let is_it = |key: &str| {
+            let mut words = key.split(' ');
+            let (of, name, only) = (words.next(), words.next().unwrap_or_default(), words.next());
+            let same = name.strip_suffix('*').map_or(name == subject, |start| subject.starts_with(start));
+            of == Some(way) && same && only.is_none_or(|only| only == field)
+        };
+        let mut all = self.known.iter().flat_map(|(sort, entries)| entries.iter().map(move |entry| (*sort, entry)));
+        let found = all.find(|(_, (key, _))| is_it(key));
+        found.map(|(sort, (_, reason))| (sort, reason.as_str()))
     }
 }
 
@@ -450,10 +436,10 @@ fn judge_function(tree: &Tree, function: &Function) -> Finding {
         };
     };
     let finding = Finding::new("function", name, prototypes.iter().cloned().collect(), &function.why);
-    match prototypes.iter().all(|prototype| function.wants.contains(prototype)) {
+    match prototypes.iter().all(|prototype| *prototype == function.wants) {
         _ if prototypes.is_empty() => finding.but(Verdict::Fits, "the name is there; its signature is not known here"),
         true => Finding { verdict: Verdict::Fits, ..finding },
-        false => finding.but(Verdict::Changed, format!("the redirect wants {}", function.wants.join(" or "))),
+        false => finding.but(Verdict::Changed, format!("the redirect wants {}", function.wants)),
     }
 }
 

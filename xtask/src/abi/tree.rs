@@ -14,6 +14,7 @@ use anyhow::{Context, Result, bail};
 
 use super::c::Headers;
 use super::c::tokens::{Token, is_word, lines, tokens};
+use crate::files;
 use functions::{bodies, calls, prototypes};
 use methods::methods;
 
@@ -420,27 +421,14 @@ impl Tree {
 }
 
 fn read(file: &Path) -> Result<String> {
-    let bytes = std::fs::read(file).with_context(|| format!("cannot read {}", file.display()))?;
-    Ok(String::from_utf8_lossy(&bytes).into_owned())
+    Ok(String::from_utf8_lossy(&fs_err::read(file)?).into_owned())
 }
 
 /// Files below a folder with this ending, in an order that is always the same; none if the folder is not there.
 pub fn below(folder: &Path, ending: &str) -> Result<Vec<PathBuf>> {
-    let mut out = Vec::new();
-    if !folder.is_dir() {
-        return Ok(out);
-    }
-    for entry in std::fs::read_dir(folder).with_context(|| format!("cannot list {}", folder.display()))? {
-        let entry = entry?;
-        let (kind, path) = (entry.file_type()?, entry.path());
-        if kind.is_dir() {
-            out.extend(below(&path, ending)?);
-        } else if kind.is_file() && path.to_string_lossy().ends_with(ending) {
-            out.push(path);
-        }
-    }
-    out.sort();
-    Ok(out)
+    let mut found = if folder.is_dir() { files::below(folder)? } else { Vec::new() };
+    found.retain(|path| path.to_string_lossy().ends_with(ending) && !path.is_symlink());
+    Ok(found)
 }
 
 /// Whether it names a structure that an escape carries.
@@ -454,7 +442,7 @@ fn within(folder: &Path, file: &Path) -> Option<String> {
 }
 
 /// The release that the tree says it is: `NVIDIA_VERSION = 595.45.04` in `version.mk`.
-fn release(root: &Path) -> Option<String> {
+pub fn release(root: &Path) -> Option<String> {
     let text = std::fs::read_to_string(root.join("version.mk")).ok()?;
     let line = text.lines().find(|line| line.starts_with("NVIDIA_VERSION"))?;
     Some(line.split('=').nth(1)?.trim().to_owned())

@@ -47,12 +47,7 @@ pub struct Run {
 }
 
 /// What was measured, as whom, with which module.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Key {
-    pub what: String,
-    pub caller: String,
-    pub module: String,
-}
+pub type Key = [String; 3];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Figure {
@@ -64,8 +59,7 @@ pub struct Figure {
 
 impl Run {
     pub fn figure(&self, what: &str, caller: &str, module: &str) -> Option<Figure> {
-        let key = Key { what: what.to_owned(), caller: caller.to_owned(), module: module.to_owned() };
-        self.figures.get(&key).copied()
+        self.figures.get(&[what, caller, module].map(str::to_owned)).copied()
     }
 
     pub fn adds(&self, what: &str, caller: &str, module: &str) -> Option<i64> {
@@ -168,8 +162,7 @@ fn read(console: &Console, run: &mut Run) -> Result<()> {
         match words[..] {
             ["cost", module, caller, what, cost, ref right @ ..] => {
                 let figure = figure(cost, right.first().copied()).with_context(|| format!("torn figure: {line}"))?;
-                let key = Key { what: what.to_owned(), caller: caller.to_owned(), module: module.to_owned() };
-                let longest = run.figures.entry(key).or_insert(figure);
+                let longest = run.figures.entry([what, caller, module].map(str::to_owned)).or_insert(figure);
                 // What is measured several times is something with waits in it: the longest counts.
                 longest.instructions = longest.instructions.max(figure.instructions);
             }

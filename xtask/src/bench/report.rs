@@ -118,7 +118,7 @@ pub fn markdown(runs: &[Run]) {
 
 pub fn json(run: &Run) -> Value {
     let figure = |(key, figure): (&Key, &super::guest::Figure)| {
-        let Key { what, caller, module } = key;
+        let [what, caller, module] = key;
         json!({
             "what": what, "caller": caller, "module": module, "instructions": figure.instructions,
             "adds": run.adds(what, caller, module).filter(|_| module != "none"),

@@ -144,11 +144,13 @@ struct Root {
 /// What the scripts call and a root of ours cannot have.
 const RECORDED: [&str; 7] = ["systemctl", "dkms", "udevadm", "semodule", "selinuxenabled", "load_policy", "nvidia-smi"];
 const KERNELS: [&str; 2] = ["6.1.0-1", "6.12.0-2"];
+/// What a distribution has before any package of ours; the last is rpm's own.
+const FOLDERS: &str = "dev etc proc/1 proc/self/ns run/systemd/system tmp lib/modules/5.10.0-no-headers usr/lib/systemd/system
+    usr/lib/systemd/system-preset usr/lib/udev/rules.d usr/share/doc usr/share/licenses usr/share/man/man1 usr/src var/tmp";
 /// Where rpm's database is below it, which is rpm's own.
 const DATABASE: &str = "var/lib/rpm";
 
 impl Root {
-    /// `folders`: what a distribution has before any package of ours.
     fn make(program: &Path) -> Result<Root> {
         let root = Root { folder: tempfile::tempdir()? };
         let busybox = find("busybox").context("no busybox: install busybox-static")?;
@@ -166,25 +168,7 @@ impl Root {
         for library in needed_here(program) {
             put(&root.at(library.trim_start_matches('/')), &std::fs::read(library)?, 0o755)?;
         }
-        for folder in [
-            "dev",
-            "etc",
-            "proc/1",
-            "proc/self/ns",
-            "run/systemd/system",
-            "tmp",
-            "lib/modules/5.10.0-no-headers",
-            "usr/lib/systemd/system",
-            "usr/lib/systemd/system-preset",
-            "usr/lib/udev/rules.d",
-            "usr/share/doc",
-            "usr/share/licenses",
-            "usr/share/man/man1",
-            "usr/src",
-            // rpm's own.
-            "var/tmp",
-            DATABASE,
-        ] {
+        for folder in FOLDERS.split_whitespace().chain([DATABASE]) {
             std::fs::create_dir_all(root.at(folder))?;
         }
         for kernel in KERNELS {

@@ -118,11 +118,4 @@ mod tests {
             }
         }
     }
-
-    #[test]
-    fn package_names_its_architecture() {
-        let control = package("mpu").filled(&template("mpu", "control").unwrap());
-        assert!(control.contains("Architecture: arm64\n") && control.contains("linux-headers-arm64 |"), "{control}");
-        assert_eq!(file_name("mpu", "1.2.3", Arch::Arm64), "mpu_1.2.3_arm64.deb");
-    }
 }

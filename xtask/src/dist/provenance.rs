@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result};
+use base64::prelude::{BASE64_STANDARD, Engine};
 use serde_json::{Value, json};
 
 use crate::arch::Arch;
@@ -67,12 +68,12 @@ pub fn seal(out: &Path, facts: &ReleaseFacts, key: Option<&Path>) -> Result<()> 
     let statement = serde_json::to_string_pretty(&statement(facts, &digests(out)?)?)? + "\n";
     std::fs::write(out.join(STATEMENT), &statement)?;
     let sums: String = digests(out)?.into_iter().map(|(name, hex)| format!("{hex}  {name}\n")).collect();
-    std::fs::write(out.join(SUMS), sums)?;
+    std::fs::write(out.join(SUMS), &sums)?;
     let Some(key) = key else {
         say("unsigned: `--sign-key FILE` signs checksums and provenance");
         return Ok(());
     };
-    sign(key, &out.join(SUMS), &out.join(SIGNATURE))?;
+    std::fs::write(out.join(SIGNATURE), sign(key, &sums)?)?;
     std::fs::write(out.join(ENVELOPE), envelope(&statement, key)?)?;
     say(format!("signed with {}", key.display()));
     Ok(())
@@ -104,11 +105,11 @@ pub fn verify(dir: &Path, key: Option<&Path>) -> Result<(Vec<String>, String)> {
         None if is_signed => "signed; --key KEY checks the signature".to_owned(),
         None => "unsigned: these checksums find accidents, and no signature protects them".to_owned(),
         Some(key) => {
-            if !is_signed || !is_by(key, &dir.join(SUMS), &dir.join(SIGNATURE)) {
+            if !is_signed || !is_by(key, &sums, &std::fs::read(dir.join(SIGNATURE))?) {
                 let why = if is_signed { "is not by this key, or not of these checksums" } else { "is missing" };
                 faults.push(format!("{SIGNATURE} {why}"));
             }
-            if !is_signed || !envelope_is_by(key, dir, &statement)? {
+            if !is_signed || !envelope_is_by(key, dir, &statement) {
                 faults.push(format!("{ENVELOPE} is not this statement, or not signed by this key"));
             }
             format!("signed, as {} says", key.display())
@@ -180,49 +181,42 @@ fn before_signing(statement: &str) -> String {
 }
 
 fn envelope(statement: &str, key: &Path) -> Result<String> {
-    let folder = tempfile::tempdir()?;
-    let (text, signature) = (folder.path().join("text"), folder.path().join("signature"));
-    std::fs::write(&text, before_signing(statement))?;
-    sign(key, &text, &signature)?;
-    std::fs::write(&text, statement)?;
     let envelope = json!({
-        "payload": base64(&text)?, "payloadType": STATEMENT_TYPE, "signatures": [{ "sig": base64(&signature)? }],
+        "payload": BASE64_STANDARD.encode(statement), "payloadType": STATEMENT_TYPE,
+        "signatures": [{ "sig": BASE64_STANDARD.encode(sign(key, &before_signing(statement))?) }],
     });
     Ok(serde_json::to_string_pretty(&envelope)? + "\n")
 }
 
-fn envelope_is_by(key: &Path, dir: &Path, statement: &str) -> Result<bool> {
+fn envelope_is_by(key: &Path, dir: &Path, statement: &str) -> bool {
     let text = std::fs::read_to_string(dir.join(ENVELOPE)).unwrap_or_default();
     let envelope: Value = serde_json::from_str(&text).unwrap_or_default();
-    let folder = tempfile::tempdir()?;
-    let at = |name: &str| folder.path().join(name);
-    std::fs::write(at("statement"), statement)?;
-    std::fs::write(at("text"), before_signing(statement))?;
-    let sig = envelope["signatures"][0]["sig"].as_str().unwrap_or_default();
-    std::fs::write(at("base64"), sig.to_owned() + "\n")?;
-    let mut decode = Command::new("openssl");
-    decode.args(["base64", "-d", "-A", "-in"]).arg(at("base64")).arg("-out").arg(at("signature"));
-    output(&mut decode)?;
-    let is_it = envelope["payload"] == json!(base64(&at("statement"))?) && envelope["payloadType"] == STATEMENT_TYPE;
-    Ok(is_it && is_by(key, &at("text"), &at("signature")))
+    let is_it =
+        envelope["payload"] == json!(BASE64_STANDARD.encode(statement)) && envelope["payloadType"] == STATEMENT_TYPE;
+    let signature = BASE64_STANDARD.decode(envelope["signatures"][0]["sig"].as_str().unwrap_or_default());
+    is_it && signature.is_ok_and(|signature| is_by(key, &before_signing(statement), &signature))
 }
 
-fn base64(file: &Path) -> Result<String> {
-    Ok(output(Command::new("openssl").args(["base64", "-A", "-in"]).arg(file))?.trim().to_owned())
-}
-
-fn sign(key: &Path, file: &Path, signature: &Path) -> Result<()> {
-    let mut openssl = Command::new("openssl");
-    openssl.args(["dgst", "-sha256", "-sign"]).arg(key).arg("-out").arg(signature).arg(file);
-    output(&mut openssl).map(drop).context(
+fn sign(key: &Path, text: &str) -> Result<Vec<u8>> {
+    openssl("-sign", key, text, &[]).context(
         "cannot sign: the key is one that `openssl ecparam -name prime256v1 -genkey -noout` makes, or an RSA key",
     )
 }
 
-fn is_by(key: &Path, file: &Path, signature: &Path) -> bool {
+fn is_by(key: &Path, text: &str, signature: &[u8]) -> bool {
+    openssl("-verify", key, text, signature).is_ok()
+}
+
+/// Makes a signature, or verifies one: openssl takes that, and the text, from files alone.
+fn openssl(what: &str, key: &Path, text: &str, signature: &[u8]) -> Result<Vec<u8>> {
+    let folder = tempfile::tempdir()?;
+    let [text_file, signature_file] = ["text", "signature"].map(|name| folder.path().join(name));
+    std::fs::write(&text_file, text)?;
+    std::fs::write(&signature_file, signature)?;
+    let option = if what == "-sign" { "-out" } else { "-signature" };
     let mut openssl = Command::new("openssl");
-    openssl.args(["dgst", "-sha256", "-verify"]).arg(key).arg("-signature").arg(signature).arg(file);
-    output(&mut openssl).is_ok()
+    output(openssl.args(["dgst", "-sha256", what]).arg(key).arg(option).arg(&signature_file).arg(&text_file))?;
+    Ok(std::fs::read(signature_file)?)
 }
 
 /// A given path, which must be there before minutes of building.

@@ -19,14 +19,3 @@ pub fn release(era: &str) -> Option<&str> {
 pub fn modules(kernel: &str, release: &str) -> PathBuf {
     paths::target_dir().join(format!("guest/modules/{kernel}/real/{release}"))
 }
-
-#[cfg(test)]
-mod tests {
-    use super::release;
-
-    #[test]
-    fn rows_era_names_real_driver_by_its_release() {
-        assert_eq!(release("1@550.163.01"), Some("550.163.01"));
-        assert_eq!(release("1f"), None);
-    }
-}

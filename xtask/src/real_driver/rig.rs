@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
+use mpu_abi::Release;
 use serde::Deserialize;
 
 use super::source::{Driver, Inside};
@@ -106,8 +107,9 @@ fn table(rows: &str, release: &str, symbols: &BTreeSet<&str>) -> Result<String> 
     let (mut text, mut missing) = (String::from("/* Made of tests/real-driver/overrides.toml. */\n"), Vec::new());
     let mut applies = |names: &[String], [from, until]: [Option<&String>; 2], reason: &str| {
         let found = names.iter().find(|name| symbols.contains(name.as_str())).cloned();
-        let may_lack = until.is_some_and(|until| numbers(release) >= numbers(until))
-            || from.is_some_and(|from| numbers(release) < numbers(from));
+        let number = |release: &str| release.parse::<Release>().ok();
+        let may_lack = until.is_some_and(|until| number(release) >= number(until))
+            || from.is_some_and(|from| number(release) < number(from));
         if found.is_none() && !may_lack {
             missing.push(format!("{} ({reason})", names.join(" or ")));
         }
@@ -138,10 +140,6 @@ fn table(rows: &str, release: &str, symbols: &BTreeSet<&str>) -> Result<String> 
         missing.join("\n")
     );
     Ok(text)
-}
-
-fn numbers(release: &str) -> Vec<u32> {
-    release.split('.').filter_map(|number| number.parse().ok()).collect()
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 
+use crate::abi::release;
 use crate::apt::Suite;
 use crate::files::read;
 use crate::kernels::{Build, Kernel};
@@ -74,7 +75,8 @@ pub fn fetched(release: &str) -> Result<PathBuf> {
 /// Any source tree. It is read, and built elsewhere.
 pub fn of_tree(kernel: &Kernel, tree: &Path) -> Result<Driver> {
     fits(kernel)?;
-    let release = release(tree)?;
+    let release = release(tree)
+        .with_context(|| format!("{} is no source tree of NVIDIA's open kernel modules", tree.display()))?;
     let sources = sources(tree)?;
     let key = key(kernel, tree, &sources)?;
     let cached = paths::cache("real-driver")?.join(format!("{release}-{}-{}", kernel.name, &key[..16]));
@@ -92,13 +94,6 @@ pub fn fits(kernel: &Kernel) -> Result<()> {
         kernel.name
     );
     Ok(())
-}
-
-fn release(tree: &Path) -> Result<String> {
-    let text = read(&tree.join("version.mk")).context("this is no source tree of NVIDIA's open kernel modules")?;
-    let line = text.lines().find_map(|line| line.strip_prefix("NVIDIA_VERSION"));
-    let release = line.map(|line| line.trim_start_matches([' ', ':', '?', '=']).trim().to_owned());
-    release.filter(|release| !release.is_empty()).with_context(|| format!("{} has no version", tree.display()))
 }
 
 /// The tree's files, without what a build or a version control left there.
@@ -138,7 +133,7 @@ fn build(kernel: &Kernel, release: &str, tree: &Path, sources: &[PathBuf], parti
     step(
         make(&work).arg("kernel-open/nvidia/nv-kernel.o_binary"),
         &partial.join("log.kernel"),
-        "the part that knows no kernel (about 1300 steps)",
+        "the part that knows no kernel",
     )?;
     module(kernel, &work.join("kernel-open"), partial)?;
     keep(&work, partial)
@@ -152,7 +147,7 @@ pub fn module(kernel: &Kernel, inside: &Path, to: &Path) -> Result<()> {
     let mut module = make(inside);
     module.arg("modules").arg(format!("SYSSRC={source}")).arg(format!("SYSOUT={}", headers.display()));
     module.arg("IGNORE_CC_MISMATCH=1").arg(format!("NV_EXCLUDE_KERNEL_MODULES={LEFT_OUT}"));
-    step(&mut module, &to.join("log.module"), "nvidia.ko (about 600 steps)")?;
+    step(&mut module, &to.join("log.module"), "nvidia.ko")?;
     let mut strip = Command::new("objcopy");
     strip.arg("--strip-debug").arg(inside.join("nvidia.ko")).arg(to.join("nvidia.ko"));
     output(&mut strip).map(drop).context("the driver's makefiles left no nvidia.ko that can be read")
@@ -188,7 +183,7 @@ fn make(inside: &Path) -> Command {
 }
 
 fn step(command: &mut Command, log: &Path, what: &str) -> Result<()> {
-    let built = watched(command, log, what, 100)?;
+    let built = watched(command, log, what)?;
     ensure!(built, "the driver does not build:\n{}", tail(&std::fs::read_to_string(log).unwrap_or_default(), 30));
     Ok(())
 }

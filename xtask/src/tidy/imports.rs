@@ -19,6 +19,8 @@ pub struct Target {
     pub files: BTreeMap<PathBuf, Vec<String>>,
     /// From which file to which other, with the first place that says so.
     pub arrows: BTreeMap<(PathBuf, PathBuf), String>,
+    /// What each file names: modules of the crate, from `crate` on, and paths of other crates.
+    pub named: BTreeMap<PathBuf, BTreeSet<Vec<String>>>,
     modules: Vec<Module>,
 }
 
@@ -88,18 +90,20 @@ impl Target {
     }
 
     fn draw(&mut self) {
-        let mut arrows = BTreeMap::new();
+        let (mut arrows, mut named) = (BTreeMap::new(), BTreeMap::<_, BTreeSet<_>>::new());
         for (at, module) in self.modules.iter().enumerate().filter(|(_, module)| !module.tests) {
             for (path, line) in &module.found.paths {
-                let Some((to, _)) = self.follow(at, path, 0) else { continue };
-                let to = &self.modules[to];
+                let to = self.follow(at, path, 0).map(|(to, _)| &self.modules[to]);
+                let whole = |to: &Module| [&["crate".to_owned()], to.path.as_slice()].concat();
+                named.entry(module.file.clone()).or_default().insert(to.map_or_else(|| path.clone(), whole));
+                let Some(to) = to else { continue };
                 if to.file != module.file && !to.tests {
                     let place = format!("{}:{line}: {}", module.file.display(), path.join("::"));
                     arrows.entry((module.file.clone(), to.file.clone())).or_insert(place);
                 }
             }
         }
-        self.arrows = arrows;
+        (self.arrows, self.named) = (arrows, named);
     }
 
     /// The last module that a path names, and whether nothing of the path is left.
@@ -146,21 +150,6 @@ impl Target {
         let others = globs.filter(|(other, whole)| *whole && *other != at);
         others.into_iter().find_map(|(other, _)| self.resolve(other, name, depth + 1))
     }
-}
-
-/// Every path of more than one segment in a file's product code, and what `use` brings in.
-pub fn paths(text: &str) -> Vec<String> {
-    fn of(items: &[syn::Item], out: &mut Vec<String>) {
-        let mut found = Found::default();
-        items.iter().for_each(|item| found.item(item));
-        out.extend(found.paths.iter().map(|(path, _)| path.join("::")));
-        for module in found.modules.iter().filter(|module| !is_for_tests(&module.attrs)) {
-            of(module.content.as_ref().map_or(&[], |(_, items)| items), out);
-        }
-    }
-    let mut out = Vec::new();
-    of(&syn::parse_file(text).expect("a source").items, &mut out);
-    out
 }
 
 /// A module's file, and the folder in which its own children lie.

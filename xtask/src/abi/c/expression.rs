@@ -134,7 +134,7 @@ impl<'a> Expression<'a> {
             "sizeof" => {
                 let kind = match self.brackets()? {
                     [.., "*"] => Type::Pointer,
-                    ["struct" | "union", tag] => Type::Tagged((*tag).to_owned()),
+                    ["struct" | "union", tag] => Type::Named((*tag).to_owned()),
                     inner => plain(inner).ok_or("a sizeof of no type")?.0,
                 };
                 Ok(self.headers.layout_of(&kind)?.size as i128)

@@ -81,8 +81,9 @@ impl Headers {
             let Some(name) = name else { continue };
             // A record with a tag and another name is one record.
             self.used.extend(tag.filter(|tag| *tag != name).map(str::to_owned));
-            if !self.names.contains_key(&name) {
-                if matches!(kind, Type::Record(_) | Type::Named(_) | Type::Tagged(_)) {
+            // `typedef struct A A;` before the structure is no declaration of it.
+            if !self.names.contains_key(&name) && !matches!(&kind, Type::Named(tag) if *tag == name) {
+                if matches!(kind, Type::Record(_) | Type::Named(_)) {
                     self.records.push((name.clone(), file.to_owned()));
                 }
                 self.names.insert(name, kind);
@@ -108,7 +109,7 @@ impl Headers {
         let tag = tokens.get(at).filter(|tag| is_word(tag)).map(|tag| (*tag).to_owned());
         at += usize::from(tag.is_some());
         if tokens.get(at) != Some(&"{") {
-            let kind = if sort == "enum" { Type::Plain("enum".into(), 4) } else { Type::Tagged(tag?) };
+            let kind = if sort == "enum" { Type::Plain("enum".into(), 4) } else { Type::Named(tag?) };
             return Some((kind, at));
         }
         let end = closing(tokens, at)?;
@@ -127,9 +128,9 @@ impl Headers {
             rest = behind;
         }
         let kind = Type::Record(Rc::new(record));
-        if let Some(tag) = tag.filter(|tag| !self.tags.contains_key(tag)) {
+        if let Some(tag) = tag.filter(|tag| !self.names.contains_key(tag)) {
             self.records.push((tag.clone(), file.to_owned()));
-            self.tags.insert(tag, kind.clone());
+            self.names.insert(tag, kind.clone());
         }
         Some((kind, end))
     }
@@ -158,7 +159,7 @@ impl Headers {
             _ => (text, None),
         };
         let Some((base, used)) = self.base_type(file, text) else { return Vec::new() };
-        if let Type::Named(name) | Type::Tagged(name) = &base {
+        if let Type::Named(name) = &base {
             self.used.insert(name.clone());
         }
         let declarators = between_commas(text.get(used..).unwrap_or_default());

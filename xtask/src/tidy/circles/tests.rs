@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use super::{Circle, file_circles, name, neighbour_circles};
 use crate::tidy::imports::Target;
+use crate::tidy::rooms::breaches;
 
 type Files<'a> = &'a [(&'a str, &'a str)];
 
@@ -142,4 +143,27 @@ fn test_code_draws_no_arrow() {
         ("tests.rs", "use crate::b;"),
     ];
     assert_eq!(arrows(files), "b -> a");
+}
+
+#[test]
+fn every_spelling_of_breach_is_found() {
+    for (line, expected) in [
+        ("use mpu_notify::client;", 1),
+        ("use mpu_notify as other;", 1),
+        ("use super::super::commands::up;", 1),
+        ("fn x() { crate::commands::up(host) }", 1),
+        ("use crate::{sys, other::{self as r}, commands::{up, down}};", 1),
+        ("use crate::other; use super::state;", 0),
+        ("use other::mpu_notify; use mpu_notify_of_others::x;", 0),
+        ("#[cfg(test)] mod tests { use crate::commands; }", 0),
+    ] {
+        let files: Files = &[
+            ("lib.rs", "mod top; mod commands; mod other;"),
+            ("top/mod.rs", "mod page;"),
+            ("top/page.rs", line),
+            ("commands.rs", "pub fn up() {} pub fn down() {}"),
+            ("other.rs", ""),
+        ];
+        assert_eq!(breaches(&target(files), "top", &["mpu_notify", "crate::commands"]).0.len(), expected, "{line}");
+    }
 }
