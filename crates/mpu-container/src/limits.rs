@@ -4,31 +4,10 @@
 
 use crate::cgroups;
 use crate::config::Config;
-use crate::driver::{Above, Driver, DriverError, DriverRoot, Gpu, LimitError, MemoryLimits, UnknownDevice};
+use crate::driver::{Driver, DriverRoot, LimitError, MemoryLimits};
 use rustix::process::Pid;
 use std::fs;
-use std::io;
 use std::path::PathBuf;
-
-#[derive(Debug, thiserror::Error)]
-pub enum LimitsError {
-    #[error(transparent)]
-    Driver(#[from] DriverError),
-    #[error(transparent)]
-    Unknown(#[from] UnknownDevice),
-    #[error(transparent)]
-    Limit(#[from] LimitError),
-    #[error("a MIG device's memory is what its profile says and cannot be limited")]
-    Mig,
-    #[error("this host has cgroups of version 1, and only those of version 2 can limit GPU memory")]
-    Old,
-    #[error("cannot read where the cgroup of the container's process is")]
-    Process(#[source] io::Error),
-    #[error("the container's process is in no cgroup that is mounted here")]
-    NoCgroup,
-    #[error("the container has no cgroup of its own: a limit would hold for {} and all else in it", .0.display())]
-    Shared(PathBuf),
-}
 
 /// Limits the memory that a container's process, and all that it will start, may use of these GPUs.
 pub fn apply(
@@ -37,31 +16,29 @@ pub fn apply(
     root: &DriverRoot,
     gpus: &[String],
     config: &Config,
-) -> Result<(), LimitsError> {
+) -> Result<(), LimitError> {
     let driver = Driver::find(root)?;
     let selection = driver.select(gpus)?;
-    if !selection.migs.is_empty() {
-        return Err(LimitsError::Mig);
+    if !selection.migs.is_empty() || selection.gpus.iter().any(|gpu| gpu.mig_enabled) {
+        return Err(LimitError::Mig);
     }
     if selection.gpus.is_empty() {
         return Ok(());
     }
-    let read = |file: String| fs::read_to_string(file).map_err(LimitsError::Process);
+    let read = |file: String| fs::read_to_string(file).map_err(LimitError::Process);
     let of = |process: &str| read(format!("/proc/{process}/cgroup"));
     let cgroup =
         place(&of(&process.as_raw_nonzero().to_string())?, &of("self")?, &read("/proc/self/mountinfo".into())?)?;
-    let above = if config.raise_memory_requests { Above::Raise } else { Above::Stay };
-    let limit = |gpu: &&Gpu| driver.limit_memory(gpu, &cgroup, limits, above);
-    selection.gpus.iter().try_for_each(limit).map_err(LimitsError::from)
+    selection.gpus.iter().try_for_each(|gpu| driver.limit_memory(gpu, &cgroup, limits, config.raise_memory_requests))
 }
 
-fn place(process: &str, own: &str, mounts: &str) -> Result<PathBuf, LimitsError> {
+fn place(process: &str, own: &str, mounts: &str) -> Result<PathBuf, LimitError> {
     if !cgroups::has_unified(mounts) {
-        return Err(LimitsError::Old);
+        return Err(LimitError::Old);
     }
-    let folder = cgroups::unified(process, mounts).ok_or(LimitsError::NoCgroup)?;
+    let folder = cgroups::unified(process, mounts).ok_or(LimitError::NoCgroup)?;
     match cgroups::unified(own, mounts).as_ref() == Some(&folder) {
-        true => Err(LimitsError::Shared(folder)),
+        true => Err(LimitError::Shared(folder)),
         false => Ok(folder),
     }
 }

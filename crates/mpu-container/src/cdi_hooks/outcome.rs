@@ -2,8 +2,8 @@
 
 use super::state;
 use crate::beneath::BeneathError;
+use crate::driver::LimitError;
 use crate::ldconfig::LdconfigError;
-use crate::limits::LimitsError;
 use crate::output;
 use crate::request::RequestError;
 use crate::spec::SpecError;
@@ -25,7 +25,7 @@ pub enum HookError {
     #[error(transparent)]
     Request(#[from] RequestError),
     #[error("the container asks for a limit of GPU memory, which would not hold")]
-    Limits(#[from] LimitsError),
+    Limits(#[from] LimitError),
     #[error("the container's root {} is the host's root directory; a hook changes containers only", path.display())]
     Host { path: PathBuf },
     #[error("{what} {value:?} is not {expected}")]

@@ -13,9 +13,11 @@
 //! Linux, `Documentation/admin-guide/cgroup-v2.rst`, "DMEM", `kernel/cgroup/dmem.c` and `include/linux/page_counter.h`
 //! (the largest value, and that it shows as `max`).
 
-use super::{Driver, Gpu};
+use super::{Driver, DriverError, Gpu, UnknownDevice};
+use mpu_os::file::{Mode, replace_file_atomically};
 use mpu_os::lock::LockError;
 use mpu_rm::{MemoryBackend, RmError};
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsFd;
@@ -37,18 +39,22 @@ impl MemoryLimits {
     pub const NONE: u64 = u64::MAX;
 }
 
-/// Handling of the cgroups above one with protected memory. Its protection is effective only up to that of its ancestors.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Above {
-    Stay,
-    /// Raises an ancestor's value to the sum of its children, unless the administrator has set it.
-    Raise,
-}
-
 #[derive(Debug, thiserror::Error)]
 pub enum LimitError {
-    #[error("GPU {0} is divided by MIG: the memory of a MIG device is what its profile says and cannot be limited")]
-    Mig(String),
+    #[error(transparent)]
+    Driver(#[from] DriverError),
+    #[error(transparent)]
+    Unknown(#[from] UnknownDevice),
+    #[error("a MIG device's memory is what its profile says and cannot be limited")]
+    Mig,
+    #[error("this host has cgroups of version 1, and only those of version 2 can limit GPU memory")]
+    Old,
+    #[error("cannot read where the cgroup of the container's process is")]
+    Process(#[source] io::Error),
+    #[error("the container's process is in no cgroup that is mounted here")]
+    NoCgroup,
+    #[error("the container has no cgroup of its own: a limit would hold for {} and all else in it", .0.display())]
+    Shared(PathBuf),
     #[error("the driver does not answer for GPU {0}: its device nodes are missing or may not be opened")]
     Silent(String),
     #[error("driver {0} cannot limit GPU memory: releases from 615 on can")]
@@ -72,18 +78,15 @@ pub enum LimitError {
 }
 
 impl Driver {
-    pub fn limit_memory(&self, gpu: &Gpu, cgroup: &Path, limits: MemoryLimits, above: Above) -> Result<(), LimitError> {
-        if gpu.mig_enabled {
-            return Err(LimitError::Mig(gpu.uuid.clone()));
-        }
+    /// Limits a cgroup. With `raise`, also raises the protection of the cgroups above it, up to which its own is effective.
+    pub fn limit_memory(&self, gpu: &Gpu, cgroup: &Path, limits: MemoryLimits, raise: bool) -> Result<(), LimitError> {
         let client = self.client(gpu).ok_or_else(|| LimitError::Silent(gpu.uuid.clone()))?;
         match client.memory_backend() {
             None => Err(LimitError::Release(self.version.clone())),
             Some(MemoryBackend::None) => Err(LimitError::Off),
             Some(MemoryBackend::Dmem) => {
                 has(cgroup, "dmem")?;
-                let records = (above == Above::Raise).then(|| Path::new(RECORDS));
-                limit(&region(gpu), cgroup, limits, records)
+                limit(&region(gpu), cgroup, limits, raise.then_some(Path::new(RECORDS)))
             }
             Some(MemoryBackend::Driver) => {
                 // The driver counts a process in the nearest cgroup that has the controller: a limit below has no effect.
@@ -111,7 +114,7 @@ fn has(cgroup: &Path, controller: &'static str) -> Result<(), LimitError> {
     }
 }
 
-/// Records of the values that we last wrote in cgroups above containers'.
+/// The folder of the values that we last wrote in cgroups above containers'.
 const RECORDS: &str = "/run/mpu-container/dmem";
 /// Limit of the wait for other containers' starts: each makes a few writes.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -132,7 +135,7 @@ fn limit(region: &str, cgroup: &Path, limits: MemoryLimits, records: Option<&Pat
         set(&cgroup.join(file), region, value)?;
     }
     let Some(records) = records.filter(|_| limits.soft > 0) else { return Ok(()) };
-    match raise(region, cgroup, records, capacity) {
+    match raise(region, cgroup, records, capacity.unwrap_or(u64::MAX)) {
         // Not ours to write: a user's own engine, or a cgroup that was delegated to it, ends here.
         Err(LimitError::File { source, .. })
             if matches!(source.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem) =>
@@ -143,13 +146,30 @@ fn limit(region: &str, cgroup: &Path, limits: MemoryLimits, records: Option<&Pat
     }
 }
 
-fn raise(region: &str, cgroup: &Path, records: &Path, capacity: Option<u64>) -> Result<(), LimitError> {
+/// Raises the value of each cgroup above to the sum of its children. Ends at a value that the administrator set.
+fn raise(region: &str, cgroup: &Path, records: &Path, capacity: u64) -> Result<(), LimitError> {
     let _lock = lock(records, PATIENCE)?;
+    let values = records.join("values.json");
+    let mut ours: BTreeMap<String, BTreeMap<String, [u64; 2]>> =
+        fs::read(&values).ok().and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default();
     for folder in cgroup.ancestors().skip(1).take_while(|folder| folder.join("dmem.min").exists()) {
-        if !keep_sum(region, folder, records, capacity)? {
+        let file = folder.join("dmem.min");
+        let there = read(&file, region).map_err(unusable(&file))?.unwrap_or(0);
+        let of_folder = ours.entry(folder.display().to_string()).or_default();
+        if there != 0 && !of_folder.get(region).is_some_and(|values| values.contains(&there)) {
             break;
         }
-        forget_the_gone(region, folder, records);
+        let sum = sum_of_children(region, folder, capacity)?;
+        // Both, so that the value is known for ours whenever this ends.
+        of_folder.insert(region.to_string(), [there, sum]);
+        // Each pod has a new name. Only beside the cgroup of the starting container are all cgroups visible.
+        ours.retain(|path, _| {
+            let child = Path::new(path).strip_prefix(folder).ok().and_then(|below| below.iter().next());
+            child.is_none_or(|child| folder.join(child).exists())
+        });
+        let text = serde_json::to_vec(&ours).map_err(|error| unusable(&values)(error.into()))?;
+        replace_file_atomically(&values, &text, Mode::Of(0o600)).map_err(unusable(&values))?;
+        set(&file, region, sum)?;
     }
     Ok(())
 }
@@ -169,78 +189,21 @@ fn lock(records: &Path, patience: Duration) -> Result<File, LimitError> {
     }
 }
 
-/// Raises a cgroup's value to the sum of its children; returns false if the value is the administrator's. Other programs may write
-/// at the same time: each writer checks again, so the last one has seen every child.
-fn keep_sum(region: &str, folder: &Path, records: &Path, capacity: Option<u64>) -> Result<bool, LimitError> {
-    const TRIES: usize = 100;
-    let file = folder.join("dmem.min");
-    let record = record(region, folder, records);
-    for _ in 0..TRIES {
-        let sum = kept_by_children(region, folder, capacity)?;
-        let there = read(&file, region).map_err(unusable(&file))?.unwrap_or(0);
-        if there != 0 && !wrote(&record, there) {
-            return Ok(false);
-        }
-        if let Some(above) = record.parent() {
-            fs::create_dir_all(above).map_err(unusable(above))?;
-        }
-        // Both, so that the value is known for ours whenever this ends.
-        fs::write(&record, format!("{there} {sum}\n")).map_err(unusable(&record))?;
-        write(&file, region, sum)?;
-        let current = read(&file, region).map_err(unusable(&file))?;
-        if holds(current, sum) && kept_by_children(region, folder, capacity)? == sum {
-            return Ok(true);
-        }
-    }
-    Err(LimitError::NotHeld)
-}
-
-/// The file with what we wrote last for a region of a cgroup. No cgroup has the name of one of its files.
-fn record(region: &str, folder: &Path, records: &Path) -> PathBuf {
-    let below = folder.strip_prefix("/").unwrap_or(folder);
-    records.join(region.replace('/', "%")).join(below).join("dmem.min")
-}
-
-/// Removes records of a folder's removed cgroups: each pod has a new name. Only beside the cgroup of the starting container, where all
-/// cgroups are visible. Errors are ignored; the next start tries again.
-fn forget_the_gone(region: &str, folder: &Path, records: &Path) {
-    let Some(kept) = record(region, folder, records).parent().and_then(|kept| fs::read_dir(kept).ok()) else { return };
-    for child in kept.flatten().filter(|child| child.file_type().is_ok_and(|kind| kind.is_dir())) {
-        if !folder.join(child.file_name()).exists() {
-            let _ = fs::remove_dir_all(child.path());
-        }
-    }
-}
-
-fn wrote(record: &Path, value: u64) -> bool {
-    let text = fs::read_to_string(record).unwrap_or_default();
-    text.split_whitespace().any(|word| word.parse() == Ok(value))
-}
-
 /// The sum of the values of a folder's cgroups, at most the GPU's memory. Otherwise a `max` in one would go up to the topmost cgroup.
-fn kept_by_children(region: &str, folder: &Path, capacity: Option<u64>) -> Result<u64, LimitError> {
-    let most = capacity.unwrap_or(u64::MAX);
-    let mut sum = 0u64;
-    for child in fs::read_dir(folder).map_err(unusable(folder))? {
-        let file = child.map_err(unusable(folder))?.path().join("dmem.min");
-        // A cgroup can be gone by now, or not take part.
-        sum = sum.saturating_add(read(&file, region).ok().flatten().unwrap_or(0)).min(most);
-    }
-    Ok(sum)
+fn sum_of_children(region: &str, folder: &Path, capacity: u64) -> Result<u64, LimitError> {
+    let children = fs::read_dir(folder).map_err(unusable(folder))?.flatten();
+    // A cgroup can be gone by now, or not take part.
+    let values = children.filter_map(|child| read(&child.path().join("dmem.min"), region).ok().flatten());
+    Ok(values.fold(0u64, |sum, value| sum.saturating_add(value).min(capacity)))
 }
 
 fn set(path: &Path, region: &str, value: u64) -> Result<(), LimitError> {
-    write(path, region, value)?;
-    let current = read(path, region).map_err(unusable(path))?;
-    if holds(current, value) { Ok(()) } else { Err(LimitError::NotHeld) }
-}
-
-fn write(path: &Path, region: &str, value: u64) -> Result<(), LimitError> {
     let word = if value == MemoryLimits::NONE { "max".to_string() } else { value.to_string() };
     // Never made: where there is none, the kernel has none.
     let file = File::options().write(true).truncate(true).open(path);
     let written = file.and_then(|mut file| io::Write::write_all(&mut file, format!("{region} {word}\n").as_bytes()));
-    written.map_err(unusable(path))
+    let current = written.and_then(|()| read(path, region)).map_err(unusable(path))?;
+    if holds(current, value) { Ok(()) } else { Err(LimitError::NotHeld) }
 }
 
 fn holds(shown: Option<u64>, written: u64) -> bool {
@@ -260,35 +223,25 @@ fn read(path: &Path, region: &str) -> io::Result<Option<u64>> {
 mod tests {
     use super::*;
     use crate::driver::fake;
+    use std::os::unix::fs::symlink;
 
     const REGION: &str = "nvidia/00000000:1B:00.0/vidmem";
+    const NONE: u64 = MemoryLimits::NONE;
 
     /// cgroups as folders, with files of the controller in them. The kernel keeps a value for each region; a plain file
     /// keeps what was written last.
     struct Host(tempfile::TempDir);
 
-    #[test]
-    fn hung_start_delays_others_for_limited_time() {
-        let records = tempfile::tempdir().unwrap();
-        let current = lock(records.path(), Duration::ZERO).unwrap();
-        let error = lock(records.path(), Duration::from_millis(20)).unwrap_err().to_string();
-        assert!(error.contains("another container's start") && error.contains("fuser -v /"), "{error}");
-        drop(current);
-        lock(records.path(), Duration::ZERO).unwrap();
-    }
-
     impl Host {
         fn with(cgroups: &[&str]) -> Host {
             let host = Host(tempfile::tempdir().unwrap());
-            cgroups.iter().for_each(|cgroup| host.cgroup(cgroup));
-            host
-        }
-
-        fn cgroup(&self, path: &str) {
-            fs::create_dir_all(self.path(path)).unwrap();
-            for file in ["dmem.max", "dmem.min"] {
-                fs::write(self.path(path).join(file), "").unwrap();
+            for cgroup in cgroups {
+                fs::create_dir_all(host.path(cgroup)).unwrap();
+                for file in ["dmem.max", "dmem.min"] {
+                    fs::write(host.path(cgroup).join(file), "").unwrap();
+                }
             }
+            host
         }
 
         fn path(&self, path: &str) -> PathBuf {
@@ -299,8 +252,13 @@ mod tests {
             fs::write(self.path(cgroup).join("dmem.min"), format!("{REGION} {value}\n")).unwrap();
         }
 
-        fn kept(&self, cgroup: &str) -> Option<u64> {
-            read(&self.path(cgroup).join("dmem.min"), REGION).unwrap()
+        fn kept<const N: usize>(&self, cgroups: [&str; N]) -> [Option<u64>; N] {
+            cgroups.map(|cgroup| read(&self.path(cgroup).join("dmem.min"), REGION).unwrap())
+        }
+
+        fn link(&self, file: &str, target: &str) {
+            fs::remove_file(self.path(file)).unwrap();
+            symlink(target, self.path(file)).unwrap();
         }
 
         fn limit(&self, cgroup: &str, soft: u64, hard: u64) -> Result<(), String> {
@@ -314,25 +272,25 @@ mod tests {
     }
 
     #[test]
-    fn limits_are_written_and_summed_up_above() {
-        let host = Host::with(&["pods", "pods/a", "pods/b"]);
-        let at = |path: &str| fs::read_to_string(host.path(path)).unwrap();
-        assert_eq!(host.limit("pods/a", 5, 7), Ok(()));
-        assert_eq!((at("pods/a/dmem.max"), at("pods/a/dmem.min")), (format!("{REGION} 7\n"), format!("{REGION} 5\n")));
-        assert_eq!(host.limit("pods/b", 3, MemoryLimits::NONE), Ok(()));
-        assert_eq!(at("pods/b/dmem.max"), format!("{REGION} max\n"));
-        assert_eq!(host.kept("pods"), Some(8), "and nothing above, where the controller is not");
-        // What a container kept does not count once it is gone.
-        fs::remove_dir_all(host.path("pods/a")).unwrap();
-        assert_eq!(host.limit("pods/b", 1, 2), Ok(()));
-        assert_eq!(host.kept("pods"), Some(1));
+    fn hung_start_delays_others_for_limited_time() {
+        let records = tempfile::tempdir().unwrap();
+        let _current = lock(records.path(), Duration::ZERO).unwrap();
+        let error = lock(records.path(), Duration::from_millis(20)).unwrap_err().to_string();
+        assert!(error.contains("another container's start") && error.contains("fuser -v /"), "{error}");
     }
 
     #[test]
-    fn cgroups_above_stay_unless_they_may_be_raised() {
-        let host = Host::with(&["pods", "pods/a"]);
+    fn limits_are_written_and_summed_up_above() {
+        let host = Host::with(&["pods", "pods/a", "pods/b"]);
+        let at = |path: &str| fs::read_to_string(host.path(path)).unwrap();
         assert_eq!(host.limit_as("pods/a", 5, 7, None), Ok(()));
-        assert_eq!((host.kept("pods/a"), host.kept("pods")), (Some(5), None));
+        assert_eq!((at("pods/a/dmem.max"), at("pods/a/dmem.min")), (format!("{REGION} 7\n"), format!("{REGION} 5\n")));
+        assert_eq!(host.kept(["pods"]), [None], "not raised unless allowed");
+        assert_eq!(host.limit("pods/b", 3, NONE), Ok(()));
+        assert_eq!((at("pods/b/dmem.max"), host.kept(["pods"])), (format!("{REGION} max\n"), [Some(8)]));
+        // What a container kept does not count once it is gone.
+        fs::remove_dir_all(host.path("pods/a")).unwrap();
+        assert_eq!((host.limit("pods/b", 1, 2), host.kept(["pods"])), (Ok(()), [Some(1)]));
     }
 
     #[test]
@@ -340,115 +298,87 @@ mod tests {
         let host = Host::with(&["top", "top/pods", "top/pods/a"]);
         for keeps in ["3", "100", "max"] {
             host.keep("top/pods", keeps);
-            assert_eq!(host.limit("top/pods/a", 5, 7), Ok(()));
+            assert_eq!((host.limit("top/pods/a", 5, 7), host.kept(["top"])), (Ok(()), [None]), "{keeps}");
             assert_eq!(fs::read_to_string(host.path("top/pods/dmem.min")).unwrap(), format!("{REGION} {keeps}\n"));
-            assert_eq!(host.kept("top"), None, "nor is anything above it ours");
         }
         // What we wrote is ours until another process writes.
         host.keep("top/pods", "0");
-        assert_eq!(host.limit("top/pods/a", 5, 7), Ok(()));
-        assert_eq!(host.limit("top/pods/a", 6, 7), Ok(()));
-        assert_eq!((host.kept("top/pods"), host.kept("top")), (Some(6), Some(6)));
-        host.keep("top", "9");
-        assert_eq!(host.limit("top/pods/a", 4, 7), Ok(()));
-        assert_eq!((host.kept("top/pods"), host.kept("top")), (Some(4), Some(9)));
+        for (soft, top) in [(5, Some(5)), (6, Some(6)), (4, Some(9))] {
+            if top == Some(9) {
+                host.keep("top", "9");
+            }
+            assert_eq!(host.limit("top/pods/a", soft, 7), Ok(()));
+            assert_eq!(host.kept(["top/pods", "top"]), [Some(soft), top]);
+        }
     }
 
     #[test]
-    fn limit_above_gpus_memory_is_refused() {
-        let host = Host::with(&["pods", "pods/a"]);
+    fn gpu_memory_caps_limits_and_sums() {
+        let host = Host::with(&["top", "top/pods", "top/pods/a", "top/pods/b"]);
+        host.keep("top/pods/b", "max");
+        assert_eq!((host.limit("top/pods/a", 5, 7), host.kept(["top"])), (Ok(()), [Some(NONE)]), "capacity unknown");
         fs::write(host.path("dmem.capacity"), format!("{REGION} 100\n")).unwrap();
-        assert_eq!(host.limit("pods/a", 100, MemoryLimits::NONE), Ok(()));
-        for (soft, hard) in [(1, 101), (101, MemoryLimits::NONE)] {
-            let refused = host.limit("pods/a", soft, hard).unwrap_err();
+        for (soft, hard) in [(1, 101), (101, NONE)] {
+            let refused = host.limit("top/pods/a", soft, hard).unwrap_err();
             assert_eq!(refused, "101 bytes are asked for, and the GPU has 100");
         }
+        for (claims, sum) in [("max", 100), ("1000", 100), ("3", 8)] {
+            host.keep("top/pods/b", claims);
+            assert_eq!(host.limit("top/pods/a", 5, 7), Ok(()));
+            assert_eq!(host.kept(["top/pods", "top"]), [Some(sum); 2], "{claims}");
+        }
+        assert_eq!(host.limit("top/pods/a", 100, NONE), Ok(()));
     }
 
     #[test]
     fn limit_shown_as_max_is_held() {
         // `NVIDIA_GPU_MEMORY_LIMIT=2147483647`, and the sum of two such.
         for written in [((1u64 << 31) - 1) << 20, 1 << 52] {
-            assert!(holds(Some(MemoryLimits::NONE), written));
+            assert!(holds(Some(NONE), written));
         }
-        assert!(!holds(Some(MemoryLimits::NONE), 1 << 40) && !holds(None, 1) && !holds(Some(2), 1));
-        // One that keeps more than can be counted does not refuse the others.
-        let host = Host::with(&["pods", "pods/a", "pods/b"]);
-        host.keep("pods/b", "max");
-        assert_eq!(host.limit("pods/a", 5, 7), Ok(()));
-        assert_eq!(host.kept("pods"), Some(MemoryLimits::NONE));
-    }
-
-    #[test]
-    fn container_request_counts_at_most_gpu_memory() {
-        let host = Host::with(&["top", "top/pods", "top/pods/a", "top/pods/b"]);
-        fs::write(host.path("dmem.capacity"), format!("{REGION} 100\n")).unwrap();
-        for claims in ["max", "1000"] {
-            host.keep("top/pods/b", claims);
-            assert_eq!(host.limit("top/pods/a", 5, 7), Ok(()));
-            assert_eq!((host.kept("top/pods"), host.kept("top")), (Some(100), Some(100)), "{claims}");
-        }
-        host.keep("top/pods/b", "3");
-        assert_eq!(host.limit("top/pods/a", 5, 7), Ok(()));
-        assert_eq!((host.kept("top/pods"), host.kept("top")), (Some(8), Some(8)));
+        assert!(!holds(Some(NONE), 1 << 40) && !holds(None, 1) && !holds(Some(2), 1));
     }
 
     #[test]
     fn records_go_with_their_cgroups() {
-        let pods: Vec<String> = (0..20).map(|number| format!("kube/pod{number}")).collect();
-        let containers: Vec<String> = pods.iter().map(|pod| format!("{pod}/c")).collect();
-        let all: Vec<&str> = ["kube"].into_iter().chain(pods.iter().chain(&containers).map(String::as_str)).collect();
-        let host = Host::with(&all);
-        let kept = |pod: &str| record(REGION, &host.path(pod), &host.path("records")).exists();
-        for (pod, container) in pods.iter().zip(&containers) {
-            assert_eq!(host.limit(container, 1, 1), Ok(()));
-            fs::remove_dir_all(host.path(pod)).unwrap();
-        }
-        host.cgroup("kube/last");
-        host.cgroup("kube/last/c");
-        assert_eq!(host.limit("kube/last/c", 1, 1), Ok(()));
-        let left: Vec<&String> = pods.iter().filter(|pod| kept(pod)).collect();
-        assert_eq!(left, [""; 0], "records of cgroups that are gone");
-        assert!(kept("kube") && kept("kube/last"));
-        assert_eq!(host.kept("kube"), Some(1));
+        let host = Host::with(&["kube", "kube/old", "kube/old/c", "kube/new", "kube/new/c"]);
+        let recorded = |pod: &str| {
+            let text = fs::read_to_string(host.path("records/values.json")).unwrap();
+            text.contains(&format!("{:?}", host.path(pod)))
+        };
+        assert_eq!((host.limit("kube/old/c", 1, 1), recorded("kube/old")), (Ok(()), true));
+        fs::remove_dir_all(host.path("kube/old")).unwrap();
+        assert_eq!((host.limit("kube/new/c", 1, 1), host.kept(["kube"])), (Ok(()), [Some(1)]));
+        assert_eq!(["kube/old", "kube/new", "kube"].map(recorded), [false, true, true]);
     }
 
     #[test]
     fn unwritable_cgroup_ends_walk() {
         // The kernel lets no process write here, not even root's.
         let host = Host::with(&["pods", "pods/a"]);
-        let file = host.path("pods/dmem.min");
-        fs::remove_file(&file).unwrap();
-        std::os::unix::fs::symlink("/proc/sys/kernel/cap_last_cap", &file).unwrap();
-        assert_eq!(host.limit("pods/a", 5, 7), Ok(()));
-        assert_eq!(host.kept("pods/a"), Some(5));
+        host.link("pods/dmem.min", "/proc/sys/kernel/cap_last_cap");
+        assert_eq!((host.limit("pods/a", 5, 7), host.kept(["pods/a"])), (Ok(()), [Some(5)]));
     }
 
     #[test]
     fn simultaneous_starts_all_succeed() {
-        let names: Vec<String> = (0..8).map(|number| format!("pods/{number}")).collect();
-        let mut all: Vec<&str> = names.iter().map(String::as_str).collect();
-        all.push("pods");
-        let host = Host::with(&all);
-        let often = |name: &String| (0..50).try_for_each(|_| host.limit(name, 1, 1));
+        let host = Host::with(&["pods", "pods/a", "pods/b", "pods/c", "pods/d"]);
+        let often = |name: &str| (0..50).try_for_each(|_| host.limit(name, 1, 1));
         std::thread::scope(|scope| {
-            let started: Vec<_> = names.iter().map(|name| scope.spawn(|| often(name))).collect();
+            let started = ["pods/a", "pods/b", "pods/c", "pods/d"].map(|name| scope.spawn(move || often(name)));
             for one in started {
                 assert_eq!(one.join().unwrap(), Ok(()));
             }
         });
-        assert_eq!(host.kept("pods"), Some(8));
+        assert_eq!(host.kept(["pods"]), [Some(4)]);
     }
 
     #[test]
     fn unheld_limit_is_error() {
-        let host = Host::with(&["a"]);
-        let file = host.path("a/dmem.max");
         // A file that keeps nothing, as one of a kernel that does not know the region.
-        fs::remove_file(&file).unwrap();
-        std::os::unix::fs::symlink("/dev/null", &file).unwrap();
-        let error = limit(REGION, &host.path("a"), MemoryLimits { soft: 1, hard: 2 }, None).unwrap_err();
-        assert!(matches!(error, LimitError::NotHeld), "{error}");
+        let host = Host::with(&["a"]);
+        host.link("a/dmem.max", "/dev/null");
+        assert_eq!(host.limit("a", 1, 2), Err(LimitError::NotHeld.to_string()));
     }
 
     #[test]
@@ -456,21 +386,16 @@ mod tests {
         let host = Host::with(&["a"]);
         let file = host.path("a/dmem.min");
         fs::write(&file, format!("{REGION}2 5\ndrm/x 3\n{REGION} max\n")).unwrap();
-        assert_eq!(read(&file, REGION).unwrap(), Some(MemoryLimits::NONE));
-        assert_eq!(read(&file, "drm").unwrap(), None);
+        assert_eq!((read(&file, REGION).unwrap(), read(&file, "drm").unwrap()), (Some(NONE), None));
     }
 
     #[test]
     fn limit_without_driver_support_is_refused() {
         let host = fake::Host::with_gpu(&[]);
-        let mut driver = Driver::find(&host.root()).unwrap();
-        let limits = MemoryLimits { soft: 1, hard: 2 };
-        let refused = |driver: &Driver| {
-            driver.limit_memory(&driver.gpus[0], host.path(), limits, Above::Stay).unwrap_err().to_string()
-        };
-        assert!(refused(&driver).contains("the driver does not answer for GPU GPU-aaaa"), "{}", refused(&driver));
-        assert_eq!(region(&driver.gpus[0]), REGION);
-        driver.gpus[0].mig_enabled = true;
-        assert!(refused(&driver).contains("is divided by MIG"));
+        let driver = Driver::find(&host.root()).unwrap();
+        let gpu = &driver.gpus[0];
+        let refused = driver.limit_memory(gpu, host.path(), MemoryLimits { soft: 1, hard: 2 }, false).unwrap_err();
+        assert!(refused.to_string().contains("the driver does not answer for GPU GPU-aaaa"), "{refused}");
+        assert_eq!(region(gpu), REGION);
     }
 }

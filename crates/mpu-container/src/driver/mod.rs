@@ -26,7 +26,7 @@ use std::path::PathBuf;
 
 pub use error::DriverError;
 pub use facts::Facts;
-pub use memory::{Above, LimitError, MemoryLimits};
+pub use memory::{LimitError, MemoryLimits};
 pub use nodes::{LAST_IMEX_CHANNEL, Node, imex_channel};
 pub(crate) use nodes::{Majors, number_of};
 pub use parts::{DriverRoot, Gpu, Mig, Selection};

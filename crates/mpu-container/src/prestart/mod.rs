@@ -12,8 +12,8 @@ mod state;
 
 use crate::chain::{chain, printable};
 use crate::config::{self, Config, ConfigError, Loaded, Mode};
-use crate::driver::DriverRoot;
-use crate::limits::{self, LimitsError};
+use crate::driver::{DriverRoot, LimitError};
+use crate::limits;
 use crate::output::{page, say};
 use crate::program::{self, Program};
 use crate::request::{self, Annotations, RequestError, Terms};
@@ -83,7 +83,7 @@ pub enum HookError {
     Mode(&'static str),
     /// The container requests a limit of GPU memory that cannot be enforced.
     #[error("the container asks for a limit of GPU memory, which would not hold")]
-    Limits(#[from] LimitsError),
+    Limits(#[from] LimitError),
     #[error("exec failed: {}", program.display())]
     Exec { program: PathBuf, source: io::Error },
 }

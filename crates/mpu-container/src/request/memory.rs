@@ -54,20 +54,19 @@ mod tests {
     #[test]
     fn limits_are_whole_numbers_of_mebibytes() {
         let limits_of = |env: &[&str]| {
-            memory_limits(&json!({"process": {"env": env}}))
-                .map(|found| found.map(|limits| (limits.soft, limits.hard)))
-                .map_err(|error| error.to_string())
+            let found = memory_limits(&json!({"process": {"env": env}})).map_err(|error| error.to_string());
+            found.map(|found| found.map(|limits| (limits.soft, limits.hard)))
         };
-        let none = MemoryLimits::NONE;
-        assert_eq!(limits_of(&["A=1", "NVIDIA_GPU_MEMORY_LIMITS=1"]), Ok(None), "another variable");
-        assert_eq!(limits_of(&["NVIDIA_GPU_MEMORY_LIMIT=4096"]), Ok(Some((4 << 30, 4 << 30))));
-        assert_eq!(
-            limits_of(&["NVIDIA_GPU_MEMORY_REQUEST=1"]),
-            Ok(Some((MIB, none))),
-            "a request alone limits nothing"
-        );
-        assert_eq!(limits_of(&["NVIDIA_GPU_MEMORY_REQUEST=1", "NVIDIA_GPU_MEMORY_LIMIT=2"]), Ok(Some((MIB, 2 * MIB))));
-        assert_eq!(limits_of(&["NVIDIA_GPU_MEMORY_LIMIT=0"]), Ok(Some((0, 0))));
+        let rows: [(&[&str], _); 5] = [
+            (&["A=1", "NVIDIA_GPU_MEMORY_LIMITS=1"], None),
+            (&["NVIDIA_GPU_MEMORY_LIMIT=4096"], Some((4 << 30, 4 << 30))),
+            (&["NVIDIA_GPU_MEMORY_REQUEST=1"], Some((MIB, MemoryLimits::NONE))),
+            (&["NVIDIA_GPU_MEMORY_REQUEST=1", "NVIDIA_GPU_MEMORY_LIMIT=2"], Some((MIB, 2 * MIB))),
+            (&["NVIDIA_GPU_MEMORY_LIMIT=0"], Some((0, 0))),
+        ];
+        for (env, limits) in rows {
+            assert_eq!(limits_of(env), Ok(limits), "{env:?}");
+        }
         let odd = |env: Value| memory_limits(&json!({"process": {"env": env}, "mounts": [null]}));
         assert_eq!(odd(json!([null, "A=1"])), Ok(None), "no request");
         assert!(odd(json!([null, "NVIDIA_GPU_MEMORY_LIMIT=1"])).is_err());

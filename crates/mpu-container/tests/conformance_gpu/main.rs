@@ -17,7 +17,6 @@ mod fake_library;
 mod host;
 #[path = "../common/life.rs"]
 mod life;
-mod memory;
 mod refresh;
 use bundle::{base, found, make_root};
 use fake_host::{Host, paths};
