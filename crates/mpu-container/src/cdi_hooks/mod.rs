@@ -14,7 +14,7 @@ mod gpus;
 mod memory;
 mod outcome;
 mod params;
-mod profile;
+pub(crate) mod profile;
 pub mod state;
 #[cfg(test)]
 mod tests;

@@ -10,21 +10,19 @@ use super::outcome::{HookError, Notes};
 use crate::beneath::Root;
 use std::path::Path;
 
-const FOLDER: &str = "/etc/nvidia/nvidia-application-profiles-rc.d";
-const FILE: &str = "/etc/nvidia/nvidia-application-profiles-rc.d/10-container.conf";
+pub const FOLDER: &str = "/etc/nvidia/nvidia-application-profiles-rc.d";
+pub const FILE: &str = "/etc/nvidia/nvidia-application-profiles-rc.d/10-container.conf";
 
-pub fn update(root: &Root, notes: Notes) -> Result<(), HookError> {
-    let mut mask = 0_u64;
-    for minor in minors(root)? {
-        match 1_u64.checked_shl(minor) {
-            Some(bit) => mask |= bit,
-            None => notes.warn(format!("/dev/nvidia{minor} has no place in a mask of 64 GPUs")),
-        }
+pub(super) fn update(root: &Root, notes: Notes) -> Result<(), HookError> {
+    let minors = minors(root)?;
+    for minor in minors.iter().filter(|minor| **minor > 63) {
+        notes.warn(format!("/dev/nvidia{minor} has no place in a mask of 64 GPUs"));
     }
+    let mask = mask(minors);
     if mask == 0 {
         return Ok(());
     }
-    let text = profile(mask);
+    let text = text(mask);
     if root.read_file(Path::new(FILE), 1 << 16).is_ok_and(|found| found == text.as_bytes()) {
         return Ok(());
     }
@@ -34,8 +32,12 @@ pub fn update(root: &Root, notes: Notes) -> Result<(), HookError> {
     Ok(())
 }
 
+pub fn mask(minors: impl IntoIterator<Item = u32>) -> u64 {
+    minors.into_iter().filter_map(|minor| 1u64.checked_shl(minor)).fold(0, |mask, bit| mask | bit)
+}
+
 /// The driver reads hexadecimal numbers here, which JSON does not have.
-fn profile(mask: u64) -> String {
+pub fn text(mask: u64) -> String {
     let profile =
         r#"{"name":"_container_","settings":["EGLVisibleDGPUDevices",MASK]}"#.replace("MASK", &format!("{mask:#x}"));
     let rule = r#"{"pattern":[],"profile":"_container_"}"#;

@@ -84,11 +84,11 @@ fn create(node: &Node, owner: &Owner, log: &Log) {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-struct Owner {
-    ours: bool,
-    user: u32,
-    group: u32,
-    mode: u32,
+pub struct Owner {
+    pub ours: bool,
+    pub user: u32,
+    pub group: u32,
+    pub mode: u32,
 }
 
 impl Owner {
@@ -112,7 +112,7 @@ impl Owner {
     }
 
     /// Whether a node had to be made. One that is there and is another device is replaced.
-    fn make(&self, node: &Node) -> io::Result<bool> {
+    pub fn make(&self, node: &Node) -> io::Result<bool> {
         let number = rustix::fs::makedev(node.major, node.minor);
         match fs::symlink_metadata(&node.host) {
             Ok(there) if there.file_type().is_char_device() && there.rdev() == number => return Ok(false),

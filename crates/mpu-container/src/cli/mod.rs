@@ -7,7 +7,7 @@ mod cgroup;
 mod configure;
 mod error;
 mod info;
-mod kmods;
+pub(crate) mod kmods;
 mod list;
 mod log;
 mod mig;

@@ -4,8 +4,8 @@
 //! Source: NVIDIA's driver README, "device nodes"; `nvidia-modprobe`, which makes them with mode 0666.
 
 use crate::capability::Capabilities;
+use crate::cli::kmods::Owner;
 use crate::driver::{Driver, DriverRoot, Node, Selection};
-use rustix::fs::{AtFlags, CWD, FileType, Mode, chmodat, mknodat};
 use std::fs;
 use std::io;
 use std::os::unix::fs::FileTypeExt;
@@ -18,6 +18,8 @@ const MODULES: [&str; 3] = ["nvidia", "nvidia-uvm", "nvidia-modeset"];
 const CONTROL: [&str; 4] = ["/dev/nvidiactl", "/dev/nvidia-modeset", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"];
 
 const MODESET: u32 = 254;
+/// As nvidia-modprobe makes nodes.
+const PUBLIC: Owner = Owner { ours: true, user: 0, group: 0, mode: 0o666 };
 
 #[derive(Debug, thiserror::Error)]
 pub enum NodeError {
@@ -73,7 +75,7 @@ pub(super) fn make_control(root: &DriverRoot, dry: bool, note: &mut dyn FnMut(St
         }
         note(format!("mknod {} c {} {}", node.host.display(), node.major, node.minor));
         if !dry {
-            make(node).map_err(|source| NodeError::Io { path: node.host.clone(), source })?;
+            PUBLIC.make(node).map_err(|source| NodeError::Io { path: node.host.clone(), source })?;
         }
     }
     Ok(())
@@ -83,14 +85,4 @@ pub(super) fn control(root: &DriverRoot) -> Vec<Node> {
     // Which GPUs there are does not matter, nor does the release.
     let driver = Driver { root: root.clone(), version: String::new(), gpus: Vec::new() };
     driver.nodes(&Selection::default(), Capabilities::ALL)
-}
-
-fn make(node: &Node) -> io::Result<()> {
-    if let Some(folder) = node.host.parent() {
-        fs::create_dir_all(folder)?;
-    }
-    let mode = Mode::from_raw_mode(0o666);
-    mknodat(CWD, &node.host, FileType::CharacterDevice, mode, rustix::fs::makedev(node.major, node.minor))?;
-    // The umask has no say in it.
-    Ok(chmodat(CWD, &node.host, mode, AtFlags::empty())?)
 }

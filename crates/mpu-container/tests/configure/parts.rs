@@ -112,7 +112,7 @@ fn graphics_shows_egl_gpus_asked_for() {
         "mounts; cli configure --graphics --no-cgroups --device=1 $PWD/ct
          cat ct/etc/nvidia/nvidia-application-profiles-rc.d/*",
     );
-    assert!(seen.contains("[\"EGLVisibleDGPUDevices\", 0x2]"), "{seen}");
+    assert!(seen.contains("[\"EGLVisibleDGPUDevices\",0x2]"), "{seen}");
 }
 
 #[test]

@@ -9,6 +9,7 @@ use super::changes::{ChangeError, Changes, DetachedMount};
 use super::layout::Layout;
 use crate::beneath::Restrictions;
 use crate::capability::{Capabilities, Capability};
+use crate::cdi_hooks::profile;
 use crate::chain::chain;
 use crate::cli::args::Configure;
 use crate::cli::cgroup::program::Numbers;
@@ -34,7 +35,6 @@ const OWN_FOLDERS: [&str; 2] = ["vdpau", "gbm"];
 /// Nodes of modules that need not be loaded.
 const OPTIONAL: [&str; 3] = ["/dev/nvidia-uvm", "/dev/nvidia-modeset", "/dev/dri/"];
 const FACTS: &str = "/proc/driver/nvidia";
-const PROFILES: &str = "/etc/nvidia/nvidia-application-profiles-rc.d";
 
 #[derive(Debug, Error)]
 pub enum SupplyError {
@@ -78,7 +78,8 @@ impl DriverMounts {
         let capabilities = order.arguments.capabilities();
         mounts.facts(order);
         if capabilities.has(Capability::Graphics) {
-            mounts.profile = Some(profile(&order.selection.gpus));
+            let minors = order.selection.gpus.iter().map(|gpu| gpu.minor);
+            mounts.profile = Some(profile::text(profile::mask(minors)));
         }
         mounts.files(order, log)?;
         mounts.gpus(order)?;
@@ -225,12 +226,12 @@ impl DriverMounts {
         for (name, text) in &self.facts {
             changes.write(&Path::new(FACTS).join(name), text.as_bytes())?;
         }
-        let profiles = Path::new(PROFILES);
+        let profiles = Path::new(profile::FOLDER);
         if self.profile.is_some() && changes.is_shared_with_the_host(profiles)? {
-            log.note(format_args!("{PROFILES} is the host's own, mounted shared: EGL is shown every GPU"));
-        } else if let Some(profile) = &self.profile {
+            log.note(format_args!("{} is the host's own, mounted shared: EGL is shown every GPU", profile::FOLDER));
+        } else if let Some(text) = &self.profile {
             changes.memory(profiles)?;
-            changes.write(&profiles.join("10-container.conf"), profile.as_bytes())?;
+            changes.write(Path::new(profile::FILE), text.as_bytes())?;
         }
         for (mount, target, restrictions) in self.mounts {
             let path = target.path(layout);
@@ -266,16 +267,6 @@ pub fn mount_compat(
         changes.mount(mount, &layout.libraries.join(name), FILE)?;
     }
     Ok(())
-}
-
-/// An application profile that shows EGL these GPUs alone: it counts all that the kernel has.
-fn profile(gpus: &[&Gpu]) -> String {
-    let mask = gpus.iter().filter_map(|gpu| 1u64.checked_shl(gpu.minor)).fold(0, |mask, bit| mask | bit);
-    let name = "_container_";
-    format!(
-        "{{\"profiles\": [{{\"name\": \"{name}\", \"settings\": [\"EGLVisibleDGPUDevices\", {mask:#x}]}}],\n \
-         \"rules\": [{{\"pattern\": [], \"profile\": \"{name}\"}}]}}\n"
-    )
 }
 
 /// Which of a driver's files the capabilities bring, looked up in another cache than the driver's own when one is named.
