@@ -79,7 +79,7 @@ fn host_s_own_procfs_is_left_alone() {
         container.config["linux"]["readonlyPaths"] = serde_json::json!([]);
         let before = host.ok("cat /proc/self/mountinfo | wc -l");
         let ran = container.run(WRAPPER);
-        println!("{mode} {low}: {} {}{}", ran.ok, ran.out, ran.err);
+        assert!(ran.ok && ran.out == expected_gpus(&[0, 1]), "{mode} {low}: {}{}", ran.out, ran.err);
         assert_eq!(
             host.ok("ls /proc/driver/nvidia/gpus; grep Modify /proc/driver/nvidia/params"),
             format!("{}\n{}\nModifyDeviceFiles: 1\n", bus(0), bus(1)),
