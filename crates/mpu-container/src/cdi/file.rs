@@ -280,14 +280,6 @@ devices:
         }
     }
 
-    #[test]
-    fn later_documents_are_passed_over() {
-        let first = parse(YAML.as_bytes(), Format::Yaml).unwrap();
-        for second in [YAML, "---\nx: 1\n", "---\n"] {
-            assert_eq!(parse(format!("{YAML}{second}").as_bytes(), Format::Yaml).unwrap(), first, "{second}");
-        }
-    }
-
     /// `1:0` is 60 in YAML 1.1, `1_0` is 10 and `2001-01-01` a date.
     #[test]
     fn numbers_of_yaml_1_1_are_quoted() {
@@ -298,19 +290,6 @@ devices:
             assert!(written.contains(&format!("name: \"{name}\"\n")), "{written}");
         }
         assert!(text(&spec, Format::Yaml).contains("cdiVersion: 0.5.0\n"));
-    }
-
-    #[test]
-    fn odd_files_are_refused() {
-        let there = tempfile::tempdir().unwrap();
-        let path = there.path().join("a.yaml");
-        assert!(matches!(read(&path), Err(ReadError::Io(_))));
-        assert!(matches!(read(there.path()), Err(ReadError::NotAFile)));
-        crate::driver::fake::fifo(&path);
-        assert!(matches!(read(&path), Err(ReadError::NotAFile)), "a pipe does not make us wait");
-        fs::remove_file(&path).unwrap();
-        fs::File::create(&path).unwrap().set_len(LARGEST + 1).unwrap();
-        assert!(matches!(read(&path), Err(ReadError::TooLarge)));
     }
 
     #[test]

@@ -246,23 +246,6 @@ mod tests {
     }
 
     #[test]
-    fn broken_file_hides_no_other() {
-        let (there, registry) = registry(&[
-            ("etc/bad.yaml", "cdiVersion: 0.5.0\nkind: [".into()),
-            ("etc/empty.json", spec("v.x/gpu", &[])),
-            ("run/good.json", spec("v.x/gpu", &[("0", "good")])),
-        ]);
-        assert_eq!(registry.edits(&names(&["v.x/gpu=0"])).unwrap().env[1], "D=good");
-        assert_eq!(registry.failures().len(), 2);
-        let error = registry.edits(&names(&["v.x/gpu=7"])).unwrap_err().to_string();
-        let etc = there.path().join("etc");
-        assert!(error.starts_with("unresolvable CDI device v.x/gpu=7: no file in "), "{error}");
-        assert!(error.contains(&format!("{}/bad.yaml: not a CDI spec in YAML", etc.display())), "{error}");
-        assert!(error.contains("empty.json: invalid CDI spec: it describes no device"), "{error}");
-        assert_eq!(error.lines().count(), 1);
-    }
-
-    #[test]
     fn file_as_spec_directory_is_reported() {
         let there = tempfile::tempdir().unwrap();
         let path = there.path().join("file");

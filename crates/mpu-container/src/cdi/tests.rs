@@ -222,43 +222,6 @@ fn common_edits_hold_variables_mounts_and_hooks() {
 }
 
 #[test]
-fn display_nodes_are_linked_by_pci_address() {
-    let host = host();
-    let spec = generate(&host.root(), &request()).expect("a spec");
-    let links = hook(&device(&spec, "0").container_edits, "create-symlinks").expect("links");
-    assert_eq!(links, ["--link", "../card0::/dev/dri/by-path/pci-0000:1b:00.0-card"], "there is no renderD128");
-    assert_eq!(hook(&device(&spec, "1").container_edits, "create-symlinks"), None);
-}
-
-#[test]
-fn divided_gpu_is_asked_for_by_its_parts() {
-    let host = host();
-    let driver = divided(&host);
-    let mut request = request();
-    request.names = vec![Naming::Index, Naming::Uuid, Naming::TypeIndex];
-    let spec = generate_for(&driver, &request).expect("a spec");
-    assert_eq!(
-        names(&spec),
-        [
-            "0",
-            "1:0",
-            "1:1",
-            &uuid('a'),
-            "MIG-00000001-0000-5000-8000-000000000000",
-            "MIG-00000002-0000-5000-8000-000000000000",
-            "all",
-            "gpu0",
-            "mig1:0",
-            "mig1:1"
-        ]
-    );
-    let part = &device(&spec, "1:0").container_edits;
-    assert_eq!(nodes(part), ["/dev/nvidia0", "/dev/nvidia-caps/nvidia-cap30", "/dev/nvidia-caps/nvidia-cap31"]);
-    assert_eq!(nodes(&device(&spec, "all").container_edits).len(), 3 + 4, "each node once");
-    assert_eq!(part.device_nodes[1].major, Some(234));
-}
-
-#[test]
 fn devices_can_be_picked() {
     let host = host();
     let driver = divided(&host);
@@ -341,21 +304,6 @@ fn capabilities_select_container_edits() {
         links.clone().any(|link| link.contains("by-path")) && links.clone().any(|link| link.contains("libcuda.so"))
     );
     assert_eq!(nodes(&edits(&[], "utility")), ["/dev/nvidiactl"], "files and no GPU");
-}
-
-#[test]
-fn disabled_hooks_and_sockets_are_left_out() {
-    let host = host();
-    let mut request = request();
-    request.edits.hooks.without = HookName::all().to_vec();
-    request.edits.sockets = false;
-    let spec = generate(&host.root(), &request).expect("a spec");
-    assert!(spec.container_edits.hooks.is_empty());
-    assert!(!spec.container_edits.mounts.iter().any(|mount| mount.host_path.ends_with("socket")));
-    request.edits.hooks.without.retain(|hook| *hook != HookName::Chmod);
-    let spec = generate(&host.root(), &request).expect("a spec");
-    let opened = hook(&device(&spec, "0").container_edits, "chmod").expect("a hook");
-    assert_eq!(opened, ["--mode", "755", "--path", "/dev/dri"]);
 }
 
 #[test]

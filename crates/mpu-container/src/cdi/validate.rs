@@ -165,23 +165,4 @@ mod tests {
         let none = parse(br#"{"cdiVersion":"0.5.0","kind":"a/b","devices":null}"#, Format::Json).unwrap();
         assert_eq!(check(&none), Err(Invalid::NoDevices));
     }
-
-    #[test]
-    fn files_without_sense_are_refused() {
-        let of = |json: &str| check(&serde_json::from_str(json).unwrap()).unwrap_err();
-        let device = r#"{"name":"0","containerEdits":{"env":["A=1"]}}"#;
-        assert_eq!(of(r#"{"cdiVersion":"0.5.0","kind":"a/b","devices":[]}"#), Invalid::NoDevices);
-        assert_eq!(
-            of(&format!(r#"{{"cdiVersion":"9","kind":"a/b","devices":[{device}]}}"#)).to_string(),
-            "cdiVersion '9' is unknown; versions up to 1.1.0 are"
-        );
-        assert!(matches!(
-            of(&format!(r#"{{"cdiVersion":"0.5.0","kind":"ab","devices":[{device}]}}"#)),
-            Invalid::Name(_)
-        ));
-        assert_eq!(
-            of(&format!(r#"{{"cdiVersion":"0.5.0","kind":"a/b","devices":[{device},{device}]}}"#)),
-            Invalid::Twice("0".into())
-        );
-    }
 }

@@ -58,41 +58,6 @@ impl Bundle {
 }
 
 #[test]
-fn links_are_made_as_written() {
-    let bundle = Bundle::new();
-    symlink(bundle.top.path().join("outside"), bundle.path("lib")).unwrap();
-    bundle.write("usr/lib/old", b"a file");
-    let words = [
-        "create-symlinks",
-        "--link",
-        "libcuda.so.1::/usr/lib/x86_64-linux-gnu/libcuda.so",
-        "--link=../libvdpau.so.1::/usr/lib/vdpau/libvdpau.so,/etc/x::usr/lib/old",
-        "--link",
-        "target::/lib/link",
-        "--link",
-        "libcuda.so.1::/usr/lib/x86_64-linux-gnu/libcuda.so",
-    ];
-    bundle.hook(&words).unwrap();
-    let target = |path: &str| fs::read_link(bundle.path(path)).unwrap().display().to_string();
-    assert_eq!(target("usr/lib/x86_64-linux-gnu/libcuda.so"), "libcuda.so.1");
-    assert_eq!(target("usr/lib/vdpau/libvdpau.so"), "../libvdpau.so.1");
-    assert_eq!(target("usr/lib/old"), "/etc/x");
-    // What leads out of the root leads into it.
-    assert_eq!(fs::read_dir(bundle.top.path().join("outside")).unwrap().count(), 0);
-    let inside = bundle.top.path().join("outside/link");
-    assert_eq!(target(inside.strip_prefix("/").unwrap().to_str().unwrap()), "target");
-
-    // Nothing is made when one of them is wrong.
-    for wrong in ["a", "::b", "a::", "a::b::c", ""] {
-        let error = bundle.hook(&["create-symlinks", "--link", "x::/usr/new", "--link", wrong]).unwrap_err();
-        assert_eq!(error, format!("the link {wrong:?} is not of the form TARGET::LINK"));
-        assert!(fs::symlink_metadata(bundle.path("usr/new")).is_err());
-    }
-    let error = bundle.hook(&["create-symlinks", "--link", "x::/usr/lib"]).unwrap_err();
-    assert!(error.starts_with("cannot create the link /usr/lib in the container: "), "{error}");
-}
-
-#[test]
 fn newer_compatibility_libraries_come_first() {
     let bundle = Bundle::new();
     let conf = "etc/ld.so.conf.d/00-compat-mpu.conf";
@@ -203,37 +168,6 @@ fn parameters_are_hidden_by_mount() {
     fs::remove_file(bundle.path("proc/driver/nvidia/params")).unwrap();
     fs::create_dir(bundle.path("proc/driver/nvidia/params")).unwrap();
     assert!(chain(&disable().unwrap_err()).ends_with("is not a regular file"));
-}
-
-#[test]
-fn states_are_read_as_runtimes_write_them() {
-    let bundle = Bundle::new();
-    let root_of = |state: &str| {
-        fs::write(bundle.top.path().join("state"), state).unwrap();
-        state::root(&bundle.top.path().join("state")).map_err(|error| chain(&error))
-    };
-    let top = bundle.top.path().display();
-    assert_eq!(root_of(&format!(r#"{{"bundle": "{top}"}} trailing"#)).unwrap(), bundle.path(""));
-    // crun's state has the root, and its bundle may be unreadable.
-    assert_eq!(root_of(r#"{"bundle": "/nowhere", "root": "/r"}"#).unwrap(), Path::new("/r"));
-    assert_eq!(root_of(r#"{"bundle": "/b", "root": "r"}"#).unwrap(), Path::new("/b/r"));
-    for (state, message) in [
-        ("", "is not a container's state: EOF"),
-        ("[1]", "is not a container's state: "),
-        (r#"{"bundle": 7}"#, "is not a container's state: "),
-        ("{}", "names no bundle"),
-        (r#"{"bundle": "/nowhere"}"#, "cannot read /nowhere/config.json: No such file"),
-    ] {
-        let error = root_of(state).unwrap_err();
-        assert!(error.contains(message), "{state}: {error}");
-    }
-    for config in ["{}", r#"{"root": {}}"#, r#"{"root": {"path": ""}}"#] {
-        fs::write(bundle.top.path().join("config.json"), config).unwrap();
-        assert!(root_of(&format!(r#"{{"bundle": "{top}"}}"#)).unwrap_err().ends_with("names no root.path"));
-    }
-    fs::write(bundle.top.path().join("config.json"), r#"{"root": {"path": "/"}}"#).unwrap();
-    let error = bundle.hook(&["create-symlinks", "--link", "a::/tmp/never"]).unwrap_err();
-    assert!(error.contains("is the host's root directory"), "{error}");
 }
 
 #[test]

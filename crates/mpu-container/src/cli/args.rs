@@ -354,16 +354,4 @@ mod tests {
             assert!(parse(line).is_err(), "{line:?} was taken");
         }
     }
-
-    #[test]
-    fn no_option_lists_everything() {
-        let list = |line| match parse(line).unwrap().command {
-            Command::List(list) => list.or_everything(),
-            other => panic!("{other:?}"),
-        };
-        let all = list("list");
-        assert!(all.libraries && all.firmwares && all.compat32 && all.device == Some(vec!["all".into()]));
-        let some = list("list -l");
-        assert!(some.libraries && !some.binaries && some.device.is_none());
-    }
 }

@@ -127,19 +127,12 @@ fn environment_selects_config_file() {
 }
 
 #[test]
-fn existing_file_must_be_valid() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let file = folder.path().join("config.toml");
-    assert_eq!(Config::at_or_default(&file).expect("defaults").path, None);
-    assert!(Config::at(&file).expect_err("missing").to_string().starts_with("cannot read "));
-    std::fs::write(&file, "x = 1\n").expect("written");
-    let loaded = Config::at_or_default(&file).expect("sound");
-    assert_eq!((loaded.path.as_deref(), loaded.notes.len()), (Some(file.as_path()), 1));
-    std::fs::write(&file, "x = \n").expect("written");
-    let error = Config::at_or_default(&file).expect_err("malformed");
-    assert!(error.to_string().contains("config.toml, line 1: ") && error.fix().contains("config default"), "{error}");
-    std::fs::write(&file, "#".repeat(2 << 20)).expect("written");
-    assert!(matches!(Config::at_or_default(&file), Err(ConfigError::Unreadable { .. })));
+fn oversized_config_file_is_error() {
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    std::fs::write(file.path(), "x = 1\n").expect("written");
+    assert_eq!(Config::at_or_default(file.path()).expect("sound").notes.len(), 1);
+    std::fs::write(file.path(), "#".repeat(2 << 20)).expect("written");
+    assert!(matches!(Config::at_or_default(file.path()), Err(ConfigError::Unreadable { .. })));
 }
 
 #[test]
@@ -227,8 +220,6 @@ mod edits {
         for (set, part) in [
             ("nope=1", "invalid --set option nope=1: invalid config option: undefined field: \"nope\""),
             ("nvidia-container-cli", "undefined field"),
-            ("nvidia-container-cli.path", "invalid format: expected key=value"),
-            ("disable-require=yes", "invalid format: \"yes\" is neither true nor false"),
             ("disable-require=nil", "neither"),
             ("nvidia-container-runtime.mode=fast", "\"fast\" is none of auto"),
             ("nvidia-container-cli.ldconfig=/sbin/ldconfig", "not host-relative"),
@@ -255,23 +246,6 @@ mod edits {
         assert_eq!((config.runtime.runtimes, config.disable_require), (vec!["crun".into(), "runc".into()], true));
         let typo = edited("", &["disable-require=true,nope=1"]).expect_err("no such key").to_string();
         assert!(typo.contains("invalid --set option nope=1"), "{typo}");
-    }
-
-    #[test]
-    fn saved_file_keeps_mode_and_link() {
-        use std::os::unix::fs::PermissionsExt;
-        let folder = tempfile::tempdir().expect("a folder");
-        let (file, link) = (folder.path().join("real/config.toml"), folder.path().join("link"));
-        crate::text_file::save(&file, "one").expect("made");
-        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o640)).expect("set");
-        std::os::unix::fs::symlink(&file, &link).expect("linked");
-        crate::text_file::save(&link, "two").expect("replaced");
-        assert!(link.is_symlink() && std::fs::read_to_string(&file).expect("read") == "two");
-        assert_eq!(std::fs::metadata(&file).expect("there").permissions().mode() & 0o7777, 0o640);
-        assert_eq!(std::fs::read_dir(folder.path().join("real")).expect("read").count(), 1, "nothing left beside it");
-        let busy = folder.path().join("real");
-        crate::text_file::save(&busy, "x").expect_err("a folder is in the way");
-        assert_eq!(std::fs::read_dir(folder.path()).expect("read").count(), 2);
     }
 }
 

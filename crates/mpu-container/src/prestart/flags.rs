@@ -80,13 +80,4 @@ mod tests {
         assert_eq!(read("-").map(|flags| flags.command), Ok(Some("-".into())));
         assert!(read("--help").is_ok_and(|flags| flags.help));
     }
-
-    #[test]
-    fn mistakes_are_named() {
-        for (line, part) in
-            [("-config", "needs an argument"), ("-loud", "not defined: -loud"), ("-debug=maybe", "neither")]
-        {
-            assert!(read(line).is_err_and(|mistake| mistake.contains(part)), "{line}");
-        }
-    }
 }

