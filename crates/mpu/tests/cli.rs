@@ -201,45 +201,6 @@ fn second_build_only_reuses_first() {
 }
 
 #[test]
-fn up_when_up_is_fine() {
-    let host = Host::in_order();
-    let state =
-        format!("version={}\nabi=1\nstate=armed\nhooks=nvidia_unlocked_ioctl\ninside=2\n", env!("CARGO_PKG_VERSION"));
-    host.write(STATE, &state);
-    let before = host.fake.snapshot();
-    let run = host.up(&[]);
-    assert_eq!((run.code, run.err.as_str()), (0, ""));
-    assert!(run.out.starts_with("MPU is up already; nothing was changed"), "{}", run.out);
-    assert_eq!(host.fake.snapshot(), before);
-}
-
-#[test]
-fn status_counts_and_explains() {
-    let host = Host::in_order();
-    host.write(STATE, "version=0.1.0\nabi=1\nstate=armed\nhooks=a,b\ninside=0\n");
-    host.write(
-        "sys/module/mpu/parameters/counters",
-        "translated.GPU_GET_PIDS=5\npassed.unknown_size=1\npassed.no_memory=0\n",
-    );
-    let run = host.run(&["status"]);
-    assert_eq!(run.code, 0);
-    assert!(
-        run.out.contains("5  GPU_GET_PIDS") && run.out.contains("unknown_size: a PID-bearing control"),
-        "{}",
-        run.out
-    );
-    assert!(!run.out.contains('\x1b'), "no colours into a pipe");
-}
-
-#[test]
-fn status_when_not_up() {
-    let host = Host::in_order();
-    let run = host.run(&["status", "--json"]);
-    let value = run.json();
-    assert_eq!((run.code, value["up"].as_bool(), value["exit"].as_i64()), (3, Some(false), Some(3)));
-}
-
-#[test]
 fn down_without_engine_succeeds() {
     let host = Host::in_order();
     let run = host.run(&["down"]);
@@ -310,15 +271,6 @@ fn configuration_is_checked_from_pipe_too() {
         assert!(long.code == 1 && long.err.contains("more than 1048576 bytes"), "{file}: {}", long.err);
     }
     assert!(check("-", "x = 1\n").err.contains("mpu config check /dev/stdin"), "a name that it takes again");
-}
-
-#[test]
-fn host_without_configuration_is_sound() {
-    let host = Host::in_order();
-    let run = host.run(&["config", "check"]);
-    assert_eq!((run.code, run.out.as_str()), (0, "no /etc/mpu/config.toml: every default, sound\n"), "{}", run.err);
-    let run = host.run(&["config", "check", "/nonexistent.toml"]);
-    assert_eq!(run.code, 1, "{}", run.out);
 }
 
 #[test]

@@ -113,15 +113,4 @@ mod tests {
             assert_eq!(done.result, How::Unloaded);
         }
     }
-
-    #[test]
-    fn only_root_takes_it_down() {
-        for fake in [loaded(ARMED), FakeHost::in_order()] {
-            fake.write("/proc/self/status", "CapEff:\t0000000000000000\n");
-            let before = fake.snapshot();
-            let error = down_now(&fake).expect_err("not root");
-            assert_eq!((error.code(), error.exit()), ("not_root", Exit::Refused));
-            assert_eq!(fake.snapshot(), before);
-        }
-    }
 }
