@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import tomllib
 from pathlib import Path
 
 import kubernetes_validate
@@ -106,7 +107,10 @@ def check_promises(where, values, objects):
     on = lambda part, default: values.get(part, {}).get("enabled", default)
     defaults = yaml.safe_load((CHART / "values.yaml").read_text())
     speaks = on("agent", True) and on("events", True)
-    check_rbac(promise, objects if speaks else [], [document for document in objects if document["kind"] in RBAC])
+    rbac = [document for document in objects if document["kind"] in RBAC]
+    check_pod_roles(promise, values, [document for document in rbac if document["metadata"]["name"].endswith("-pods")])
+    rbac = [document for document in rbac if not document["metadata"]["name"].endswith("-pods")]
+    check_rbac(promise, objects if speaks else [], rbac)
     for policy in of("NetworkPolicy"):
         is_agents = policy["metadata"]["name"] == "mpu"
         out = [([rule["port"] for rule in rule["ports"]], [peer["ipBlock"]["cidr"] for peer in rule.get("to", [])])
@@ -144,6 +148,20 @@ def check_rbac(promise, objects, rbac):
             promise(named == [(accounts[0], NAMESPACE)] if accounts else named, f"{binding['kind']} is for {named}")
             role = (binding["roleRef"]["kind"], binding["roleRef"]["name"])
             promise(role in [(document["kind"], document["metadata"]["name"]) for document in rbac], f"there is no {role}")
+
+
+def check_pod_roles(promise, values, rbac):
+    """Where the configuration has rules with a label, the agent may list the pods of their namespaces, and no others."""
+    rules = tomllib.loads(values.get("config", "")).get("rule", [])
+    wanted = sorted({rule["namespace"] for rule in rules if "namespace" in rule})
+    of = lambda kind: sorted(document["metadata"]["namespace"] for document in rbac if document["kind"] == kind)
+    promise(of("Role") == of("RoleBinding") == wanted, f"pods are listed in {of('Role')}")
+    for document in rbac:
+        allows = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]}]
+        promise(document.get("rules", allows) == allows, f"RBAC allows {document.get('rules')}")
+        for subject in document.get("subjects", []):
+            promise((subject["name"], subject["namespace"]) == ("mpu", NAMESPACE), f"{subject} lists pods")
+        promise(document.get("roleRef", document["metadata"])["name"] == document["metadata"]["name"], "a binding of another role")
 
 
 ENGINE, UPGRADE, CLIENT = "mpu-project.github.io/engine", "nvidia.com/gpu-driver-upgrade-state", "nvidia.com/gpu.deploy.client"

@@ -28,7 +28,7 @@ pub struct Applied {
 pub fn apply(host: &Host) -> Result<Applied, EngineError> {
     checks::root(host)?;
     let config = Config::of(host)?;
-    let text = rules::compile(&config);
+    let text = rules::of_host(host, &config);
     let applied_to = [state::write_policy(host, &text)?, client::set_policy(host, &text)?].contains(&true);
     client::set_cpu_percent(host, config.notify_cpu_percent)?;
     Ok(Applied { result: if applied_to { How::Applied } else { How::NotUp }, rules: text.lines().count() })

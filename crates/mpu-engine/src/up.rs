@@ -109,7 +109,7 @@ pub fn preflight(host: &Host, config: &Config, options: &UpOptions) -> Result<Pl
     let driver = Driver::loaded(host);
     let requested = options.engine.unwrap_or(config.engine);
     let options = ModuleOptions {
-        policy: rules::compile(config),
+        policy: rules::of_host(host, config),
         drivers: if options.any_driver { Drivers::Any } else { config.drivers },
         modules: config.modules,
         redirect: config.redirect,

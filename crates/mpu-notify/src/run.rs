@@ -101,7 +101,7 @@ fn supervise(host: &Host, child: &UnixStream) -> Result<Option<Arc<Registry>>, N
             // The init has started already, with the limits of the user.
             crate::supervisor::daemon::raise_limits();
             let config = Config::of(host)?;
-            let (rules, budget) = (rules::compile(&config), config.notify_cpu_percent);
+            let (rules, budget) = (rules::of_host(host, &config), config.notify_cpu_percent);
             let setting = Setting::new(Lookup::of_this_kernel(), &rules, budget).map_err(failed)?;
             let registry = Registry::of_this_process(Arc::new(setting)).map_err(failed)?;
             registry.add(new.listener, &new.container).map_err(failed)?;

@@ -27,7 +27,7 @@ pub trait Nodes {
 const ATTACH_GPUS: (u32, usize) = (0x215, 132);
 const ALL_GPUS: u32 = 0xffff;
 /// As many GPUs as one driver has.
-const MOST_GPUS: u32 = 32;
+pub(super) const MOST_GPUS: u32 = 32;
 
 /// One client of the resource manager, with one GPU's device and subdevice.
 pub struct Client {
@@ -59,7 +59,7 @@ impl Client {
         (0..MOST_GPUS).any(|instance| client.make_device_if(instance, uuid)).then_some(client)
     }
 
-    fn new(control: File, gpu: Option<File>, release: Release) -> Result<Client, RmError> {
+    pub(super) fn new(control: File, gpu: Option<File>, release: Release) -> Result<Client, RmError> {
         let mut client = Client { control, _gpu: gpu, release, client: 0 };
         client.client = client.make(Object::Client)?;
         // If this fails, creating a device fails with a better error.
@@ -160,5 +160,6 @@ mod tests {
         let error = Client::of_first_gpu(&nodes, release).err().expect("no driver");
         assert!(matches!(error, RmError::Ioctl { what: "a new client", .. }), "{error:?}");
         assert!(Client::of_gpu(&nodes, release, "GPU-").is_none());
+        assert!(Client::samples_of_gpus(nodes.open_control().expect("a file"), release).is_err());
     }
 }

@@ -15,4 +15,4 @@ mod sys;
 pub use client::{Client, Nodes};
 pub use error::RmError;
 pub use memory::MemoryBackend;
-pub use processes::{PidInfo, Samples, has_samples};
+pub use processes::{EngineSample, PidInfo, Samples, has_samples};

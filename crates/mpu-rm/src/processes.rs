@@ -3,7 +3,7 @@
 //! Outside truth: `mpu-abi`'s rows.
 
 use crate::bytes::{get, get_wide, set};
-use crate::client::Client;
+use crate::client::{Client, MOST_GPUS};
 use crate::error::RmError;
 use crate::object::{DEVICE, Object, SUBDEVICE, SUBDEVICE_CLASS};
 use mpu_abi::ioctl::gpumon;
@@ -11,6 +11,8 @@ use mpu_abi::pid::GPUMON_PID_INVALID;
 use mpu_abi::{Control, Entry, Layout, ROWS, Release, Row, RowId, Rows, Samples as SampleLayout};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fs::File;
 
 /// Whether a release has the utilisation control that this client uses. Before 460 another control with a pointer returned the
 /// samples; this client does not use it.
@@ -35,6 +37,17 @@ pub struct Samples {
     pub pids: Vec<u32>,
     /// Number of slots with a kernel address.
     pub kernel_pointers: usize,
+}
+
+/// What the graphics and compute engine did in one interval between two samples.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EngineSample {
+    /// The interval's end, in nanoseconds of the driver's clock.
+    pub time: u64,
+    /// How much of it the engine was busy, in hundredths of a percent.
+    pub busy: u32,
+    /// The process on the engine when the sample was taken.
+    pub pid: Option<u32>,
 }
 
 impl Client {
@@ -73,13 +86,43 @@ impl Client {
 
     /// None if the release does not have the control.
     pub fn samples(&self) -> Result<Option<Samples>, RmError> {
+        Ok(self.raw_samples()?.map(|(params, layout)| read_samples(&params, layout)))
+    }
+
+    /// The utilisation samples of each GPU that has some, by its UUID: of those whose nodes this process has open. `control` is the open
+    /// control node.
+    ///
+    /// # Errors
+    /// If the driver creates no client.
+    pub fn samples_of_gpus(control: File, release: Release) -> Result<BTreeMap<String, Vec<EngineSample>>, RmError> {
+        let client = Client::new(control, None, release)?;
+        let mut all = BTreeMap::new();
+        for instance in 0..MOST_GPUS {
+            if client.make(Object::Device { instance }).is_err() {
+                continue;
+            }
+            let samples = client.make(Object::Subdevice).and_then(|_| client.engine_samples());
+            if let (Ok(Some(samples)), Some(uuid)) = (samples, client.uuid()) {
+                all.insert(uuid, samples);
+            }
+            client.free(client.client, DEVICE);
+        }
+        Ok(all)
+    }
+
+    /// The samples of the graphics and compute engine, by time; none if the release does not have the control.
+    fn engine_samples(&self) -> Result<Option<Vec<EngineSample>>, RmError> {
+        Ok(self.raw_samples()?.map(|(params, layout)| read_engine_samples(&params, layout)))
+    }
+
+    fn raw_samples(&self) -> Result<Option<(Vec<u8>, SampleLayout)>, RmError> {
         let Some(row) = mpu_abi::row_of(Control::PerfGpumonUtilV2, self.release).map(row) else { return Ok(None) };
         let Layout::Samples(layout) = row.layout else { unreachable!("tested for every release") };
         let mut params = vec![0u8; row.params_size as usize];
         params[gpumon::KIND] = gpumon::PERFORMANCE;
         set(&mut params, gpumon::ROOM, row.params_size - u32::from(layout.first));
         self.control("GPUMON_UTIL_V2", row.cmd.0, SUBDEVICE, &mut params)?;
-        Ok(Some(read_samples(&params, layout)))
+        Ok(Some((params, layout)))
     }
 
     /// The object that lists processes: the subdevice, or in old releases the device.
@@ -115,11 +158,29 @@ fn entry(rows: Rows, index: usize) -> usize {
     usize::from(rows.first) + index * usize::from(rows.stride) + usize::from(rows.pid)
 }
 
+/// Where the slots begin: a time, then one record for each engine.
+fn slots(layout: SampleLayout) -> impl Iterator<Item = usize> {
+    (0..usize::from(layout.capacity)).map(move |slot| usize::from(layout.first) + slot * usize::from(layout.stride))
+}
+
+/// The engines of a slot begin with that of memory; the second is that of graphics and computing.
+fn read_engine_samples(params: &[u8], layout: SampleLayout) -> Vec<EngineSample> {
+    let sample = |slot_at: usize| {
+        let at = slot_at + 8 + usize::from(layout.engine_stride);
+        let (time, busy, pid) = (get_wide(params, slot_at), get(params, at), get(params, at + 8));
+        EngineSample { time, busy, pid: Some(pid).filter(|pid| *pid != GPUMON_PID_INVALID && *pid != 0) }
+    };
+    // A slot that was never filled has no time, and in some releases more than 100 %.
+    let is_filled = |sample: &EngineSample| sample.time != 0 && sample.busy <= 10_000;
+    let mut samples: Vec<EngineSample> = slots(layout).map(sample).filter(is_filled).collect();
+    samples.sort_unstable_by_key(|sample| sample.time);
+    samples
+}
+
 fn read_samples(params: &[u8], layout: SampleLayout) -> Samples {
     let mut samples = Samples::default();
-    for slot in 0..usize::from(layout.capacity) {
+    for slot_at in slots(layout) {
         for engine in 0..usize::from(layout.engines) {
-            let slot_at = usize::from(layout.first) + slot * usize::from(layout.stride);
             let at = slot_at + 8 + engine * usize::from(layout.engine_stride);
             let pid = get(params, at + 8);
             if pid != GPUMON_PID_INVALID && pid != 0 && !samples.pids.contains(&pid) {
@@ -194,5 +255,29 @@ mod tests {
         put(3, 2, 2, 0);
         put(4, 1, GPUMON_PID_INVALID, 0);
         assert_eq!(read_samples(&params, layout), Samples { pids: vec![2, 415], kernel_pointers: 2 });
+    }
+
+    #[test]
+    fn engine_samples_are_filled_and_ascend() {
+        let row = row(mpu_abi::row_of(Control::PerfGpumonUtilV2, release("580.159.04")).expect("samples"));
+        let Layout::Samples(layout) = row.layout else { panic!("not samples") };
+        let mut params = vec![0u8; row.params_size as usize];
+        let mut put = |slot: usize, time: u64, busy: u32, pid: u32| {
+            let at = 16 + slot * 776;
+            params[at..at + 8].copy_from_slice(&time.to_ne_bytes());
+            // Memory is busy all the time; the second engine is the one of graphics.
+            for (engine, busy) in [(0, 10_000), (1, busy)] {
+                set(&mut params, at + 8 + engine * 128, busy);
+                set(&mut params, at + 8 + engine * 128 + 8, pid);
+            }
+        };
+        put(0, 3_000, 2_500, 415);
+        put(1, 1_000, 0, GPUMON_PID_INVALID);
+        put(2, 2_000, 7_000, 2);
+        put(3, 0, 100, 7);
+        put(4, 4_000, 10_001, 7);
+        let sample = |time, busy, pid| EngineSample { time, busy, pid };
+        let expected = [sample(1_000, 0, None), sample(2_000, 7_000, Some(2)), sample(3_000, 2_500, Some(415))];
+        assert_eq!(read_engine_samples(&params, layout), expected);
     }
 }

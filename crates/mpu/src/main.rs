@@ -17,6 +17,7 @@ use mpu::nri;
 use mpu::processes;
 use mpu_engine as engine;
 use mpu_engine::module::load::Running;
+use mpu_host::config::{Config, rules};
 use mpu_host::progress::{Progress, say};
 use mpu_notify::{self as notify, error::NotifyError, supervisor};
 
@@ -72,12 +73,21 @@ fn part(cli: &Cli, what: &NotifyVerb) -> u8 {
     })
 }
 
+/// Says why rules with a label match no pod, if so.
+fn warn_of_rules(host: &Host) {
+    let why = Config::of(host).ok().and_then(|config| rules::without_pods(host, &config));
+    if let Some(why) = why {
+        say(format_args!("mpu: warning: {why}"));
+    }
+}
+
 fn run(cli: &Cli) -> anyhow::Result<Exit> {
     let host = cli.host_root.as_deref().map_or_else(Host::this, Host::below);
     match &cli.command {
         Command::Up(options) => {
             let options = engine::up::UpOptions { probe: Some(mpu::probe::call_driver), ..options.clone() };
             let done = up::up(&host, &Running, &options).context("MPU is not up")?;
+            warn_of_rules(&host);
             print_report(cli, &done)
         }
         Command::Down(options) => {
@@ -107,7 +117,9 @@ fn run(cli: &Cli) -> anyhow::Result<Exit> {
             }
             ConfigVerb::Show => print_report(cli, &config::show(&host).context("the configuration is not known")?),
             ConfigVerb::Apply => {
-                print_report(cli, &engine::apply::apply(&host).map_err(Error::from).context("nothing was applied")?)
+                let applied = engine::apply::apply(&host).map_err(Error::from).context("nothing was applied")?;
+                warn_of_rules(&host);
+                print_report(cli, &applied)
             }
             ConfigVerb::Default => print(mpu_host::config::DEFAULT.as_bytes()),
         },

@@ -4,8 +4,9 @@
 use mpu::metrics::collect::{Exporter, Patience, Sources};
 use mpu::metrics::ledger::{LONGEST_GAP, MOST_RETAINED, RETENTION};
 use mpu::metrics::page::HostFacts;
-use mpu::metrics::usage::{Amounts, Container, ContainerNames, Gpu, Usage, Use};
+use mpu::metrics::usage::{Amounts, Container, ContainerNames, Gpu, Job, Label, Usage, Use};
 use mpu_core::HostPid;
+use mpu_rm::EngineSample;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -40,6 +41,8 @@ fn at(second: u64, lives: &[Life]) -> Usage {
             name: &life.container,
             ..ContainerNames::default()
         }),
+        job: Job::default(),
+        uid: None,
         pid: HostPid::new(life.pid).unwrap(),
         container_pid: None,
         start_ticks: Some(life.from),
@@ -53,6 +56,7 @@ fn at(second: u64, lives: &[Life]) -> Usage {
         used: Some(used),
         readable: true,
         full: false,
+        samples: None,
     };
     Usage { gpus: vec![gpu], uses: here.iter().map(row).collect() }
 }
@@ -68,6 +72,10 @@ struct Rig {
 
 impl Rig {
     fn new(lives: bool) -> Rig {
+        Rig::with(lives, vec![])
+    }
+
+    fn with(lives: bool, labels: Vec<Label>) -> Rig {
         let began = Instant::now();
         let set = Arc::new(Mutex::new((began, Usage::default())));
         let (clock, usage) = (set.clone(), set.clone());
@@ -77,7 +85,7 @@ impl Rig {
             clock: Box::new(move || clock.lock().unwrap().0),
         };
         let patience = Patience { fresh: Duration::ZERO, ..Patience::default() };
-        Rig { exporter: Exporter::start(sources, vec![], patience, lives).unwrap(), set, began }
+        Rig { exporter: Exporter::start(sources, labels, patience, lives).unwrap(), set, began }
     }
 
     /// The rows of a scrape in that second.
@@ -105,6 +113,7 @@ fn one(page: &Page, metric: &str, container: &str) -> Option<f64> {
 
 const PROCESSES: &str = "mpu_gpu_memory_used_byte_seconds_total";
 const WHOLE: &str = "mpu_gpu_device_memory_used_byte_seconds_total";
+const SM: &str = "mpu_gpu_sm_seconds_total";
 const IDLE: &str = "mpu_gpu_idle_seconds_total";
 const ENDED: &str = "mpu_gpu_processes_ended_total";
 
@@ -213,6 +222,76 @@ fn idle_time_counts_while_driver_shows_no_work() {
     assert_eq!(scrape([zero; 4]), [Some(10.0), Some(20.0), Some(10.0)], "nothing was known");
     let busy = Amounts { sm: zero, encoder: Some(5), ..Amounts::default() };
     assert_eq!((busy.is_idle(), Amounts::default().is_idle()), (Some(false), None));
+}
+
+/// The driver's buffer at a second: 60 samples, 200 ms apart. Process 1 works in the even seconds, 2 in the odd ones, of which it ended in the
+/// 31st, and in each second the last sample is idle.
+fn buffer(second: u64, shares: [u32; 2]) -> Vec<EngineSample> {
+    let sample = |number: u64| {
+        let (of, is_idle) = ((number / 5 % 2) as usize, number % 5 == 4);
+        let (busy, pid) = if is_idle { (0, None) } else { (shares[of] * 100, Some(of as u32 + 1)) };
+        EngineSample { time: 1_000_000_000_000 + (number + 1) * 200_000_000, busy, pid }
+    };
+    ((second * 5).saturating_sub(60)..second * 5).map(sample).collect()
+}
+
+#[test]
+fn sm_seconds_add_up_samples_once() {
+    let lives = [life("a", 1, GIB, 0, 99), life("b", 2, GIB, 0, 99), life("c", 3, GIB, 0, 99)];
+    let rig = Rig::new(true);
+    let scrape = |second| {
+        let mut usage = at(second, &lives);
+        usage.gpus[0].samples = Some(buffer(second, [50, 100]));
+        let page = rig.scrape(second, usage);
+        ["a", "b", "c"].map(|container| one(&page, SM, container).map(|seconds| (seconds * 1e3).round()))
+    };
+    assert_eq!(scrape(20), [Some(0.0); 3], "what was before is nobody's");
+    assert_eq!(scrape(22), [Some(400.0), Some(800.0), Some(0.0)]);
+    assert_eq!(scrape(22), [Some(400.0), Some(800.0), Some(0.0)], "a second Prometheus");
+    assert_eq!(scrape(32), [Some(2400.0), Some(4800.0), Some(0.0)]);
+}
+
+#[test]
+fn sm_seconds_fill_lost_samples() {
+    let lives = [life("a", 1, GIB, 0, 999), life("b", 2, GIB, 0, 31)];
+    let rig = Rig::new(true);
+    let scrape = |second, samples| {
+        let mut usage = at(second, &lives);
+        usage.gpus[0].samples = samples;
+        let page = rig.scrape(second, usage);
+        ["a", "b"].map(|container| one(&page, SM, container))
+    };
+    let near = |found: Option<f64>, wanted: f64| found.is_some_and(|found| (found - wanted).abs() < 0.05 * wanted);
+    scrape(0, Some(buffer(0, [50, 100])));
+    scrape(20, Some(buffer(20, [50, 100])));
+    // The buffer has 12 of these 60 s, in which the process of b ended.
+    let [a, b] = scrape(80, Some(buffer(80, [50, 100])));
+    assert!(near(a, 0.5 * 0.4 * 60.0) && near(b, 0.4 * 60.0), "{a:?} {b:?}");
+    // The driver was loaded anew, and its clock began again: nothing of that is booked twice.
+    assert_eq!(scrape(90, Some(buffer(10, [50, 100]))), [a, b]);
+    assert_eq!(scrape(92, None), [a, b], "no samples, no time");
+    let rig = Rig::new(true);
+    assert_eq!(one(&rig.scrape(0, at(0, &lives)), SM, "a"), None, "the driver has no samples");
+}
+
+#[test]
+fn job_flood_evicts_no_other_users_rows() {
+    let rig = Rig::with(true, vec![Label::SlurmJob, Label::SlurmStep]);
+    let seconds = MOST_RETAINED as u64 / 100 + 20;
+    for second in 0..seconds {
+        let mut lives: Vec<Life> =
+            (0..100).map(|i| life("", 2 + second as u32 * 100 + i, GIB >> 8, second, second + 1)).collect();
+        lives.push(life("", 1, GIB, 0, 1));
+        let mut usage = at(second, &lives);
+        for row in &mut usage.uses {
+            let pid = row.pid.get();
+            (row.job, row.uid) = (Job::new(&pid.to_string(), Some("0")), Some(if pid == 1 { 1001 } else { 1000 }));
+        }
+        let page = rig.scrape(second, usage);
+        assert!(of(&page, PROCESSES).count() <= MOST_RETAINED + 101);
+        let theirs = of(&page, PROCESSES).filter(|(row, _)| row.contains("slurm_job=\"1\",slurm_step=\"0\"}"));
+        assert_eq!(theirs.count(), 1, "in second {second}");
+    }
 }
 
 #[test]

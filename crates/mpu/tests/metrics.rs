@@ -7,7 +7,7 @@ mod promtool;
 
 use mpu::metrics::collect::{Exporter, Patience, Sources, Trouble};
 use mpu::metrics::page::{HostFacts, is_missed};
-use mpu::metrics::usage::{Amounts, Container, ContainerNames, Gpu, Label, Usage, Use};
+use mpu::metrics::usage::{Amounts, Container, ContainerNames, Gpu, Job, Label, Usage, Use};
 use mpu::metrics::{Way, families, run};
 use mpu_core::{HostPid, Reason, ViewPid};
 use mpu_engine::Engine;
@@ -88,6 +88,8 @@ fn usage(processes: u32) -> Usage {
                 })
             })
             .flatten(),
+        job: Job::new(&format!("{}", 70 + index / 8), Some(["batch", "0"][index as usize / 8 % 2])),
+        uid: Some(1000),
         pid: HostPid::new(4000 + index).unwrap(),
         container_pid: ViewPid::new(1 + index % 50),
         start_ticks: Some(u64::from(index)),
@@ -101,6 +103,7 @@ fn usage(processes: u32) -> Usage {
         used: Some(70 << 30),
         readable: true,
         full: false,
+        samples: Some(Vec::new()),
     });
     Usage { gpus: gpus.collect(), uses: (0..processes).map(of).collect() }
 }
@@ -221,6 +224,29 @@ fn pod_uid_is_printed_when_asked_for_and_makes_no_row() {
         assert_eq!(of_container.count() + of_host.count(), rows.len(), "{rows:?}");
     }
     is_sound(&with);
+}
+
+#[test]
+fn slurm_labels_divide_rows_by_job() {
+    // 13 jobs outside of containers, with a process on each of eight GPUs.
+    let of = |labels: &[Label]| {
+        let mut usage = usage(100);
+        usage.uses.iter_mut().for_each(|row| row.container = None);
+        page(sources_of(move || Ok(usage.clone())), labels.to_vec())
+    };
+    let none = of(&[]);
+    assert!(!none.contains("slurm") && !none.contains("batch"), "{none}");
+    let all = of(&[Label::SlurmStep, Label::SlurmJob]);
+    let row = "runtime=\"\",slurm_job=\"70\",slurm_step=\"batch\"}";
+    for metric in ["mpu_gpu_memory_used_bytes{", "mpu_gpu_sm_seconds_total{", "mpu_gpu_processes_ended_total{"] {
+        let rows = |page: &str, text: &str| page.lines().filter(|l| l.starts_with(metric) && l.contains(text)).count();
+        assert_eq!(
+            (rows(&none, ""), rows(&of(&[Label::SlurmStep]), ""), rows(&of(&[Label::SlurmJob]), "")),
+            (8, 16, 100)
+        );
+        assert_eq!((rows(&all, ""), rows(&all, row)), (100, 8), "{all}");
+    }
+    is_sound(&all);
 }
 
 #[test]

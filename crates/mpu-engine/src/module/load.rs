@@ -63,7 +63,7 @@ pub fn same_host(host: &Host, kernel: &dyn Kernel) -> Result<(), LoadError> {
 
 #[derive(Debug, Clone, Copy)]
 pub struct Parameters<'a> {
-    /// Compiled rules of `config::rules::compile`.
+    /// Compiled rules of `config::rules::of_host`.
     pub policy: &'a str,
     pub redirect: Redirect,
 }

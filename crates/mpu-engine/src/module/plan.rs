@@ -48,7 +48,7 @@ pub struct ModuleOptions {
     #[arg(skip)]
     pub redirect: Redirect,
 
-    // Compiled by `config::rules::compile`.
+    // Compiled by `config::rules::of_host`.
     #[arg(skip)]
     pub policy: String,
 }

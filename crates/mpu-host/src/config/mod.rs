@@ -2,6 +2,7 @@
 //! Without a file the defaults apply.
 
 mod file;
+pub mod pods;
 pub mod rules;
 mod settings;
 
@@ -12,6 +13,7 @@ use crate::explain::Facts;
 use crate::explain_by_facts;
 use crate::host::Host;
 use mpu_core::policy;
+use pods::Pods;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_spanned::Spanned;
@@ -39,7 +41,7 @@ pub enum Visibility {
     Host,
 }
 
-/// Selects containers by a glob over one property.
+/// Selects containers by a glob over one property, or by their pod's label.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Selector {
@@ -49,6 +51,8 @@ pub enum Selector {
     Pod(String),
     /// A cgroup's path in the unified hierarchy.
     Cgroup(String),
+    /// A Kubernetes pod's namespace and one or more labels, `KEY=VALUE,…`; no glob.
+    Label { namespace: String, label: String },
 }
 
 /// One rule. The first that matches decides.
@@ -126,6 +130,8 @@ struct RawRule {
     container: Option<Spanned<String>>,
     pod: Option<Spanned<String>>,
     cgroup: Option<Spanned<String>>,
+    namespace: Option<Spanned<String>>,
+    label: Option<Spanned<String>>,
 }
 
 /// Why a file is rejected.
@@ -202,14 +208,14 @@ impl Config {
         Config::parse(&text).map_err(|(line, what)| ConfigError::Malformed { path: path.to_path_buf(), line, what })
     }
 
-    /// Valid rules that cannot be intended, as sentences.
-    pub fn warnings(&self) -> Vec<String> {
+    /// Valid rules that match nothing on this host, as sentences.
+    pub fn warnings(&self, host: &Host) -> Vec<String> {
         let of = |(at, rule): (usize, &Rule)| {
             let why = rules::never_matches(&rule.selector)?;
-            let (Selector::Container(glob) | Selector::Pod(glob) | Selector::Cgroup(glob)) = &rule.selector;
+            let Selector::Cgroup(glob) = &rule.selector else { return None };
             Some(format!("rule {} of {} (\"{glob}\") never matches: {why}", at + 1, self.rules.len()))
         };
-        self.rules.iter().enumerate().filter_map(of).collect()
+        self.rules.iter().enumerate().filter_map(of).chain(rules::without_pods(host, self)).collect()
     }
 
     /// Parses a text. The error has the line and the fault.
@@ -227,12 +233,13 @@ impl Config {
         let notify_cpu_percent = raw.notify_cpu_percent.unwrap_or(NOTIFY_CPU_PERCENT);
         let Raw { drivers, modules, redirect, visibility, nri, .. } = raw;
         let config = Config { engine, drivers, modules, redirect, visibility, notify_cpu_percent, nri, rules };
-        let compiled = rules::compile(&config);
-        policy::Rules::parse(compiled.as_bytes()).map_err(|_| {
+        let compiled = rules::compile(&config, &Pods::default());
+        if !rules::fits(&compiled) {
             let most = format!("{} lines, {} bytes", policy::MOST_RULES, policy::LONGEST_RULES);
             let are = format!("{} lines, {} bytes", compiled.lines().count(), compiled.len());
-            (line_of(text, text.len()), format!("the rules are more than an engine takes: {are}; at most {most}"))
-        })?;
+            let what = format!("the rules are more than an engine takes: {are}; at most {most}");
+            return Err((line_of(text, text.len()), what));
+        }
         Ok(config)
     }
 }
@@ -246,16 +253,27 @@ impl RawRule {
             (self.pod, Selector::Pod as Make),
             (self.cgroup, Selector::Cgroup as Make),
         ];
-        let mut named_by: Vec<_> = named_by.into_iter().filter_map(|(glob, make)| Some((glob?, make))).collect();
-        let one = "a rule names one of container, pod and cgroup";
-        let (glob, make) = named_by.pop().ok_or((None, format!("{one}; this one names none")))?;
-        if let Some((other, _)) = named_by.pop() {
-            return Err((Some(other.span().start.max(glob.span().start)), format!("{one}; this one names several")));
+        let globs = named_by.into_iter().filter_map(|(glob, make)| Some((glob?, make)));
+        let mut named_by: Vec<_> = globs.map(|(glob, make)| (glob.span().start, make(glob.into_inner()))).collect();
+        match (self.namespace, self.label) {
+            (Some(namespace), Some(label)) => {
+                let at = label.span().start;
+                let (namespace, label) = (namespace.into_inner(), label.into_inner());
+                named_by.push((at, Selector::Label { namespace, label }));
+            }
+            (Some(half), None) | (None, Some(half)) => {
+                return Err((Some(half.span().start), "namespace and label select pods together".to_string()));
+            }
+            (None, None) => {}
         }
-        let at = Some(glob.span().start);
-        let selector = make(glob.into_inner());
+        let one = "a rule names one of container, pod, cgroup, and namespace with label";
+        let last = named_by.iter().map(|(at, _)| *at).max();
+        let (at, selector) = named_by.pop().ok_or((None, format!("{one}; this one names none")))?;
+        if !named_by.is_empty() {
+            return Err((last, format!("{one}; this one names several")));
+        }
         match rules::fault(self.sees, &selector) {
-            Some(what) => Err((at, what)),
+            Some(what) => Err((Some(at), what)),
             None => Ok(Rule { sees: self.sees, selector }),
         }
     }
@@ -299,6 +317,8 @@ mod tests {
             "container",
             "pod",
             "cgroup",
+            "namespace",
+            "label",
         ] {
             assert!(DEFAULT.contains(&format!("#{key}")), "{key}");
         }
@@ -311,7 +331,7 @@ mod tests {
                 text
             });
         let config = Config::parse(&uncommented).expect("sound");
-        assert_eq!(config.rules.len(), 3);
+        assert_eq!(config.rules.len(), 4);
     }
 
     #[test]
@@ -349,6 +369,16 @@ mod tests {
         assert!(line == 3 && what.ends_with("this one names none"), "{line}: {what}");
         let (line, what) = wrong("[[rule]]\nsees = \"host\"\npod = \"a\"\ncgroup = \"/b\"\n");
         assert!(line == 4 && what.ends_with("this one names several"), "{line}: {what}");
+        let half = |key: &str| wrong(&format!("[[rule]]\nsees = \"host\"\n{key} = \"a\"\n"));
+        for (line, what) in [half("namespace"), half("label")] {
+            assert!(line == 3 && what.contains("together"), "{line}: {what}");
+        }
+        let labelled = "[[rule]]\nsees = \"host\"\nnamespace = \"a\"\nlabel = \"b=c\"\n";
+        assert!(matches!(&Config::parse(labelled).expect("sound").rules[0].selector, Selector::Label { .. }));
+        let (line, what) = wrong(&format!("{labelled}pod = \"d\"\n"));
+        assert!(line == 5 && what.ends_with("this one names several"), "{line}: {what}");
+        let (line, what) = wrong("[[rule]]\nsees = \"host\"\nnamespace = \"a\"\nlabel = \"b\"\n");
+        assert!(line == 4 && what.contains("KEY=VALUE"), "{line}: {what}");
         let (line, what) = wrong("[[rule]]\nsees = \"host\"\ncgroup = \"relative\"\n");
         assert!(line == 3 && what.contains('/'), "{line}: {what}");
         assert_eq!(wrong("visibility = \"own\"\nx").0, 2);

@@ -8,7 +8,9 @@
 //! Every pattern is anchored at the root. A tenant can make cgroups only below its own, which no pattern matches, so it cannot name
 //! itself into a rule. Rootless containers are in their user's cgroups, which no pattern matches either.
 
+use super::pods::Pods;
 use super::{Config, Selector, Visibility};
+use crate::host::Host;
 use mpu_core::policy::{LONGEST_GLOB, MOST_NAMES, Rules};
 
 /// Cgroups of containers; `{}` is the id or name.
@@ -25,10 +27,11 @@ const CONTAINERS: [&str; 10] = [
     "/lxc.payload.{}",
 ];
 
-/// Cgroups of pods; `{}` is the uid or id.
-const PODS: [&str; 4] =
-    ["/kubepods/pod{}", "/kubepods/*/pod{}", "/machine.slice/machine-libpod_pod_{}.slice", "/libpod_parent/{}"];
-/// Cgroups of pods with underscores for the dashes of the uid.
+/// Cgroups of Podman's pods; `{}` is the id.
+const PODMAN: [&str; 2] = ["/machine.slice/machine-libpod_pod_{}.slice", "/libpod_parent/{}"];
+/// Cgroups of Kubernetes' pods; `{}` is the uid.
+const PODS: [&str; 2] = ["/kubepods/pod{}", "/kubepods/*/pod{}"];
+/// The same with underscores for the dashes of the uid.
 const POD_SLICES: [&str; 2] =
     ["/kubepods.slice/kubepods-pod{}.slice", "/kubepods.slice/kubepods-*.slice/kubepods-*-pod{}.slice"];
 
@@ -47,9 +50,50 @@ pub fn never_matches(selector: &Selector) -> Option<String> {
     }
 }
 
-/// The rules of a configuration, one per line, without a newline at the end. Empty if every container sees its own.
-pub fn compile(config: &Config) -> String {
-    let mut lines: Vec<String> = config.rules.iter().flat_map(|rule| lines(rule.sees, &rule.selector)).collect();
+/// The rules of a host's configuration, one per line, without a newline at the end. Empty if every container sees its own.
+pub fn of_host(host: &Host, config: &Config) -> String {
+    let pods = if labels(config).next().is_some() { Pods::of(host) } else { None };
+    let all = compile(config, &pods.unwrap_or_default());
+    // More pods than an engine takes: then none of them is exempt. The rules of the file itself fit.
+    if fits(&all) { all } else { compile(config, &Pods::default()) }
+}
+
+/// Whether an engine takes these lines.
+pub fn fits(lines: &str) -> bool {
+    Rules::parse(lines.as_bytes()).is_ok()
+}
+
+/// The namespace and the label of each rule that has them.
+pub fn labels(config: &Config) -> impl Iterator<Item = (&str, &str)> {
+    config.rules.iter().filter_map(|rule| match &rule.selector {
+        Selector::Label { namespace, label } => Some((namespace.as_str(), label.as_str())),
+        _ => None,
+    })
+}
+
+/// Why rules with a label exempt no pod on this host, if so.
+pub fn without_pods(host: &Host, config: &Config) -> Option<String> {
+    let (namespace, label) = labels(config).next()?;
+    let rules = format!("rules with a label ({label} in {namespace}) match no pod");
+    if Pods::are_missing(host) {
+        let why = "only an agent finds their pods (`mpu agent run --cluster`), and none did on this node";
+        return Some(format!("{rules}: {why}"));
+    }
+    let all = compile(config, &Pods::of(host).unwrap_or_default());
+    (!fits(&all))
+        .then(|| format!("{rules}: together with the pods that an agent found the rules are more than an engine takes"))
+}
+
+/// The rules of a configuration as [`of_host`] has them, with these pods.
+pub fn compile(config: &Config, pods: &Pods) -> String {
+    let compiled = config.rules.iter().flat_map(|rule| match &rule.selector {
+        Selector::Label { namespace, label } => {
+            let of_pod = |uid| [fill(rule.sees, &PODS, uid), fill(rule.sees, &POD_SLICES, &uid.replace('-', "_"))];
+            pods.get(namespace, label).flat_map(of_pod).flatten().collect()
+        }
+        selector => lines(rule.sees, selector),
+    });
+    let mut lines: Vec<String> = compiled.collect();
     lines.extend(match config.visibility {
         Visibility::Own => Vec::new(),
         Visibility::Pod => self::lines(Visibility::Pod, &Selector::Pod("*".to_string())),
@@ -60,7 +104,10 @@ pub fn compile(config: &Config) -> String {
 
 /// The fault of a selector's glob, if any.
 pub fn fault(sees: Visibility, selector: &Selector) -> Option<String> {
-    let (Selector::Container(glob) | Selector::Pod(glob) | Selector::Cgroup(glob)) = selector;
+    let glob = match selector {
+        Selector::Container(glob) | Selector::Pod(glob) | Selector::Cgroup(glob) => glob,
+        Selector::Label { namespace, label } => return label_fault(sees, namespace, label),
+    };
     if glob.is_empty() || glob.chars().any(|c| c.is_control() || c == '"') {
         return Some("a glob is at least one character, none of them a control character or a quote".to_string());
     }
@@ -90,32 +137,58 @@ pub fn fault(sees: Visibility, selector: &Selector) -> Option<String> {
     (!sound).then(|| format!("a glob is at most {} characters", LONGEST_GLOB - 72))
 }
 
+/// The fault of a rule with a label, if any. Source: Kubernetes, "Labels and Selectors" and "Object Names and IDs".
+fn label_fault(sees: Visibility, namespace: &str, label: &str) -> Option<String> {
+    if sees != Visibility::Host {
+        let why = "its pods have the usual view until an agent finds them, which must not be the wider one";
+        return Some(format!("a rule with a label has sees = \"host\": {why}"));
+    }
+    let is_plain = |text: &str, more: &str| text.chars().all(|c| c.is_ascii_alphanumeric() || more.contains(c));
+    let is_namespace = !namespace.is_empty() && namespace.len() <= 63 && is_plain(namespace, "-");
+    if !is_namespace || namespace.contains(|c: char| c.is_ascii_uppercase()) {
+        return Some("a namespace is its name, of a-z, 0-9 and -".to_string());
+    }
+    let is_sound = |term: &str| {
+        term.split_once('=').is_some_and(|(key, value)| {
+            let is_key = !key.is_empty() && key.len() <= 317 && is_plain(key, "-_./");
+            is_key && value.len() <= 63 && is_plain(value, "-_.")
+        })
+    };
+    (!label.split(',').all(is_sound)).then(|| "a label is KEY=VALUE; several are separated by commas".to_string())
+}
+
 /// A rule for pods shows each its own: the glob that matches the pod's cgroup also defines the group.
 fn lines(sees: Visibility, selector: &Selector) -> Vec<String> {
+    match selector {
+        Selector::Cgroup(glob) => fill(sees, &["{}"], glob),
+        Selector::Container(glob) => fill(sees, &CONTAINERS, glob),
+        Selector::Pod(glob) => {
+            [fill(sees, &PODS, glob), fill(sees, &PODMAN, glob), fill(sees, &POD_SLICES, &glob.replace('-', "_"))]
+                .concat()
+        }
+        Selector::Label { .. } => Vec::new(),
+    }
+}
+
+fn fill(sees: Visibility, places: &[&str], with: &str) -> Vec<String> {
     let word = match sees {
         Visibility::Own => "own",
         Visibility::Pod => "group",
         Visibility::Host => "host",
     };
-    let fill = |places: &[&str], with: &str| -> Vec<String> {
-        places.iter().map(|place| format!("{word} {}", place.replace("{}", with))).collect()
-    };
-    match selector {
-        Selector::Cgroup(glob) => vec![format!("{word} {glob}")],
-        Selector::Container(glob) => fill(&CONTAINERS, glob),
-        Selector::Pod(glob) => [fill(&PODS, glob), fill(&POD_SLICES, &glob.replace('-', "_"))].concat(),
-    }
+    places.iter().map(|place| format!("{word} {}", place.replace("{}", with))).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::Rule;
     use super::*;
+    use crate::host::fake::FakeHost;
     use mpu_core::policy::Sees;
 
     fn sees(sees: Visibility, selector: Selector, path: &str) -> Sees {
         let config = Config { rules: vec![Rule { sees, selector }], ..Config::default() };
-        let text = compile(&config);
+        let text = compile(&config, &Pods::default());
         Rules::parse(text.as_bytes()).expect("sound").of(path.as_bytes())
     }
 
@@ -156,16 +229,56 @@ mod tests {
             }
         }
         let all = Config { visibility: Visibility::Pod, ..Config::default() };
-        let text = compile(&all);
+        let text = compile(&all, &Pods::default());
         assert_eq!(Rules::parse(text.as_bytes()).expect("sound").of(b"/system.slice/docker-1.scope"), Sees::Own);
+    }
+
+    #[test]
+    fn label_exempts_found_pods_only() {
+        let fake = FakeHost::in_order();
+        let (namespace, label) = ("monitoring".to_string(), "app=dcgm".to_string());
+        let rule = Rule { sees: Visibility::Host, selector: Selector::Label { namespace, label } };
+        let config = Config { rules: vec![rule], ..Config::default() };
+        let slice = UID.replace('-', "_");
+        let paths = [
+            format!("/kubepods.slice/kubepods-pod{slice}.slice/cri-containerd-ff.scope"),
+            format!("/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{slice}.slice/crio-f.scope"),
+            format!("/kubepods/pod{UID}/ff"),
+            format!("/kubepods/besteffort/pod{UID}/ff"),
+        ];
+        let seen = || {
+            let text = of_host(&fake.host(), &config);
+            paths.clone().map(|path| Rules::parse(text.as_bytes()).expect("sound").of(path.as_bytes()))
+        };
+        assert_eq!(seen(), [Sees::Own; 4]);
+        assert!(without_pods(&fake.host(), &config).is_some_and(|why| why.contains("mpu agent run --cluster")));
+        let other = UID.replace('6', "7");
+        let write = |uids: &[&str]| {
+            let mut pods = Pods::default();
+            pods.set("monitoring", "app=dcgm", uids.iter().map(|uid| (*uid).to_string()).collect());
+            pods.set("tenant", "app=dcgm", vec![other.clone()]);
+            fake.write(crate::config::pods::FILE, &serde_json::to_string(&pods).expect("JSON"));
+        };
+        write(&[UID]);
+        assert_eq!((seen(), without_pods(&fake.host(), &config)), ([Sees::Host; 4], None));
+        assert!(!of_host(&fake.host(), &config).contains(&other), "a pod of another namespace");
+        // 14 pods fit.
+        let many: Vec<String> = (0..15).map(|number| format!("{number:08x}{}", &UID[8..])).collect();
+        let mut many: Vec<&str> = many.iter().map(String::as_str).collect();
+        many[0] = UID;
+        write(&many[..14]);
+        assert_eq!(seen(), [Sees::Host; 4]);
+        write(&many);
+        assert_eq!(seen(), [Sees::Own; 4]);
+        assert!(without_pods(&fake.host(), &config).is_some_and(|why| why.contains("more than an engine takes")));
     }
 
     #[test]
     fn rules_come_before_default() {
         let rule = Rule { sees: Visibility::Own, selector: Selector::Cgroup("/a".into()) };
         let config = Config { visibility: Visibility::Host, rules: vec![rule], ..Config::default() };
-        assert_eq!(compile(&config), "own /a\nhost **");
-        assert_eq!(compile(&Config::default()), "");
+        assert_eq!(compile(&config, &Pods::default()), "own /a\nhost **");
+        assert_eq!(compile(&Config::default(), &Pods::default()), "");
     }
 
     #[test]
@@ -187,6 +300,23 @@ mod tests {
         assert_eq!(fault(Visibility::Own, &Selector::Cgroup("**/x".into())), None);
         assert_eq!(fault(Visibility::Host, &Selector::Cgroup("/monitors/**".into())), None);
         assert!(fault(Visibility::Host, &Selector::Cgroup("**/x".into())).is_some());
+    }
+
+    #[test]
+    fn invalid_label_rules_have_label_fault() {
+        let host = Visibility::Host;
+        for label in ["app=dcgm", "app.kubernetes.io/name=dcgm-exporter,tier=a_b.c", "monitor="] {
+            assert_eq!(label_fault(host, "gpu-monitoring", label), None, "{label}");
+        }
+        for label in ["", "app", "app=a,", "=a", "app!=a", "app in (a)", "app==a", "a=b&watch=1", "a=b%26", "a=*"] {
+            assert!(label_fault(host, "monitoring", label).is_some(), "{label}");
+        }
+        for namespace in ["", "Monitoring", "a/b", "*", "..", &"a".repeat(64)] {
+            assert!(label_fault(host, namespace, "app=dcgm").is_some(), "{namespace}");
+        }
+        for narrow in [Visibility::Own, Visibility::Pod] {
+            assert!(label_fault(narrow, "monitoring", "app=dcgm").is_some_and(|why| why.contains("sees = \"host\"")));
+        }
     }
 
     #[test]
@@ -216,7 +346,7 @@ mod tests {
         let of = |names: usize| {
             let own = Rule { sees: Visibility::Own, selector: Selector::Cgroup("/a".repeat(names)) };
             let wide = Rule { sees: Visibility::Host, selector: Selector::Cgroup("/a/**".into()) };
-            let text = compile(&Config { rules: vec![own, wide], ..Config::default() });
+            let text = compile(&Config { rules: vec![own, wide], ..Config::default() }, &Pods::default());
             Rules::parse(text.as_bytes()).expect("sound").of("/a".repeat(names + 1).as_bytes())
         };
         assert_eq!((of(MOST_NAMES), of(MOST_NAMES + 1)), (Sees::Own, Sees::Host));

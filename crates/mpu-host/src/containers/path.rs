@@ -198,7 +198,7 @@ fn pod_slice(segment: &str) -> Option<String> {
 }
 
 /// A UUID, or the 32 digits of a static pod's hash.
-fn is_pod_uid(uid: &str) -> bool {
+pub fn is_pod_uid(uid: &str) -> bool {
     let digits = uid.bytes().filter(|b| b.is_ascii_hexdigit()).count();
     let dashes = uid.bytes().filter(|b| *b == b'-').count();
     digits == 32 && uid.len() == 32 + dashes && (dashes == 0 || dashes == 4)

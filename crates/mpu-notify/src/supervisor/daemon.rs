@@ -93,7 +93,7 @@ pub fn serve(host: &Host) -> Result<End, NotifyError> {
         return Err(NotifyError::NotOnHost);
     }
     let config = Config::of(host)?;
-    let setting = Setting::new(Lookup::of_this_kernel(), &rules::compile(&config), config.notify_cpu_percent)
+    let setting = Setting::new(Lookup::of_this_kernel(), &rules::of_host(host, &config), config.notify_cpu_percent)
         .map_err(|source| NotifyError::NoListeners { source })?;
     raise_limits();
     Daemon::up(setting)?.run()

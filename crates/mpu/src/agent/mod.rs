@@ -22,6 +22,7 @@ use mpu_engine::module::record::Record;
 use mpu_engine::module::state::{self, Phase, State};
 use mpu_engine::up::{self, How};
 use mpu_engine::{Engine, apply, down, observe};
+use mpu_host::config::pods::Pods;
 use mpu_host::config::{Config, EngineSetting, rules};
 use mpu_host::driver::Driver;
 use mpu_host::explain::{Explain, chain};
@@ -47,7 +48,7 @@ pub struct AgentOptions {
     #[arg(long, value_enum, default_value_t = EngineSetting::Auto)]
     pub engine: EngineSetting,
 
-    /// Read the node's label, and make Events on the node: the folder with the pod's token and ca.crt
+    /// Read the node's label, find the pods of rules with a label, and make Events on the node: the folder with the pod's token and ca.crt
     #[arg(long, value_name = "DIR", requires = "node", value_hint = clap::ValueHint::DirPath)]
     pub cluster: Option<PathBuf>,
 
@@ -234,8 +235,9 @@ impl<'a> Agent<'a> {
         if now < self.next_try {
             return Ok((Doing::Failed, self.failed.clone()));
         }
+        self.note_pods();
         let raised = match self.engine_of_node() {
-            Ok(Some(words)) => Ok((false, Doing::LeavesToNode, words)),
+            Ok(Some(words)) => self.keep_labelled_rules().map(|changed| (changed, Doing::LeavesToNode, words)),
             Ok(None) => {
                 self.note(Doing::Raises, "raising the engine")?;
                 self.raise().map(|(changed, words)| (changed, Doing::Watches, words))
@@ -248,7 +250,9 @@ impl<'a> Agent<'a> {
                     self.seen = None;
                 }
                 (self.failures, self.next_try) = (0, 0);
-                Ok((doing, format!("{words}; driver {driver}")))
+                let lacking = Config::of(self.host).ok().and_then(|config| rules::without_pods(self.host, &config));
+                let lacking = lacking.map_or(String::new(), |why| format!("; {why}"));
+                Ok((doing, format!("{words}; driver {driver}{lacking}")))
             }
             Err(error) => {
                 let pause = (self.options.interval << self.failures.min(10)).min(LONGEST_PAUSE);
@@ -290,14 +294,40 @@ impl<'a> Agent<'a> {
                 done.raised.replaced.map_or(String::new(), |old| format!(", in the place of version {}", old.version));
             (self.log)(&format!("the engine came up after {:.1} s{took}", done.took.as_secs_f64()));
         }
-        let mut changed = done.raised.how != How::AlreadyUp;
-        let compiled: Vec<String> = rules::compile(&config).lines().map(str::to_string).collect();
-        if !changed && apply::holds(self.host, &config, &compiled) == Some(false) {
-            let rules = apply::apply(self.host)?.rules;
-            (self.log)(&format!("the engine has new rules: {rules}"));
-            changed = true;
-        }
+        let changed = done.raised.how != How::AlreadyUp || self.keep_rules(&config)?;
         Ok((changed, format!("MPU {} is up, by {}", env!("CARGO_PKG_VERSION"), done.choice.engine.name())))
+    }
+
+    /// Gives the rules to engines that have others. Returns whether any had.
+    fn keep_rules(&self, config: &Config) -> Result<bool, AgentError> {
+        let compiled: Vec<String> = rules::of_host(self.host, config).lines().map(str::to_string).collect();
+        if apply::holds(self.host, config, &compiled) != Some(false) {
+            return Ok(false);
+        }
+        let rules = apply::apply(self.host)?.rules;
+        (self.log)(&format!("the engine has new rules: {rules}"));
+        Ok(true)
+    }
+
+    /// The same for an engine that is the node's own: only where rules have a label, whose pods only an agent finds.
+    fn keep_labelled_rules(&self) -> Result<bool, AgentError> {
+        let config = Config::of(self.host)?;
+        if rules::labels(&config).next().is_none() { Ok(false) } else { self.keep_rules(&config) }
+    }
+
+    /// Writes down the pods of rules with a label.
+    fn note_pods(&mut self) {
+        // An error of the configuration is reported when the engine is raised.
+        let (host, Ok(config)) = (self.host, Config::of(self.host)) else { return };
+        if rules::labels(&config).next().is_none() {
+            return Pods::remove(host);
+        }
+        let pods = self.reporter.as_mut().and_then(|reporter| reporter.pods(uptime(host), rules::labels(&config)));
+        if let Some(pods) = pods.filter(|pods| Pods::of(host).as_ref() != Some(pods))
+            && let Err(error) = pods.write(host)
+        {
+            (self.log)(&format!("cannot write {}: {error}", mpu_host::config::pods::FILE));
+        }
     }
 
     fn measure_if_due(&mut self) {
@@ -339,7 +369,14 @@ impl<'a> Agent<'a> {
         Note::remove(host, &options.id);
         // An engine that this agent did not raise stays up.
         let keep = options.keep || newer_of_others(host).is_some();
-        match turn.leave(|| if keep { Ok(()) } else { down::lower_module(host, kernel, PATIENCE).map(drop) })? {
+        let lower = || {
+            if keep {
+                return Ok(());
+            }
+            Pods::remove(host);
+            down::lower_module(host, kernel, PATIENCE).map(drop)
+        };
+        match turn.leave(lower)? {
             Leave::To(other) => Ok(Parting::With(other)),
             Leave::Last(Ok(())) if keep => Ok(Parting::Kept),
             Leave::Last(taken_down) => Ok(taken_down.map(|()| Parting::Down)?),

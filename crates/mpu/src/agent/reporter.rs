@@ -1,4 +1,4 @@
-//! Reads the engine label of a node, and makes Events on the node.
+//! Reads the engine label of a node, finds the pods of rules with a label, and makes Events on the node.
 //!
 //! Each reason has one Event on a node. It is sent at once, then repeated rarely while the trouble lasts, at most once a minute.
 //! Failed requests are retried after growing pauses. No engine waits for the API server.
@@ -6,6 +6,7 @@
 use super::Log;
 use crate::cluster::{Cluster, Event};
 use mpu_host::config::EngineSetting;
+use mpu_host::config::pods::Pods;
 use mpu_host::explain::chain;
 use mpu_host::time;
 use std::collections::BTreeMap;
@@ -61,6 +62,8 @@ const AGAIN: u64 = 600;
 const LONGEST: u64 = 2400;
 /// How often the node's labels are read.
 const LABELS: u64 = 60;
+/// How often pods are looked for: a monitor that restarts has the usual view for this long.
+pub const PODS: u64 = 15;
 /// Seconds until the retry of a failed request; twice as long each time.
 const HOLD_OFF: u64 = 30;
 const LONGEST_HOLD_OFF: u64 = 900;
@@ -124,6 +127,9 @@ pub struct Reporter<'a> {
     labels_at: Option<u64>,
     labels: Requests,
     events: Requests,
+    found: Pods,
+    found_at: Option<u64>,
+    pods: Requests,
 }
 
 impl<'a> Reporter<'a> {
@@ -138,6 +144,12 @@ impl<'a> Reporter<'a> {
             engine: Ok(None),
             labels_at: None,
             labels: Requests::new("the node's label is not read", "the node's label is read again"),
+            found: Pods::default(),
+            found_at: None,
+            pods: Requests::new(
+                "the pods of rules with a label are not looked for",
+                "the pods of rules with a label are looked for again",
+            ),
             events: Requests::new("no Events are made on the node", "Events are made on the node again"),
         }
     }
@@ -160,6 +172,28 @@ impl<'a> Reporter<'a> {
             }
         }
         self.engine.clone().ok().flatten()
+    }
+
+    /// The pods with these labels in these namespaces, as last found; none if none were looked for yet. Pods that cannot be looked for now
+    /// are those of before: a uid never belongs to another pod.
+    pub fn pods<'b>(&mut self, now: u64, wanted: impl Iterator<Item = (&'b str, &'b str)>) -> Option<&Pods> {
+        if self.found_at.is_none_or(|at| now >= at + PODS) && now >= self.pods.quiet_until {
+            let mut failed = None;
+            for (namespace, label) in wanted {
+                match self.cluster.pods(namespace, label) {
+                    Ok(uids) => self.found.set(namespace, label, uids),
+                    Err(error) => failed = Some(format!("{label} in {namespace}: {}", chain(&error))),
+                }
+            }
+            match failed {
+                Some(why) => self.pods.failed(self.log, now, &why),
+                None => {
+                    self.pods.succeeded(self.log);
+                    self.found_at = Some(now);
+                }
+            }
+        }
+        (self.found != Pods::default()).then_some(&self.found)
     }
 
     /// Sends an Event about the present state, if one is due.

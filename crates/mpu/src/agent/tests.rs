@@ -339,6 +339,62 @@ fn changed_rules_reach_running_engine() {
 }
 
 #[test]
+fn restarted_pod_with_label_is_exempt_again() {
+    const UIDS: [&str; 2] = ["6b0f8a52-6f0b-4d0e-a9b3-2f1f3a0e7c11", "7b0f8a52-6f0b-4d0e-a9b3-2f1f3a0e7c11"];
+    let stage = Stage::new();
+    let rule = "[[rule]]\nsees = \"host\"\nnamespace = \"monitoring\"\nlabel = \"app=dcgm\"\n";
+    stage.fake().write("/etc/mpu/config.toml", rule);
+    let exempt = |uid: &str| {
+        let rules = state::read_policy(&stage.fake().host()).expect("readable").expect("up");
+        rules.iter().any(|rule| rule.contains(&format!("pod{uid}")))
+    };
+    let pods = |uid: &str| {
+        let key = ("monitoring".to_string(), "app=dcgm".to_string());
+        stage.cluster.pods.borrow_mut().insert(key, vec![uid.to_string()]);
+    };
+    stage.run(&["a"], |_, mut agents| {
+        let mut agent = agents.remove(0);
+        agent.round().expect("a round");
+        assert!(stage.up() && !exempt("") && stage.logged("pods is forbidden in monitoring") == 1);
+        assert_eq!(stage.logged("match no pod"), 1, "{:?}", stage.log);
+        pods(UIDS[0]);
+        stage.later(31);
+        agent.round().expect("a round");
+        assert!(exempt(UIDS[0]) && stage.logged("match no pod") == 1, "{:?}", stage.log);
+        assert_eq!(stage.note("a").words.matches("match no pod").count(), 0);
+        // The pod is replaced while the API server is away.
+        pods(UIDS[1]);
+        stage.cluster.is_down.set(true);
+        stage.later(reporter::PODS);
+        agent.round().expect("a round");
+        assert!(exempt(UIDS[0]) && !exempt(UIDS[1]));
+        stage.cluster.is_down.set(false);
+        stage.later(31);
+        agent.round().expect("a round");
+        assert!(exempt(UIDS[1]) && !exempt(UIDS[0]));
+        assert_eq!(agent.leave().expect("left"), Parting::Down);
+        assert!(Pods::are_missing(&stage.fake().host()));
+    });
+}
+
+#[test]
+fn label_reaches_nodes_notify_engine() {
+    let stage = Stage::new();
+    let supervisor = FakeSupervisor::on(stage.fake(), mpu_notify::fake::state(&[]));
+    let key = ("monitoring".to_string(), "app=dcgm".to_string());
+    stage.cluster.pods.borrow_mut().insert(key, vec!["6b0f8a52-6f0b-4d0e-a9b3-2f1f3a0e7c11".to_string()]);
+    stage.run(&["a"], |_, mut agents| {
+        agents[0].round().expect("a round");
+        assert!(supervisor.commands.lock().expect("ours").is_empty(), "without such a rule it is left alone");
+        let rule = "[[rule]]\nsees = \"host\"\nnamespace = \"monitoring\"\nlabel = \"app=dcgm\"\n";
+        stage.fake().write("/etc/mpu/config.toml", rule);
+        agents[0].round().expect("a round");
+        let commands = supervisor.commands.lock().expect("ours").clone();
+        assert!(commands[0].starts_with("policy\nhost /kubepods/pod6b0f8a52"), "{commands:?}");
+    });
+}
+
+#[test]
 fn agent_with_keep_leaves_engine_up() {
     let stage = Stage::new();
     stage.run(&["a"], |_, mut agents| {

@@ -31,6 +31,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const LARGEST: usize = 1 << 20;
 /// Requests a node's metadata only, without its list of images.
 const LABELS_ONLY: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
+/// The same of a list: a whole Pod has its environment.
+const LISTED: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
 /// Creates or updates an object.
 const APPLY: &str = "application/apply-patch+yaml";
 
@@ -191,6 +193,32 @@ impl Cluster for ApiServer {
         let object: Object =
             serde_json::from_slice(&body).map_err(|error| ClusterError::Answer(format!("no Node: {error}")))?;
         Ok(object.metadata.labels)
+    }
+
+    fn pods(&self, namespace: &str, label: &str) -> Result<Vec<String>, ClusterError> {
+        #[derive(Deserialize)]
+        struct Metadata {
+            uid: String,
+        }
+        #[derive(Deserialize)]
+        struct Object {
+            metadata: Metadata,
+        }
+        #[derive(Deserialize)]
+        struct List {
+            items: Vec<Object>,
+        }
+        let label = label.replace('=', "%3D").replace(',', "%2C").replace('/', "%2F");
+        // The API server answers "0" from its cache, which has an index of pods by node.
+        let path = format!(
+            "/api/v1/namespaces/{namespace}/pods?resourceVersion=0&fieldSelector=spec.nodeName%3D{}&labelSelector={label}",
+            self.node
+        );
+        let request = ApiRequest { method: Method::GET, path, accept: LISTED, body: Bytes::new() };
+        let body = self.send("to list pods", request)?;
+        let list: List =
+            serde_json::from_slice(&body).map_err(|error| ClusterError::Answer(format!("no list of pods: {error}")))?;
+        Ok(list.items.into_iter().map(|pod| pod.metadata.uid).collect())
     }
 
     fn event(&self, event: &Event) -> Result<(), ClusterError> {

@@ -1,4 +1,4 @@
-//! A client of a cluster's API server: it reads the labels of the pod's node and makes Events on it.
+//! A client of a cluster's API server: it reads the labels of the pod's node, finds pods on it and makes Events on it.
 //!
 //! It uses hyper, which the exporter needs anyway, and rustls. The smallest Kubernetes client brings a hundred crates.
 
@@ -17,6 +17,12 @@ pub trait Cluster {
     /// # Errors
     /// When the API server cannot be reached, or refuses.
     fn labels(&self) -> Result<BTreeMap<String, String>, ClusterError>;
+
+    /// The uids of the pods on this node that are in the namespace and have the labels (`KEY=VALUE,…`).
+    ///
+    /// # Errors
+    /// When the API server cannot be reached, or refuses.
+    fn pods(&self, namespace: &str, label: &str) -> Result<Vec<String>, ClusterError>;
 
     /// Makes an Event on this node, or brings the one of the same reason up to date.
     ///
@@ -40,6 +46,8 @@ pub mod fake {
         /// The agent's role permits reading nodes only.
         pub denies_events: Cell<bool>,
         pub event_requests: Cell<usize>,
+        /// By namespace and label; another namespace may not be read.
+        pub pods: RefCell<BTreeMap<(String, String), Vec<String>>>,
     }
 
     impl FakeCluster {
@@ -61,6 +69,13 @@ pub mod fake {
     impl Cluster for FakeCluster {
         fn labels(&self) -> Result<BTreeMap<String, String>, ClusterError> {
             self.answer().map(|()| self.labels.borrow().clone())
+        }
+
+        fn pods(&self, namespace: &str, label: &str) -> Result<Vec<String>, ClusterError> {
+            let pods = self.pods.borrow().get(&(namespace.to_string(), label.to_string())).cloned();
+            let message = format!("pods is forbidden in {namespace}");
+            self.answer()?;
+            pods.ok_or(ClusterError::Refused { action: "to list pods", status: 403, message })
         }
 
         fn event(&self, event: &Event) -> Result<(), ClusterError> {

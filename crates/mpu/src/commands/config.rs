@@ -44,13 +44,13 @@ pub fn check(host: &Host, file: Option<&Path>) -> Result<Sound, Error> {
             (Some(at).filter(|at| at.exists()), config)
         }
     };
-    Ok(Sound { file, rules: config.rules.len(), warnings: config.warnings() })
+    Ok(Sound { file, rules: config.rules.len(), warnings: config.warnings(host) })
 }
 
 pub fn show(host: &Host) -> Result<Shown, Error> {
     let config = Config::of(host)?;
     let file = Some(PathBuf::from(mpu_host::config::FILE)).filter(|file| host.at(file).exists());
-    let compiled: Vec<String> = rules::compile(&config).lines().map(str::to_string).collect();
+    let compiled: Vec<String> = rules::of_host(host, &config).lines().map(str::to_string).collect();
     let applied = holds(host, &config, &compiled);
     Ok(Shown { file, config, compiled, applied })
 }

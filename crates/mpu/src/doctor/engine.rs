@@ -331,7 +331,7 @@ fn installation(host: &Host) -> CheckResult {
 
 fn configuration(host: &Host) -> CheckResult {
     match Config::of(host) {
-        Ok(config) => match config.warnings().first() {
+        Ok(config) => match config.warnings(host).first() {
             None => CheckResult::fine(format!("{} rules", config.rules.len())),
             Some(warning) => CheckResult::attention(warning, "mpu config check   # has every such rule"),
         },
@@ -341,7 +341,7 @@ fn configuration(host: &Host) -> CheckResult {
 
 fn policy(host: &Host) -> CheckResult {
     let Ok(config) = Config::of(host) else { return CheckResult::skipped("the configuration is not valid") };
-    let wanted: Vec<String> = rules::compile(&config).lines().map(str::to_string).collect();
+    let wanted: Vec<String> = rules::of_host(host, &config).lines().map(str::to_string).collect();
     let unified = ["/sys/fs/cgroup/cgroup.controllers", "/sys/fs/cgroup/unified/cgroup.procs"];
     if !wanted.is_empty() && !unified.iter().any(|path| host.at(path).exists()) {
         return CheckResult::attention(

@@ -212,6 +212,7 @@ fn configuration(host: &Host, with_names: bool) -> String {
             Selector::Container(pattern) => ("container", pattern),
             Selector::Pod(pattern) => ("pod", pattern),
             Selector::Cgroup(pattern) => ("cgroup", pattern),
+            Selector::Label { label, .. } => ("label", label),
         };
         let pattern = if with_names { pattern.as_str() } else { "<name>" };
         text += &lines([("rule", format!("{kind} {pattern} sees {}", word(&rule.sees)))]);

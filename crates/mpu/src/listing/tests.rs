@@ -21,6 +21,7 @@ fn process(number: u32, gpu: u32, mib: u64) -> GpuProcess {
         utilisation: Some(Utilisation { gpu: 7, memory: 3, encoder: 0, decoder: 0 }),
         container_pid: None,
         container: None,
+        job: None,
         uid: Some(0),
         user: Some("root".to_string()),
         name: Some("python3".to_string()),
@@ -78,7 +79,10 @@ pub(crate) fn seen() -> Snapshot {
         at: 1_700_003_725,
         gpus: vec![gpu(0), Gpu { mig: vec![part], ..gpu(1) }],
         processes: vec![
-            process(100, 0, 500),
+            GpuProcess {
+                job: Some(mpu_host::cgroup::Job { id: "77".to_string(), step: Some("0".to_string()) }),
+                ..process(100, 0, 500)
+            },
             contained(docker("train"), 5, process(20_001, 0, 8_000)),
             contained(inner, 12, process(20_002, 1, 300)),
         ],

@@ -161,6 +161,11 @@ pub static IDLE: Family = counter(
     USER_LABELS,
     "Time in which these processes held the GPU without work on it, since the exporter began; absent if the driver does not report their work",
 );
+pub static SM_SECONDS: Family = counter(
+    "mpu_gpu_sm_seconds_total",
+    USER_LABELS,
+    "Time in which these processes kept the multiprocessors busy by the driver's samples, since the exporter began; absent without samples",
+);
 pub static ENDED: Family = counter(
     "mpu_gpu_processes_ended_total",
     USER_LABELS,
@@ -206,7 +211,7 @@ pub static ERRORS: Family =
     counter("mpu_scrape_errors_total", &["part"], "How often this part could not be read since the exporter began");
 
 /// Every metric, in the page's order.
-pub static ALL: [&Family; 38] = [
+pub static ALL: [&Family; 39] = [
     &BUILD,
     &STARTED,
     &UP,
@@ -239,6 +244,7 @@ pub static ALL: [&Family; 38] = [
     &DECODER,
     &BYTE_SECONDS,
     &IDLE,
+    &SM_SECONDS,
     &ENDED,
     &DEVICE_BYTE_SECONDS,
     &OBSERVED,

@@ -1,4 +1,5 @@
-//! Sums memory over time and counts processes that ended: one account per container and GPU (or MIG instance), one per GPU.
+//! Sums memory and work over time and counts processes that ended: one account per container or job and GPU (or MIG instance), one
+//! per GPU.
 //!
 //! The time between two readings is booked with the values of the first, for processes and GPUs alike. So the processes' sums
 //! and the residue always add up to the GPU's sum, and a new row begins at 0, as Prometheus' `increase` expects. A process is
@@ -9,7 +10,8 @@
 //! does. No PID is kept longer than until the next reading.
 
 use super::text::Labels;
-use super::usage::{Container, Label, Usage, Use, UserLabels};
+use super::usage::{Container, Gpu, Job, Label, Usage, Use, UserLabels};
+use crate::processes::EngineSample;
 use mpu_core::HostPid;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -21,6 +23,8 @@ pub const RETENTION: Duration = Duration::from_secs(900);
 /// The most accounts without processes that are kept. The user with most of them loses the oldest, so a user who starts
 /// containers without end displaces no other user's accounts.
 pub const MOST_RETAINED: usize = 1000;
+/// The longest time between two of the driver's samples. After a longer one the sampling had stopped.
+const LONGEST_SAMPLE: Duration = Duration::from_secs(1);
 /// The most remembered processes that a full list may lack.
 const MOST_UNLISTED: usize = 1000;
 
@@ -37,6 +41,7 @@ pub struct Tenant {
     uuid: String,
     mig: String,
     container: Option<Container>,
+    job: Job,
 }
 
 /// What a container or the host used since the exporter began.
@@ -46,8 +51,12 @@ pub struct Account {
     pub byte_seconds: Option<f64>,
     /// Time in which its processes held the GPU and did no work on it; none if the driver never reported their work.
     pub idle_seconds: Option<f64>,
+    /// Time in which its processes kept the multiprocessors busy; none if the driver never reported samples.
+    pub sm_seconds: Option<f64>,
     /// Processes that were in one reading and not in the next.
     pub ended: u64,
+    /// The user of a job without a container.
+    user: Option<u32>,
     seen: Instant,
 }
 
@@ -60,6 +69,8 @@ pub struct Device {
     pub observed: Duration,
     at: Instant,
     used: Option<u64>,
+    /// The time of the newest sample that was booked.
+    sampled: Option<u64>,
     amounts: Vec<(Tenant, TenantAmounts)>,
     there: BTreeMap<Process, Use>,
 }
@@ -69,9 +80,11 @@ pub struct Device {
 struct TenantAmounts {
     memory: Option<u64>,
     is_idle: Option<bool>,
+    is_sampled: bool,
+    user: Option<u32>,
 }
 
-/// The owner of containers: a Kubernetes namespace, or else a runtime's user.
+/// The owner of containers: a Kubernetes namespace, or else a runtime's user. The owner of jobs: their user.
 type Party = (String, String);
 
 /// A process on a GPU or MIG instance. Its start time distinguishes it from a later process with the same PID.
@@ -83,7 +96,6 @@ impl Ledger {
     pub fn book(&mut self, now: Instant, usage: &mut Usage) {
         self.own(usage);
         let usage = &*usage;
-        let sums = usage.sums(&[]);
         for gpu in usage.gpus.iter().filter(|gpu| gpu.readable) {
             let is_on_gpu = |row: &&Use| row.gpu == gpu.index && row.uuid == gpu.uuid;
             let mut there: BTreeMap<Process, Use> =
@@ -94,6 +106,16 @@ impl Ledger {
             add(&mut device.byte_seconds, device.used, gap);
             for (tenant, amounts) in &device.amounts {
                 account(&mut self.accounts, tenant, now).add(amounts, gap);
+            }
+            if let Some(samples) = &gpu.samples {
+                for (pid, seconds) in busy_time(samples, device.sampled, gap) {
+                    let mut rows = there.values().chain(device.there.values());
+                    if let Some(row) = rows.find(|row| row.pid == pid && row.mig.is_empty()) {
+                        let account = account(&mut self.accounts, &Tenant::of(row), now);
+                        account.sm_seconds = Some(account.sm_seconds.unwrap_or_default() + seconds);
+                    }
+                }
+                device.sampled = samples.last().map(|sample| sample.time).or(device.sampled);
             }
             let gone = device.there.iter().filter(|(process, _)| !there.contains_key(process));
             if gpu.full {
@@ -106,13 +128,7 @@ impl Ledger {
                     account(&mut self.accounts, &Tenant::of(row), now).ended += 1;
                 }
             }
-            let idle = idle(usage.uses.iter().filter(is_on_gpu));
-            let amounts = sums.iter().map(|(user, sum)| {
-                let tenant = Tenant::from(user);
-                let is_idle = idle.get(&tenant).copied().flatten();
-                (tenant, TenantAmounts { memory: sum.amounts.memory, is_idle })
-            });
-            device.amounts = amounts.filter(|(tenant, _)| tenant.gpu == gpu.index && tenant.uuid == gpu.uuid).collect();
+            device.amounts = amounts(usage.uses.iter().filter(is_on_gpu), gpu).into_iter().collect();
             (device.at, device.used, device.there) = (now, gpu.used, there);
             // Each account begins at 0, with the reading that finds it.
             add(&mut device.byte_seconds, device.used, Duration::ZERO);
@@ -158,7 +174,7 @@ impl Ledger {
             self.devices.values().flat_map(|d| d.amounts.iter().map(|(tenant, _)| tenant)).collect();
         let mut gone: BTreeMap<Party, BTreeSet<(Instant, Tenant)>> = BTreeMap::new();
         for (tenant, account) in self.accounts.iter().filter(|(tenant, _)| !present.contains(tenant)) {
-            gone.entry(tenant.party()).or_default().insert((account.seen, tenant.clone()));
+            gone.entry(tenant.party(account.user)).or_default().insert((account.seen, tenant.clone()));
         }
         let mut count: usize = gone.values().map(BTreeSet::len).sum();
         while count > MOST_RETAINED {
@@ -184,30 +200,63 @@ fn process(row: &Use) -> Option<Process> {
 
 /// The account of a tenant with processes now or a moment ago; opened if there is none.
 fn account<'a>(accounts: &'a mut BTreeMap<Tenant, Account>, tenant: &Tenant, now: Instant) -> &'a mut Account {
-    let new = Account { byte_seconds: None, idle_seconds: None, ended: 0, seen: now };
+    let new = Account { byte_seconds: None, idle_seconds: None, sm_seconds: None, ended: 0, user: None, seen: now };
     let account = accounts.entry(tenant.clone()).or_insert(new);
     account.seen = now;
     account
 }
 
-/// Whether all processes of each tenant are idle. One busy process makes its tenant busy. Else one unreported process makes it unknown.
-fn idle<'a>(uses: impl Iterator<Item = &'a Use>) -> BTreeMap<Tenant, Option<bool>> {
-    let mut idle: BTreeMap<Tenant, Option<bool>> = BTreeMap::new();
+/// The amounts of each tenant on a GPU. One busy process makes its tenant busy. Else one unreported process makes that unknown.
+fn amounts<'a>(uses: impl Iterator<Item = &'a Use>, gpu: &Gpu) -> BTreeMap<Tenant, TenantAmounts> {
+    let mut amounts: BTreeMap<Tenant, TenantAmounts> = BTreeMap::new();
     for row in uses {
-        let all = idle.entry(Tenant::of(row)).or_insert(Some(true));
-        *all = match (*all, row.amounts.is_idle()) {
+        let is_sampled = gpu.samples.is_some() && row.mig.is_empty();
+        let new = TenantAmounts { memory: None, is_idle: Some(true), is_sampled, user: None };
+        let all = amounts.entry(Tenant::of(row)).or_insert(new);
+        if let Some(memory) = row.amounts.memory {
+            all.memory = Some(all.memory.unwrap_or_default().saturating_add(memory));
+        }
+        all.is_idle = match (all.is_idle, row.amounts.is_idle()) {
             (Some(false), _) | (_, Some(false)) => Some(false),
             (Some(true), Some(true)) => Some(true),
             _ => None,
         };
+        // Root's processes are Slurm's own.
+        all.user = row.uid.filter(|uid| *uid != 0).or(all.user);
     }
-    idle
+    amounts
+}
+
+/// How long each process kept the multiprocessors busy, in seconds, by the samples that are newer than the last booked one. If the driver's
+/// buffer lost samples in between, those that are left stand for the whole time.
+fn busy_time(samples: &[EngineSample], last: Option<u64>, gap: Duration) -> BTreeMap<HostPid, f64> {
+    let mut busy: BTreeMap<HostPid, f64> = BTreeMap::new();
+    // After the driver's reload its clock may begin anew.
+    let newest = samples.last().map_or(0, |sample| sample.time);
+    let Some(last) = last.filter(|last| *last <= newest) else { return busy };
+    let longest = LONGEST_SAMPLE.as_nanos() as u64;
+    let lost = samples.first().is_some_and(|oldest| oldest.time > last.saturating_add(longest));
+    // Of the oldest sample, the beginning is lost.
+    let begin = if lost { samples.first().map_or(last, |oldest| oldest.time) } else { last };
+    let (mut before, mut covered) = (begin, 0.0);
+    for sample in samples.iter().filter(|sample| sample.time > begin) {
+        let seconds = (sample.time - before).min(longest) as f64 / 1e9;
+        (before, covered) = (sample.time, covered + seconds);
+        if let Some(pid) = sample.pid.and_then(HostPid::new) {
+            *busy.entry(pid).or_default() += seconds * f64::from(sample.busy) / 1e4;
+        }
+    }
+    let scale = if lost && covered > 0.0 { (gap.as_secs_f64() / covered).max(1.0) } else { 1.0 };
+    busy.values_mut().for_each(|seconds| *seconds *= scale);
+    busy
 }
 
 impl Account {
     fn add(&mut self, amounts: &TenantAmounts, time: Duration) {
         add(&mut self.byte_seconds, amounts.memory, time);
         add(&mut self.idle_seconds, amounts.is_idle.map(u64::from), time);
+        add(&mut self.sm_seconds, amounts.is_sampled.then_some(0), time);
+        self.user = amounts.user.or(self.user);
     }
 }
 
@@ -224,29 +273,28 @@ impl Device {
             observed: Duration::ZERO,
             at: now,
             used: None,
+            sampled: None,
             amounts: Vec::new(),
             there: BTreeMap::new(),
         }
     }
 }
 
-impl From<&UserLabels<'_>> for Tenant {
-    fn from(user: &UserLabels<'_>) -> Tenant {
-        let (gpu, uuid, mig, container) = user.parts();
-        Tenant { gpu, uuid: uuid.to_string(), mig: mig.to_string(), container: container.cloned() }
-    }
-}
-
 impl Tenant {
     fn of(row: &Use) -> Tenant {
-        Tenant { gpu: row.gpu, uuid: row.uuid.clone(), mig: row.mig.clone(), container: row.container.clone() }
+        let (uuid, mig) = (row.uuid.clone(), row.mig.clone());
+        Tenant { gpu: row.gpu, uuid, mig, container: row.container.clone(), job: row.job.clone() }
     }
 
-    fn party(&self) -> Party {
-        self.container.as_ref().map(Container::party).unwrap_or_default()
+    fn party(&self, user: Option<u32>) -> Party {
+        match (&self.container, user) {
+            (Some(container), _) => container.party(),
+            (None, Some(user)) if !self.job.is_none() => (String::new(), user.to_string()),
+            _ => Party::default(),
+        }
     }
 
     fn labels(&self, extra_labels: &[Label]) -> Labels {
-        UserLabels::of_container((self.gpu, &self.uuid, &self.mig), self.container.as_ref(), extra_labels)
+        UserLabels::of_owner((self.gpu, &self.uuid, &self.mig), (self.container.as_ref(), &self.job), extra_labels)
     }
 }

@@ -265,6 +265,12 @@ fn accounts(ledger: &Ledger, extra_labels: &[Label], text: &mut Text) {
             rows.put_labelled(labels, idle_seconds);
         }
     }
+    let mut rows = text.family(&f::SM_SECONDS);
+    for (labels, account) in &accounts {
+        if let Some(sm_seconds) = account.sm_seconds {
+            rows.put_labelled(labels, sm_seconds);
+        }
+    }
     let mut rows = text.family(&f::ENDED);
     for (labels, account) in &accounts {
         rows.put_labelled(labels, account.ended);

@@ -2,7 +2,7 @@
 
 use super::collect::{Sources, Trouble};
 use super::page::HostFacts;
-use super::usage::{Amounts, Container, ContainerNames, Gpu, Usage, Use};
+use super::usage::{Amounts, Container, ContainerNames, Gpu, Job, Usage, Use};
 use crate::processes::{self, GpuProcess, Snapshot};
 use mpu_engine::observe;
 use mpu_host::driver::Driver;
@@ -96,6 +96,7 @@ pub fn rows(snapshot: &Snapshot) -> Usage {
         used: gpu.memory.map(|memory| memory.used),
         readable: gpu.unreadable.is_none(),
         full: gpu.full,
+        samples: gpu.samples.clone(),
     };
     let gpus: Vec<Gpu> = snapshot.gpus.iter().map(gpu).collect();
     // An incomplete list would look complete.
@@ -129,6 +130,8 @@ fn row(process: &GpuProcess, gpus: &[Gpu]) -> Use {
         uuid,
         mig: mig.unwrap_or_default(),
         container,
+        job: process.job.as_ref().map(|job| Job::new(&job.id, job.step.as_deref())).unwrap_or_default(),
+        uid: process.uid,
         pid: process.pid,
         container_pid: process.container_pid,
         start_ticks: process.start_ticks,
@@ -166,6 +169,7 @@ mod tests {
             utilisation: None,
             container_pid: None,
             container: Some(container),
+            job: None,
             uid: None,
             user: None,
             name: None,
@@ -217,6 +221,8 @@ mod tests {
             uuid: "GPU-1".to_string(),
             mig: "1/0".to_string(),
             container: Container::new(names),
+            job: Job::new("77", Some("0")),
+            uid: Some(1000),
             pid: mpu_core::HostPid::new(4711).expect("a PID"),
             container_pid: mpu_core::ViewPid::new(7),
             start_ticks: Some(9),
@@ -230,6 +236,7 @@ mod tests {
             used: None,
             readable: true,
             full: false,
+            samples: Some(vec![processes::EngineSample { time: 1, busy: 2, pid: Some(3) }]),
         };
         let usage: Result<Usage, String> = Ok(Usage { gpus: vec![gpu], uses: vec![row] });
         let answer = serde_json::to_vec(&usage).expect("JSON");

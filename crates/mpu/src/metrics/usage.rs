@@ -2,6 +2,7 @@
 
 use super::families::USER_LABELS;
 use super::text::{self, Labels};
+use crate::processes::EngineSample;
 use mpu_core::{HostPid, ViewPid};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -16,15 +17,26 @@ pub enum Label {
     ContainerPid,
     /// The uid of the container's Kubernetes pod
     PodUid,
+    /// The Slurm job: its number, or its SLUID on nodes of Slurm 26.05 and later
+    SlurmJob,
+    /// The step of the Slurm job
+    SlurmStep,
 }
 
 impl Label {
+    /// Whether it is a label of a process, not of its owner.
+    fn is_of_process(self) -> bool {
+        matches!(self, Label::Pid | Label::ContainerPid)
+    }
+
     /// As the page writes it.
     pub fn name(self) -> &'static str {
         match self {
             Label::Pid => "pid",
             Label::ContainerPid => "container_pid",
             Label::PodUid => "pod_uid",
+            Label::SlurmJob => "slurm_job",
+            Label::SlurmStep => "slurm_step",
         }
     }
 }
@@ -42,6 +54,25 @@ pub struct Gpu {
     pub readable: bool,
     /// Whether the list is as long as the driver's longest: processes may be missing.
     pub full: bool,
+    /// What its graphics and compute engine did of late, by time; none if the driver does not report it.
+    pub samples: Option<Vec<EngineSample>>,
+}
+
+/// A Slurm job, as labels, which are clean and empty unless requested.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Job {
+    id: String,
+    step: String,
+}
+
+impl Job {
+    pub fn new(id: &str, step: Option<&str>) -> Job {
+        Job { id: text::clean(id), step: text::clean(step.unwrap_or_default()) }
+    }
+
+    pub fn is_none(&self) -> bool {
+        *self == Job::default()
+    }
 }
 
 /// The container of a process, as labels. Values are clean ([`text::clean`]), so that containers that differ here also differ
@@ -93,6 +124,9 @@ pub struct Use {
     pub mig: String,
     /// Its container; none for a process of the host.
     pub container: Option<Container>,
+    pub job: Job,
+    /// Its user; no label.
+    pub uid: Option<u32>,
     /// Its PID on the host.
     #[serde(with = "host_pid")]
     pub pid: HostPid,
@@ -134,6 +168,7 @@ pub struct UserLabels<'a> {
     uuid: &'a str,
     mig: &'a str,
     container: Option<&'a Container>,
+    job: &'a Job,
     extra_labels: Vec<String>,
 }
 
@@ -146,11 +181,17 @@ pub struct Sum {
 impl Usage {
     /// Clears values of labels that are not requested.
     pub fn keep(&mut self, extra_labels: &[Label]) {
-        if !extra_labels.contains(&Label::PodUid) {
-            self.uses
-                .iter_mut()
-                .filter_map(|row| row.container.as_mut())
-                .for_each(|container| container.pod_uid.clear());
+        let is_kept = |label| extra_labels.contains(&label);
+        for row in &mut self.uses {
+            if let Some(container) = row.container.as_mut().filter(|_| !is_kept(Label::PodUid)) {
+                container.pod_uid.clear();
+            }
+            if !is_kept(Label::SlurmJob) {
+                row.job.id.clear();
+            }
+            if !is_kept(Label::SlurmStep) {
+                row.job.step.clear();
+            }
         }
     }
 
@@ -172,13 +213,14 @@ impl Usage {
             let extra_labels = extra_labels.iter().map(|label| match label {
                 Label::Pid => row.pid.get().to_string(),
                 Label::ContainerPid => row.container_pid.map(|pid| pid.get().to_string()).unwrap_or_default(),
-                Label::PodUid => pod_uid(row.container.as_ref()),
+                _ => of_owner(*label, row.container.as_ref(), &row.job),
             });
             let user = UserLabels {
                 gpu: row.gpu,
                 uuid: &row.uuid,
                 mig: &row.mig,
                 container: row.container.as_ref(),
+                job: &row.job,
                 extra_labels: extra_labels.collect(),
             };
             let sum = sums.entry(user).or_default();
@@ -189,25 +231,25 @@ impl Usage {
     }
 }
 
-fn pod_uid(container: Option<&Container>) -> String {
-    container.map(|container| container.pod_uid.clone()).unwrap_or_default()
+fn of_owner(label: Label, container: Option<&Container>, job: &Job) -> String {
+    match label {
+        Label::PodUid => container.map(|container| container.pod_uid.clone()).unwrap_or_default(),
+        Label::SlurmJob => job.id.clone(),
+        Label::SlurmStep => job.step.clone(),
+        Label::Pid | Label::ContainerPid => String::new(),
+    }
 }
 
 impl<'a> UserLabels<'a> {
-    /// The labels of a container on a GPU, or of the host's processes there. Of the extra labels, those of a process are left out.
-    pub fn of_container(
+    /// The labels of a container or job on a GPU, or of the host's processes there. Of the extra labels, those of a process are left out.
+    pub fn of_owner(
         (gpu, uuid, mig): (u32, &'a str, &'a str),
-        container: Option<&'a Container>,
+        (container, job): (Option<&'a Container>, &'a Job),
         extra_labels: &[Label],
     ) -> Labels {
-        let extra_labels: Vec<Label> = extra_labels.iter().copied().filter(|label| *label == Label::PodUid).collect();
-        let values = extra_labels.iter().map(|_| pod_uid(container)).collect();
-        UserLabels { gpu, uuid, mig, container, extra_labels: values }.labels(&extra_labels)
-    }
-
-    /// The GPU's index and UUID, the MIG instance, and the container.
-    pub fn parts(&self) -> (u32, &'a str, &'a str, Option<&'a Container>) {
-        (self.gpu, self.uuid, self.mig, self.container)
+        let extra_labels: Vec<Label> = extra_labels.iter().copied().filter(|label| !label.is_of_process()).collect();
+        let values = extra_labels.iter().map(|label| of_owner(*label, container, job)).collect();
+        UserLabels { gpu, uuid, mig, container, job, extra_labels: values }.labels(&extra_labels)
     }
 
     /// The row's labels; `labels` as for [`Usage::sums`].
@@ -287,6 +329,8 @@ mod tests {
             mig: String::new(),
             container: Container::new(ContainerNames { id: container, ..ContainerNames::default() }),
             pid: HostPid::new(pid).expect("a PID"),
+            job: Job::default(),
+            uid: None,
             container_pid: ViewPid::new(pid % 100),
             start_ticks: None,
             amounts: Amounts { memory, sm: Some(10), ..Amounts::default() },

@@ -75,6 +75,7 @@ impl Facts {
             container: cgroups.as_ref().and_then(|cgroups| moment.containers.in_cgroups(cgroups)),
             job: cgroups.as_deref().and_then(cgroup::job),
             unit: cgroups.as_deref().and_then(cgroup::unit).map(str::to_string),
+            uid: user_in(&status),
             start_ticks: Some(ticks),
             ..Facts::default()
         };
@@ -84,10 +85,8 @@ impl Facts {
         if moment.depth == Depth::Owner {
             return is_known.then_some(facts);
         }
-        let uid = user_in(&status);
         Some(Facts {
-            uid,
-            user: uid.and_then(|uid| shared.user(host, uid)),
+            user: facts.uid.and_then(|uid| shared.user(host, uid)),
             name: value("Name:").map(str::to_string),
             command,
             started: shared.boot(host).map(|boot| boot + ticks / TICKS),

@@ -13,6 +13,7 @@ mod sys;
 pub use error::ProcessError;
 pub(crate) use facts::user_of;
 pub use facts::{Cache, Depth, Facts};
+pub use mpu_rm::EngineSample;
 pub use seen::{Gpu, GpuProcess, Kind, Memory, Mig, MigDevice, Snapshot, Utilisation};
 pub(crate) use seen::{host_pid, view_pid};
 
@@ -40,7 +41,10 @@ impl Monitor {
 
     /// Reads all GPUs. Utilisation covers the time since the last reading, or at first the last second.
     pub fn snapshot(&mut self, host: &Host) -> Result<Snapshot, ProcessError> {
-        let reading = self.nvml.read()?;
+        let mut reading = self.nvml.read()?;
+        if !self.cache.is_for_people() {
+            reading.add_samples(host);
+        }
         Ok(join(host, reading, time::now(), &mut self.cache))
     }
 }
@@ -73,6 +77,7 @@ fn join(host: &Host, reading: Reading, at: u64, cache: &mut Cache) -> Snapshot {
                 utilisation,
                 container_pid: facts.container_pid,
                 container: facts.container,
+                job: facts.job,
                 uid: facts.uid,
                 user: facts.user,
                 name: facts.name,

@@ -5,6 +5,7 @@ use super::error::ProcessError;
 use super::seen::{Gpu, Kind, Memory, Mig, MigDevice, Utilisation};
 use super::sys;
 use mpu_core::HostPid;
+use mpu_host::driver::Driver;
 use mpu_host::host::Host;
 use nvml_wrapper::Device;
 use nvml_wrapper::enum_wrappers::device::TemperatureSensor;
@@ -13,12 +14,27 @@ use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::struct_wrappers::device::ProcessInfo;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
+use std::fs::File;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// All of it at one moment.
 #[derive(Debug, Default)]
 pub struct Reading {
     pub gpus: Vec<GpuReading>,
+}
+
+impl Reading {
+    /// Adds the driver's own samples, of which NVML gives means only: from 535 on without the idle ones. NVML has each GPU's node open, without
+    /// which the driver makes no object of it.
+    pub fn add_samples(&mut self, host: &Host) {
+        let control = File::options().read(true).write(true).open(host.at("/dev/nvidiactl")).ok();
+        let release = Driver::loaded(host).and_then(|driver| driver.release);
+        let Some((control, release)) = control.zip(release) else { return };
+        let mut samples = mpu_rm::Client::samples_of_gpus(control, release).unwrap_or_default();
+        for gpu in &mut self.gpus {
+            gpu.gpu.samples = gpu.gpu.uuid.as_ref().and_then(|uuid| samples.remove(uuid));
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -138,6 +154,7 @@ fn figures(index: u32, library: &nvml_wrapper::Nvml, device: &Device) -> Gpu {
         mig: Vec::new(),
         unreadable: None,
         full: false,
+        samples: None,
     }
 }
 

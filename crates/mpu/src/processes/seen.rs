@@ -1,7 +1,9 @@
 //! A snapshot of the GPUs of a host and their processes.
 
 use mpu_core::{HostPid, ViewPid};
+use mpu_host::cgroup::Job;
 use mpu_host::containers::Container;
+use mpu_rm::EngineSample;
 use schemars::JsonSchema;
 use serde::{Serialize, Serializer};
 
@@ -45,6 +47,9 @@ pub struct Gpu {
     /// Whether the list is as long as the driver's longest: there may be more.
     #[serde(skip)]
     pub full: bool,
+    /// The driver's samples of its graphics and compute engine, by time; none unless read, or where the driver has none.
+    #[serde(skip)]
+    pub samples: Option<Vec<EngineSample>>,
 }
 
 /// Video memory in bytes.
@@ -102,6 +107,8 @@ pub struct GpuProcess {
     pub container_pid: Option<ViewPid>,
     /// Its container.
     pub container: Option<Container>,
+    /// Its Slurm job.
+    pub job: Option<Job>,
     /// Its user's number; none if it has ended.
     pub uid: Option<u32>,
     /// Its user's name on the host.

@@ -22,6 +22,11 @@ pub const STORIES: &[Story] = &[
     .only(|stage| !(stage.host_sees_threads() && stage.era == 3), THREADS_TO_THE_HOST)
     .every_client()
     .wrong("utilisation shows"),
+    story!(scene look_up_of_own_pid_finds_own_utilisation, [1, 3];
+        "A program finds its own PID as the one that is new in NVML's list, and adds up the utilisation of that PID, as HAMi-core does: in two \
+        containers it gets its own PID and the host's figure, also while a process of the host has that number.")
+    .real(Real::Knob)
+    .wrong("the look-up shows"),
     story!(scene pynvml_lists_own_processes_only, [1, 3];
         "pynvml, on the main thread and on another, gets the process list and memory, utilisation, accounting and \
         sessions of own processes only.")
@@ -73,6 +78,61 @@ fn own_utilisation_equals_the_hosts(stage: &Stage, scene: &Scene) -> Result<(), 
         right!(host == container, "utilisation shows {container:?} of process {inside}, the host sees {host:?}");
     }
     Ok(())
+}
+
+fn look_up_of_own_pid_finds_own_utilisation(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
+    let last = std::fs::read_to_string("/proc/sys/kernel/ns_last_pid").context("no last PID")?;
+    let last: u32 = last.trim().parse().context("no number")?;
+    for container in [&scene.a, &scene.b] {
+        let before = nvml(stage, container, &["compute"])?.remove(0).pids();
+        container.next_pid(3_000)?;
+        let own = container.hold(&["--mem", "20", "--util", "30"])?;
+        let same = numbered(own.inside);
+        processes::next_outside(last)?;
+        let (same, own_outside) = (same?, own.outside);
+        let slots = [
+            format!("100,-,{}/9000", same.outside),
+            format!("300,-,{own_outside}/3000"),
+            format!("500,-,{}/8000", scene.foreign.outside),
+            format!("700,-,{own_outside}/1000"),
+        ];
+        let slots: Vec<&str> = slots.iter().map(String::as_str).collect();
+        nvctl::query(&[], "nvctl", &[&["ring"], &slots[..]].concat())?;
+        let queries = &["compute", "util=-1000"];
+        let answers = nvml(stage, container, queries).and_then(|inside| {
+            let host = Client::on_host(&stage.client).nvml(&queries[1..])?;
+            Ok((inside, host))
+        });
+        nvctl::query(&[], "nvctl", &["ring"])?;
+        let (inside, host) = answers.map_err(Fault::Rig)?;
+        let mut found = inside[0].pids();
+        found.dedup();
+        found.retain(|pid| !before.contains(pid));
+        exactly("the look-up", &found, &[own.inside])?;
+        let sum = |query: &Query, pid: u32| -> u32 {
+            let of_pid = query.rows.iter().filter(|row| row.get("pid").is_some_and(|shown| *shown == pid.to_string()));
+            of_pid.filter_map(|row| row.get("sm")?.parse::<u32>().ok()).sum()
+        };
+        let (shown, right) = (sum(&inside[1], own.inside), sum(&host[0], own_outside));
+        right!(
+            shown == right && right > 0,
+            "the look-up shows {shown} % of process {}, the host sees {right} %",
+            own.inside
+        );
+    }
+    Ok(())
+}
+
+/// A process of the host with this number.
+fn numbered(number: u32) -> anyhow::Result<Holder> {
+    for _ in 0..20 {
+        processes::next_outside(number)?;
+        let holder = Holder::on_host(&["--mem", "10", "--util", "40"])?;
+        if holder.outside == number {
+            return Ok(holder);
+        }
+    }
+    bail!("no process got number {number}")
 }
 
 fn pynvml_lists_own_processes_only(stage: &Stage, scene: &Scene) -> Result<(), Fault> {

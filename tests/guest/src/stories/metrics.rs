@@ -6,6 +6,7 @@ use crate::stories::common::*;
 
 const MIB: u64 = 1 << 20;
 const MEMORY: &str = "mpu_gpu_memory_used_bytes";
+const BUSY: &str = "mpu_gpu_sm_seconds_total";
 
 pub const STORIES: &[Story] = &[story!(metrics_show_usage_and_release_the_driver, [5, 7];
         "`mpu metrics` on the host shows each container's memory under its own label, no PID, and counters that move \
@@ -33,6 +34,10 @@ fn metrics_show_usage_and_release_the_driver(stage: &Stage) -> Result<(), Fault>
         right!(after > before, "nvidia-smi ran in a container, translated went from {before:?} to {after:?}");
         right!(after == stage.counter("translated.GPU_GET_PIDS"), "the module counts otherwise than {after:?}");
     }
+    // A made-up GPU does no work.
+    if stage.release().is_none() {
+        busy_time_is_booked(stage, &exporter)?;
+    }
     let resident = exporter.resident()?;
     right!(resident <= 15 * 1024, "with NVML loaded {resident} KiB are resident");
     let open_files = exporter.files_of_the_driver()?;
@@ -50,6 +55,28 @@ fn metrics_show_usage_and_release_the_driver(stage: &Stage) -> Result<(), Fault>
     let page = exporter.scrape()?;
     right!(page.sum(MEMORY, &[]) == Some(70 * MIB), "the driver is back, the page says {}", page.0);
     right!(exporter.end()? == 0, "SIGTERM is not its end");
+    Ok(())
+}
+
+/// Each second has five samples: one of each busy process of the scene, and an idle one.
+fn busy_time_is_booked(stage: &Stage, exporter: &Exporter) -> Result<(), Fault> {
+    let _scene = stage.scene()?;
+    let read = || -> Result<[f64; 4]> {
+        let page = exporter.scrape()?;
+        let busy = |container| page.amount(BUSY, &[("container", container)]).unwrap_or(-1.0);
+        let observed = page.amount("mpu_gpu_observed_seconds_total", &[("gpu", "0")]).unwrap_or(-1.0);
+        Ok([busy(""), busy("a"), busy("b"), observed])
+    };
+    let before = read()?;
+    std::thread::sleep(Duration::from_secs(5));
+    let after = read()?;
+    let [host, a, b, observed] = [0, 1, 2, 3].map(|at| after[at] - before[at]);
+    let near = |seconds: f64, percent: f64| (seconds - observed * percent / 500.0).abs() < 2.0 * percent / 500.0 + 0.01;
+    let all = near(host, 40.0) && near(a, 50.0) && near(b, 10.0);
+    right!(
+        before[0] >= 0.0 && observed > 4.0 && all,
+        "in {observed} s were booked {host}, {a} and {b} s: {before:?} {after:?}"
+    );
     Ok(())
 }
 
@@ -129,6 +156,10 @@ struct Page(String);
 impl Page {
     /// The sum of a metric's rows with these labels, in whole numbers; none if there is no such row.
     fn sum(&self, metric: &str, labels: &[(&str, &str)]) -> Option<u64> {
+        self.amount(metric, labels).map(|sum| sum as u64)
+    }
+
+    fn amount(&self, metric: &str, labels: &[(&str, &str)]) -> Option<f64> {
         let has = |row: &str| {
             labels.iter().all(|(label, value)| {
                 let pair = format!("{label}=\"{value}\"");
@@ -138,7 +169,7 @@ impl Page {
         let rows =
             self.0.lines().filter_map(|line| line.strip_prefix(metric)).filter(|row| row.starts_with(['{', ' ']));
         let numbers = rows.filter(|row| has(row)).filter_map(|row| row.rsplit(' ').next()?.parse::<f64>().ok());
-        numbers.fold(None, |sum, number| Some(sum.unwrap_or(0) + number as u64))
+        numbers.fold(None, |sum, number| Some(sum.unwrap_or(0.0) + number))
     }
 }
 

@@ -98,6 +98,18 @@ fn labels_are_read_with_token_of_now() {
 }
 
 #[test]
+fn pods_are_those_of_node_and_label() {
+    let server =
+        server("127.0.0.1", 200, r#"{"items":[{"metadata":{"uid":"u1","name":"a"}},{"metadata":{"uid":"u2"}}]}"#);
+    assert_eq!(server.pod("127.0.0.1").pods("monitoring", "a.io/b=c,d=e").unwrap(), ["u1", "u2"]);
+    let requests = server.requests.lock().unwrap();
+    let path = "/api/v1/namespaces/monitoring/pods?resourceVersion=0&fieldSelector=spec.nodeName%3Dgpu-1\
+                &labelSelector=a.io%2Fb%3Dc%2Cd%3De";
+    assert_eq!((requests[0].0.as_str(), requests[0].1.as_str()), ("GET", path));
+    assert!(requests[0].3.contains("PartialObjectMetadataList"), "a whole Pod has its environment: {}", requests[0].3);
+}
+
+#[test]
 fn event_is_applied_to_one_object() {
     let server = server("localhost", 201, "{}");
     server.pod("localhost").event(&event()).unwrap();
@@ -144,6 +156,8 @@ fn malformed_api_answer_is_error() {
     }
     let server = server("127.0.0.1", 200, r#"{"metadata":{}}"#);
     assert_eq!(server.pod("127.0.0.1").labels().unwrap(), BTreeMap::new(), "a node without labels");
+    let error = server.pod("127.0.0.1").pods("a", "b=c").unwrap_err();
+    assert!(matches!(error, ClusterError::Answer(_)), "{error}");
     let long: &'static str = Box::leak(format!("\"{}\"", "x".repeat(LARGEST)).into_boxed_str());
     let error = super::tests::server("127.0.0.1", 200, long).pod("127.0.0.1").labels().unwrap_err();
     assert!(matches!(error, ClusterError::Answer(_)), "{error}");

@@ -129,6 +129,15 @@ mpu-project.github.io/engine
 {{- include "mpu.affinity" (dict "values" .Values "rules" (list $engine) "alternatives" (list dict)) -}}
 {{- end -}}
 
+{{- /* The namespaces of rules with a label, as JSON. */ -}}
+{{- define "mpu.ruleNamespaces" -}}
+{{- $names := list -}}
+{{- range regexFindAll `(?m)^\s*namespace\s*=\s*["'][a-z0-9-]+["']` (default "" .Values.config) -1 -}}
+{{- $names = append $names (regexFind `["'].*` . | trimAll `"'`) -}}
+{{- end -}}
+{{- toJson (uniq $names) -}}
+{{- end -}}
+
 {{- /* What the API server would refuse with words that name no value of ours. */ -}}
 {{- define "mpu.rollout" -}}
 {{- with .Values.updateStrategy.rollingUpdate -}}
