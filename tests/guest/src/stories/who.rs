@@ -9,9 +9,9 @@ use crate::stories::up_down::as_unprivileged;
 
 pub const STORIES: &[Story] = &[story!(who_lists_all_driver_holders, [7];
         "Eleven kinds of holders: an open node in a container, renamed nodes on the host and in other namespaces, a \
-        node that is open for ioctl(2) alone, a thread's own table, a process whose first thread has ended, a mapping, an inherited descriptor, the control \
-        node, a descriptor in flight and a module. `mpu who` lists them and nothing else. While one of them is left \
-        `rmmod` refuses, and afterwards it works.")
+        node that is open for ioctl(2) alone, a thread's own table, a process whose first thread has ended, a mapping, \
+        an inherited descriptor, the control node, a descriptor in flight and a module. `mpu who` lists them and \
+        nothing else. While one of them is left `rmmod` refuses, and afterwards it works.")
 .module("what holds the driver is the same with every engine")
 .of_the_kernel()
 .real(Real::Knob)
