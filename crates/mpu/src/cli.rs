@@ -1,4 +1,4 @@
-//! The command line: the grammar, and the texts of `--help`, the man page, the completions and `docs/cli.md`.
+//! The command line: the grammar, and the texts of `--help`, the manual pages and the completions.
 
 use crate::agent;
 use crate::commands;

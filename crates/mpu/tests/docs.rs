@@ -1,26 +1,6 @@
-//! Holds the reference in `docs/cli.md` to the command line's definitions. `MPU_BLESS=1` writes it anew. Manual
-//! pages, which are made from the same definitions, are read by programs that know their language.
+//! Programs that know the language of manual pages read those of `mpu`.
 
-use clap::{Arg, Command, CommandFactory};
-use std::fmt::Write as _;
 use std::fs;
-
-const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/cli.md");
-const BEGIN: &str = "<!-- generated from the definitions: MPU_BLESS=1 cargo test -p mpu --test docs -->\n";
-const END: &str = "<!-- end of the generated part -->\n";
-
-#[test]
-fn reference_is_the_definitions() {
-    let page = std::fs::read_to_string(PAGE).expect("docs/cli.md");
-    let (before, rest) = page.split_once(BEGIN).expect("the mark of the generated part's beginning");
-    let (generated, after) = rest.split_once(END).expect("the mark of its end");
-    let expected = reference();
-    if std::env::var_os("MPU_BLESS").is_some() {
-        std::fs::write(PAGE, format!("{before}{BEGIN}{expected}{END}{after}")).expect("docs/cli.md written");
-    } else {
-        assert_eq!(generated, expected, "docs/cli.md is behind: MPU_BLESS=1 cargo test -p mpu --test docs");
-    }
-}
 
 /// mandoc's own check (mandoc(1), "Diagnostics") and groff's warnings, each where it is installed.
 #[test]
@@ -44,77 +24,4 @@ fn manual_pages_are_sound() {
             }
         }
     }
-}
-
-fn reference() -> String {
-    let mut root = mpu::cli::Cli::command();
-    root.build();
-    let mut out = String::new();
-    for command in root.get_subcommands().filter(|c| !c.is_hide_set() && c.get_name() != "help") {
-        describe(command, &mut out);
-    }
-    out + "\n"
-}
-
-fn describe(command: &Command, out: &mut String) {
-    let usage = command.clone().render_usage().to_string().replace("Usage: ", "");
-    let _ = writeln!(out, "\n### `{}`\n", usage.trim());
-    let about = command.get_long_about().or(command.get_about()).map(|about| about.to_string()).unwrap_or_default();
-    let _ = writeln!(out, "{}", wrapped(about.trim()));
-    let arguments: Vec<&Arg> = command.get_arguments().filter(|a| !a.is_hide_set() && !common(a)).collect();
-    if !arguments.is_empty() {
-        let _ = writeln!(out, "\n| option | meaning |\n|---|---|");
-    }
-    for argument in arguments {
-        let is_flag = argument.get_num_args().is_some_and(|n| !n.takes_values());
-        let default: Vec<_> = argument.get_default_values().iter().map(|v| v.to_string_lossy()).collect();
-        let default = match default.as_slice() {
-            [] => String::new(),
-            _ if is_flag => String::new(),
-            values => format!(" (default: {})", values.join(", ")),
-        };
-        let values: Vec<String> =
-            argument.get_possible_values().iter().map(|v| format!("`{}`", v.get_name())).collect();
-        let values = if values.is_empty() || is_flag { String::new() } else { format!(": {}", values.join(", ")) };
-        let help = argument.get_help().map(|help| help.to_string()).unwrap_or_default();
-        let _ = writeln!(out, "| `{argument}` | {help}{values}{default} |");
-    }
-    if let Some(examples) = command.get_after_long_help().or(command.get_after_help()) {
-        let examples = examples.to_string();
-        let _ = writeln!(
-            out,
-            "\n```\n{}\n```",
-            examples.trim_start_matches("Examples:\n").trim_start_matches("Example:\n")
-        );
-    }
-    for verb in command.get_subcommands().filter(|c| !c.is_hide_set() && c.get_name() != "help") {
-        let usage = verb.clone().render_usage().to_string().replace("Usage: ", "");
-        let about = verb.get_about().map(|about| about.to_string()).unwrap_or_default();
-        let _ = writeln!(out, "\n{}", wrapped(&format!("- `{}`: {about}", usage.trim())));
-    }
-}
-
-/// Paragraphs in lines of 120 columns.
-fn wrapped(text: &str) -> String {
-    let mut out = String::new();
-    for line in text.lines() {
-        let mut width = 0;
-        for word in line.split(' ') {
-            let needed = word.chars().count();
-            if width > 0 {
-                let fits = width + 1 + needed <= 120;
-                out.push(if fits { ' ' } else { '\n' });
-                width = if fits { width + 1 } else { 0 };
-            }
-            out.push_str(word);
-            width += needed;
-        }
-        out.push('\n');
-    }
-    out.trim_end().to_string()
-}
-
-/// Options that every command has, and that the page tells of once.
-fn common(argument: &Arg) -> bool {
-    matches!(argument.get_id().as_str(), "help" | "version" | "json")
 }
