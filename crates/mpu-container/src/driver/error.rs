@@ -1,4 +1,4 @@
-//! Errors of finding a driver.
+//! Errors of finding a driver and its devices.
 
 use std::io;
 use std::path::PathBuf;
@@ -21,4 +21,10 @@ pub enum DriverError {
         root.display()
     )]
     NoLibraries { root: PathBuf, version: String },
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{word}: unknown device")]
+pub struct UnknownDevice {
+    pub word: String,
 }

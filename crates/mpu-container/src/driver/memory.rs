@@ -13,7 +13,8 @@
 //! Linux, `Documentation/admin-guide/cgroup-v2.rst`, "DMEM", `kernel/cgroup/dmem.c` and `include/linux/page_counter.h`
 //! (the largest value, and that it shows as `max`).
 
-use super::{Driver, DriverError, Gpu, UnknownDevice};
+use super::error::{DriverError, UnknownDevice};
+use super::{Driver, Gpu};
 use mpu_os::file::{Mode, replace_file_atomically};
 use mpu_os::lock::LockError;
 use mpu_rm::{MemoryBackend, RmError};

@@ -24,14 +24,13 @@ use std::fs::File;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 
-pub use error::DriverError;
+pub use error::{DriverError, UnknownDevice};
 pub use facts::Facts;
 pub use memory::{LimitError, MemoryLimits};
 pub use nodes::{LAST_IMEX_CHANNEL, Node, imex_channel};
 pub(crate) use nodes::{Majors, number_of};
 pub use parts::{DriverRoot, Gpu, Mig, Selection};
 pub use proc::field;
-pub use select::UnknownDevice;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Driver {

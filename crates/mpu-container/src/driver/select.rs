@@ -4,14 +4,9 @@
 //! not matter in them, as libnvidia-container takes them.
 
 use super::Driver;
+use super::error::UnknownDevice;
 use super::parts::{Gpu, Mig, Selection};
 use super::proc::Place;
-
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{word}: unknown device")]
-pub struct UnknownDevice {
-    pub word: String,
-}
 
 impl Driver {
     /// The devices that the words name: `all`; an index; a GPU's UUID; a PCI address; a MIG device's UUID; `gpu:mig` by
