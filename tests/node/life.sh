@@ -46,6 +46,7 @@ insmod $here/nvidia.ko
 gpu-hold --mem 300 <>/tmp/never &
 container_start
 depmod -a
+wrong container_is_wrong_at_first
 snapshot >/tmp/before
 
 say "another project's modules of our names"

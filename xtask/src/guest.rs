@@ -4,7 +4,6 @@
 mod costs;
 pub mod image;
 mod job;
-pub mod processor;
 pub mod qemu;
 pub mod real;
 mod sys;

@@ -32,6 +32,7 @@ mod nvidia;
 mod outcome;
 mod packages;
 mod paths;
+mod processor;
 mod programs;
 mod promtool;
 mod python;

@@ -17,7 +17,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn late_work_yields_nothing() {
+    fn late_work_is_none() {
         assert_eq!(within(Duration::from_secs(60), || 7), Some(7));
         let (end, ended) = mpsc::channel::<()>();
         assert_eq!(within(Duration::from_millis(20), move || ended.recv().is_err()), None);

@@ -2,7 +2,7 @@
 
 /// Whether a character controls a terminal, reorders text or breaks lines.
 pub fn is_control(c: char) -> bool {
-    let is_mark = matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}');
+    let is_mark = matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}');
     c.is_control() || is_mark
 }
 
@@ -21,7 +21,7 @@ mod tests {
             ("plain \u{fc} text", 99, "plain \u{fc} text"),
             ("\u{1b}[31mred\u{9b}0m", 99, "\u{fffd}[31mred\u{fffd}0m"),
             ("a\r\n\tb\0\u{7f}", 99, "a\u{fffd}\u{fffd}\u{fffd}b\u{fffd}\u{fffd}"),
-            ("txt.\u{202e}exe", 99, "txt.\u{fffd}exe"),
+            ("txt.\u{202e}e\u{61c}xe", 99, "txt.\u{fffd}e\u{fffd}xe"),
             ("\u{fc}\u{fc}\u{fc}", 2, "\u{fc}\u{fc}"),
         ];
         for (text, longest, shown) in cases {

@@ -46,7 +46,7 @@ pub struct EngineSample {
     pub time: u64,
     /// How much of it the engine was busy, in hundredths of a percent.
     pub busy: u32,
-    /// The process on the engine when the sample was taken.
+    /// The process on the engine when the sample was taken, by the number that the driver gives the caller.
     pub pid: Option<u32>,
 }
 

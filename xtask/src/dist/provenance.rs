@@ -150,7 +150,7 @@ fn statement(facts: &ReleaseFacts, digests: &[(String, String)]) -> Result<Value
                 "externalParameters": {
                     "version": facts.version,
                     "machines": facts.arches.iter().map(ToString::to_string).collect::<Vec<_>>(),
-                    "optimised": !facts.is_quick,
+                    "profile": if facts.is_quick { "quick" } else { "release" },
                 },
                 "internalParameters": { "rust": rust.trim() },
                 "resolvedDependencies": [

@@ -13,10 +13,10 @@ use fs_err::File;
 use mpu_plan::{Last, OOPS_AWAITED, OOPS_OVER};
 
 use super::job::Job;
-use super::{processor, tsc};
+use super::tsc;
 use crate::arch::Arch;
 use crate::kernels::{self, Kernel};
-use crate::run;
+use crate::{processor, run};
 
 #[derive(Default)]
 pub struct Console {

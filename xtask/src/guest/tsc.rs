@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::sys::tsc;
 
-/// The error of a moment is below this part of [`SPAN`]: 1 in 10,000.
+/// The error of a moment: 1 in 10,000 of [`SPAN`].
 const EXACT: Duration = Duration::from_micros(5);
 const SPAN: Duration = Duration::from_millis(50);
 /// A machine that interrupts every single look is too busy to be measured.

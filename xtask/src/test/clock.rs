@@ -3,8 +3,8 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-use crate::guest::processor;
 use crate::guest::verdict::Tally;
+use crate::processor;
 use crate::run::say;
 
 /// Since when, and what each stage took, in the order of their ends.
