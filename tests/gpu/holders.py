@@ -1,0 +1,118 @@
+"""Holders of the driver, one kind each, and an independent look for them. holders.py hold KIND | holders.py find
+
+`find` prints the PID of each process that has a node of the driver open or mapped, by device number, in the tables of all threads.
+"""
+
+import array
+import ctypes
+import glob
+import os
+import socket
+import stat
+import sys
+import threading
+import time
+
+NODE = "/dev/nvidiactl"
+RENAMED = "/dev/other-name"
+O_PATH = 0o10000000
+CLONE_FILES = 0x400
+
+
+def cuda():
+    library, context, memory = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p(), ctypes.c_uint64()
+    for wrong in (library.cuInit(0), library.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0),
+                  library.cuCtxSetCurrent(context), library.cuMemAlloc_v2(ctypes.byref(memory), ctypes.c_size_t(1 << 20))):
+        assert wrong == 0, f"CUDA returned {wrong}"
+
+
+def mapped():
+    cuda()
+    for fd in os.listdir("/proc/self/fd"):
+        try:
+            if os.readlink(f"/proc/self/fd/{fd}").startswith("/dev/nvidia"):
+                os.close(int(fd))
+        except OSError:
+            pass
+
+
+def renamed():
+    os.mknod(RENAMED, stat.S_IFCHR | 0o600, os.stat(NODE).st_rdev)
+    os.open(RENAMED, os.O_RDWR)
+    os.unlink(RENAMED)
+
+
+def send(to):
+    node = os.open(NODE, os.O_RDWR)
+    to.sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [node]))])
+    os.close(node)
+
+
+def passed():
+    ours, theirs = socket.socketpair()
+    if os.fork() == 0:
+        send(theirs)
+        os._exit(0)
+    ours.recvmsg(1, socket.CMSG_SPACE(4))
+    os.wait()
+
+
+def waiting():
+    sockets = socket.socketpair()
+    send(sockets[0])
+    return sockets
+
+
+def thread_table():
+    opened = threading.Event()
+
+    def own_table():
+        assert ctypes.CDLL(None).unshare(CLONE_FILES) == 0
+        os.open(NODE, os.O_RDWR)
+        opened.set()
+        time.sleep(600)
+
+    threading.Thread(target=own_table, daemon=True).start()
+    assert opened.wait(10)
+
+
+KINDS = {
+    "control": lambda: os.open(NODE, os.O_RDWR),
+    "gpu": lambda: os.open("/dev/nvidia0", os.O_RDWR),
+    "uvm": lambda: os.open("/dev/nvidia-uvm", os.O_RDWR),
+    "caps": lambda: os.open(sorted(glob.glob("/dev/nvidia-caps/nvidia-cap*"))[0], os.O_RDONLY),
+    "renamed": renamed,
+    "passed": passed,
+    "thread_table": thread_table,
+    "cuda": cuda,
+    "mapped": mapped,
+    # These two hold nothing that /proc shows: a path, and a descriptor in flight in a socket.
+    "path": lambda: os.open(NODE, O_PATH),
+    "waiting": waiting,
+}
+
+
+def holds(pid, majors):
+    for fd in glob.glob(f"/proc/{pid}/task/*/fd/*"):
+        try:
+            node = os.stat(fd)
+            flags = open(fd.replace("/fd/", "/fdinfo/")).read().split("flags:")[1].split()[0]
+        except (OSError, IndexError):
+            continue
+        if stat.S_ISCHR(node.st_mode) and os.major(node.st_rdev) in majors and not int(flags, 8) & O_PATH:
+            return True
+    try:
+        return any(line.split(None, 5)[5:][:1] and line.split(None, 5)[5].startswith("/dev/nvidia")
+                   for line in open(f"/proc/{pid}/maps"))
+    except OSError:
+        return False
+
+
+if sys.argv[1] == "find":
+    rows = [line.split() for line in open("/proc/devices").read().split("Block devices:")[0].splitlines()]
+    majors = {int(row[0]) for row in rows if len(row) == 2 and row[1].startswith("nvidia")}
+    print(*[pid for pid in sorted(int(pid) for pid in os.listdir("/proc") if pid.isdigit()) if holds(pid, majors)])
+else:
+    kept = KINDS[sys.argv[2]]()
+    print("holds", sys.argv[2], os.getpid(), flush=True)
+    time.sleep(600)
