@@ -1,5 +1,6 @@
 //! Runs a program with a deadline and a limit on its output.
 
+use crate::deadline::within;
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::process::{Pid, Signal, kill_process_group};
 use std::fs::File;
@@ -11,6 +12,9 @@ use std::time::{Duration, Instant};
 
 /// Interval between two checks of the child.
 const PAUSE: Duration = Duration::from_millis(10);
+
+/// Time that a killed child gets to end. A child in an uninterruptible sleep, such as in a hung driver, does not end at all.
+const GRACE: Duration = Duration::from_secs(2);
 
 /// Status and output of an ended program.
 #[derive(Debug)]
@@ -48,7 +52,9 @@ pub fn run(command: &mut Command, timeout: Duration, limit: u64) -> io::Result<O
         if Instant::now() >= deadline || is_over(&out) || is_over(&err) {
             // Before `wait`, so the kernel has not reused the group's number.
             let _ = kill_process_group(Pid::from_child(&child), Signal::KILL);
-            child.wait()?;
+            // It may have left its group.
+            let _ = child.kill();
+            let _ = within(GRACE, move || child.wait());
             break None;
         }
         thread::sleep(PAUSE);
@@ -93,7 +99,8 @@ mod tests {
 
     #[test]
     fn child_over_limit_is_killed_with_its_group() {
-        for (script, timeout) in [("sleep 60 & echo $!; wait", 300), ("echo $$; yes", 60_000)] {
+        let leaves_group = "echo $$; exec perl -e 'setpgrp(0, getpgrp(getppid())); sleep 60'";
+        for (script, timeout) in [("sleep 60 & echo $!; wait", 300), ("echo $$; yes", 60_000), (leaves_group, 1000)] {
             let (output, took) = sh(script, Duration::from_millis(timeout), 1 << 10);
             assert!(output.status.is_none() && !output.is_success() && took < Duration::from_secs(30), "{script}");
             let text = String::from_utf8(output.stdout).expect("text");
