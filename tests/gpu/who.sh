@@ -53,6 +53,12 @@ look() {
 	lsof=$(lsof -t /dev/nvidia* 2>/dev/null | sort -nu | xargs)
 	printf '%s\n' "mpu who:  $ours" "/proc:    $proc" "fuser:    $fuser" "lsof:     $lsof"
 }
+# unreadable: the processes that this root may not look at, as in a virtual machine whose first process has more capabilities.
+unreadable() {
+	for process in /proc/[0-9]*; do
+		cat "$process/maps" >/dev/null 2>&1 || [ ! -e "$process" ] || echo "${process#/proc/}"
+	done | sort -n | xargs
+}
 # without A B: the words of A that are not in B.
 without() { comm -23 <(tr ' ' '\n' <<<"$1" | sort) <(tr ' ' '\n' <<<"$2" | sort) | sort -n | xargs; }
 
@@ -86,7 +92,7 @@ fi
 check "the mapping alone is one" "grep -q . <<<'$(field "[use['node'] for row in who['processes'] if row['pid'] == $(pid mapped)
 	for use in row['uses'] if use['mappings'] and not use['descriptors']]")'"
 check "the descriptor in flight has its socket's owner" "grep -qw '$(pid waiting)' <<<'$(field "[row['pid'] for row in who['in_flight']]")'"
-check "nothing was left unread" "[ -z '$(field "who['not_read']")' ]"
+check "nothing was left unread but what nobody may read here" "[ '$(field "who['not_read']")' = '$(unreadable)' ]"
 
 say "3. MPS"
 if command -v nvidia-cuda-mps-control >/dev/null && mkdir -p mps && nvidia-cuda-mps-control -d; then
