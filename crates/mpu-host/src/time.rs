@@ -14,6 +14,11 @@ pub fn stamp(seconds: u64) -> String {
     humantime::format_rfc3339_seconds(time).to_string()
 }
 
+/// The seconds of a time in that form.
+pub fn of_stamp(text: &str) -> Option<u64> {
+    humantime::parse_rfc3339(text).ok()?.duration_since(UNIX_EPOCH).ok().map(|time| time.as_secs())
+}
+
 /// The present time and a space, for the beginning of a log line; empty if systemd's journal adds it (`JOURNAL_STREAM` of
 /// systemd.exec(5)).
 pub fn of_line() -> String {
@@ -46,6 +51,7 @@ mod tests {
             (u64::MAX, "9999-12-31T23:59:59Z"),
         ] {
             assert_eq!(stamp(seconds), text);
+            assert_eq!(of_stamp(text).map(stamp).as_deref(), Some(text));
         }
         assert_eq!(in_words(1_795_205_700), "2026-11-20 20:15:00 UTC");
     }

@@ -175,12 +175,17 @@ impl<'a> Agent<'a> {
             self.driver = driver;
         }
         let (doing, words) = match (self.turn.other()?, self.driver.clone()) {
-            (_, None) => (Doing::WaitsForDriver, "waiting for the NVIDIA driver to be loaded on this node".to_string()),
             (Some(other), _) => (Doing::StandsBy, format!("standing by: agent {other} manages the engine")),
+            (None, None) => {
+                // A wrong label is reported at once, not when the driver comes.
+                self.engine();
+                (Doing::WaitsForDriver, "waiting for the NVIDIA driver to be loaded on this node".to_string())
+            }
             (None, Some(version)) => self.maintain_engine(&version)?,
         };
-        self.log_change(&words);
-        if matches!(doing, Doing::Watches | Doing::StandsBy | Doing::LeavesToNode) {
+        self.log_change(doing, &words);
+        let can_measure = matches!(doing, Doing::Watches | Doing::StandsBy | Doing::LeavesToNode);
+        if can_measure && self.driver.is_some() {
             // The first client of a GPU waits for it to start, and the kubelet's liveness probe must not fail meanwhile.
             self.note(doing, &words)?;
             self.measure_if_due();
@@ -348,9 +353,9 @@ impl<'a> Agent<'a> {
         self.seen = Some(Measurement { at: uptime(self.host), right, because });
     }
 
-    fn log_change(&mut self, words: &str) {
+    fn log_change(&mut self, doing: Doing, words: &str) {
         let now = uptime(self.host);
-        let waits = self.driver.is_none() && now >= self.last_logged.1 + REPEAT;
+        let waits = doing == Doing::WaitsForDriver && now >= self.last_logged.1 + REPEAT;
         if self.last_logged.0 != words || waits {
             (self.log)(words);
             self.last_logged = (words.to_string(), now);

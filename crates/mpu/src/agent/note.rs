@@ -61,6 +61,9 @@ pub fn uptime(host: &Host) -> u64 {
     text.split(['.', ' ']).next().and_then(|seconds| seconds.parse().ok()).unwrap_or(0)
 }
 
+/// Seconds that a round takes at most, with a module to build.
+const LONGEST_ROUND: u64 = 600;
+
 fn path(id: &str) -> PathBuf {
     PathBuf::from(AGENTS_DIR).join(format!("{id}.json"))
 }
@@ -78,6 +81,14 @@ impl Note {
     pub fn read(host: &Host, id: &str) -> Result<Option<Note>, TurnError> {
         check_id(id)?;
         Ok(host.text(path(id)).and_then(|text| serde_json::from_str(&text).ok()))
+    }
+
+    /// What an agent of this node noted last, if that is not long ago: an agent that compiles goes round no sooner.
+    pub fn newest(host: &Host) -> Option<Note> {
+        let names = fs::read_dir(host.at(AGENTS_DIR)).ok()?.flatten().map(|entry| entry.file_name());
+        let ids = names.filter_map(|name| Some(name.to_str()?.strip_suffix(".json")?.to_string()));
+        let notes = ids.filter_map(|id| Note::read(host, &id).ok().flatten());
+        notes.max_by_key(|note| note.at).filter(|note| uptime(host) < note.at + LONGEST_ROUND)
     }
 
     pub fn remove(host: &Host, id: &str) {
@@ -146,5 +157,8 @@ mod tests {
         assert!(Note::read(&fake.host(), "../../etc/passwd").is_err());
         fake.write("/proc/uptime", "123.45 678.90\n");
         assert_eq!(uptime(&fake.host()), 123);
+        assert_eq!(Note::newest(&fake.host()), Some(note(7, Some((5, true)))));
+        fake.write("/proc/uptime", "700.00 678.90\n");
+        assert_eq!(Note::newest(&fake.host()), None, "its agent is gone");
     }
 }

@@ -225,12 +225,17 @@ impl<'a> Reporter<'a> {
             return false;
         }
         let time = time::now();
+        // An earlier agent's Event is counted on. Without it, this one begins anew.
+        let before = match previous {
+            Some(sent) => Some((sent.event.count, sent.event.first)),
+            None => self.cluster.sent(reason.name()).ok().flatten(),
+        };
         let event = Event {
             reason: reason.name(),
             is_warning: reason.is_warning(),
             message: words.to_string(),
-            count: previous.map_or(0, |sent| sent.event.count) + 1,
-            first: previous.map_or(time, |sent| sent.event.first),
+            count: before.map_or(0, |(count, _)| count) + 1,
+            first: before.map_or(time, |(_, first)| first),
             last: time,
         };
         let is_again = previous.is_some_and(|sent| sent.event.message == words);
@@ -265,6 +270,17 @@ mod tests {
         let counts: Vec<u64> = cluster.events.borrow().iter().map(|event| event.count).collect();
         assert_eq!(counts, [1, 2, 3, 4, 5], "at 0, 600, 1800, 4200 and 6600 s");
         assert!(cluster.events.borrow().iter().all(|event| event.is_warning && event.message == "no headers"));
+    }
+
+    #[test]
+    fn restarted_agent_counts_on() {
+        let cluster = FakeCluster::default();
+        for _ in 0..3 {
+            Reporter::new(&cluster, &|_| ()).report(0, Some((Reason::EngineFailed, "no headers")));
+        }
+        let events = cluster.events.borrow();
+        assert_eq!(events.iter().map(|event| event.count).collect::<Vec<_>>(), [1, 2, 3]);
+        assert!(events.iter().all(|event| event.first == events[0].first));
     }
 
     #[test]

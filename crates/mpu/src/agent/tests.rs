@@ -108,6 +108,20 @@ fn agent_waits_for_driver_and_cleans_up() {
 }
 
 #[test]
+fn agents_without_driver_read_label_and_take_turns() {
+    let stage = Stage::new();
+    stage.fake().remove("/sys/module/nvidia");
+    stage.cluster.labels.borrow_mut().insert(label::ENGINE.into(), "modul".into());
+    stage.run(&["a", "b"], |_, mut agents| {
+        for agent in &mut agents {
+            agent.round().expect("a round");
+        }
+        assert_eq!((stage.note("a").doing, stage.note("b").doing), (Doing::StandsBy, Doing::WaitsForDriver));
+        assert_eq!((stage.measured.get(), stage.cluster.reasons()), (0, vec!["MpuEngineLabelInvalid"]));
+    });
+}
+
+#[test]
 fn lost_engine_is_raised_and_measured_again() {
     let stage = Stage::new();
     stage.run(&["a"], |kernel, mut agents| {

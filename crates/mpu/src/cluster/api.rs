@@ -16,6 +16,7 @@ use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST};
 use hyper::{Method, Request};
 use hyper_util::rt::TokioIo;
 use mpu_host::explain::chain;
+use mpu_host::time;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
@@ -35,6 +36,8 @@ const LABELS_ONLY: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.
 const LISTED: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
 /// Creates or updates an object.
 const APPLY: &str = "application/apply-patch+yaml";
+/// Changes the fields that it names.
+const MERGE: &str = "application/merge-patch+json";
 
 /// Why a request failed.
 #[derive(Debug, thiserror::Error)]
@@ -149,7 +152,7 @@ impl ApiServer {
             .header(HOST, self.address())
             .header(AUTHORIZATION, format!("Bearer {token}"))
             .header(ACCEPT, request.accept)
-            .header(CONTENT_TYPE, APPLY)
+            .header(CONTENT_TYPE, request.content)
             .body(Full::new(request.body))
             // Fails if the token has a line break.
             .map_err(|error| ClusterError::Credential(self.credentials.join("token"), io::Error::other(error)))?;
@@ -173,6 +176,7 @@ struct ApiRequest<'a> {
     method: Method,
     path: String,
     accept: &'a str,
+    content: &'a str,
     body: Bytes,
 }
 
@@ -188,7 +192,7 @@ impl Cluster for ApiServer {
             metadata: Metadata,
         }
         let path = format!("/api/v1/nodes/{}", self.node);
-        let request = ApiRequest { method: Method::GET, path, accept: LABELS_ONLY, body: Bytes::new() };
+        let request = ApiRequest { method: Method::GET, path, accept: LABELS_ONLY, content: APPLY, body: Bytes::new() };
         let body = self.send("to show this node", request)?;
         let object: Object =
             serde_json::from_slice(&body).map_err(|error| ClusterError::Answer(format!("no Node: {error}")))?;
@@ -214,18 +218,37 @@ impl Cluster for ApiServer {
             "/api/v1/namespaces/{namespace}/pods?resourceVersion=0&fieldSelector=spec.nodeName%3D{}&labelSelector={label}",
             self.node
         );
-        let request = ApiRequest { method: Method::GET, path, accept: LISTED, body: Bytes::new() };
+        let request = ApiRequest { method: Method::GET, path, accept: LISTED, content: APPLY, body: Bytes::new() };
         let body = self.send("to list pods", request)?;
         let list: List =
             serde_json::from_slice(&body).map_err(|error| ClusterError::Answer(format!("no list of pods: {error}")))?;
         Ok(list.items.into_iter().map(|pod| pod.metadata.uid).collect())
     }
 
+    fn sent(&self, reason: &str) -> Result<Option<(u64, u64)>, ClusterError> {
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Object {
+            count: u64,
+            first_timestamp: String,
+        }
+        let path = format!("/api/v1/namespaces/default/events/{}", Event::name(reason, &self.node));
+        // A patch that changes nothing returns the object: the role needs no right to read Events.
+        let body = "{}".into();
+        let request = ApiRequest { method: Method::PATCH, path, accept: "application/json", content: MERGE, body };
+        let body = match self.send("to show an Event", request) {
+            Err(ClusterError::Refused { status: 404, .. }) => return Ok(None),
+            other => other?,
+        };
+        let object = serde_json::from_slice(&body).ok();
+        Ok(object.and_then(|object: Object| Some((object.count, time::of_stamp(&object.first_timestamp)?))))
+    }
+
     fn event(&self, event: &Event) -> Result<(), ClusterError> {
-        let name = event.name(&self.node);
+        let name = Event::name(event.reason, &self.node);
         let path = format!("/api/v1/namespaces/default/events/{name}?fieldManager=mpu&force=true");
         let body = event.object(&self.node).to_string().into();
-        let request = ApiRequest { method: Method::PATCH, path, accept: "application/json", body };
+        let request = ApiRequest { method: Method::PATCH, path, accept: "application/json", content: APPLY, body };
         self.send("an Event on this node", request).map(drop)
     }
 }

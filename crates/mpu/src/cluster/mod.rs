@@ -24,6 +24,12 @@ pub trait Cluster {
     /// When the API server cannot be reached, or refuses.
     fn pods(&self, namespace: &str, label: &str) -> Result<Vec<String>, ClusterError>;
 
+    /// How often the Event of this reason was sent, by any agent of this node, and when first. None if there is none.
+    ///
+    /// # Errors
+    /// When the API server cannot be reached, or refuses.
+    fn sent(&self, reason: &str) -> Result<Option<(u64, u64)>, ClusterError>;
+
     /// Makes an Event on this node, or brings the one of the same reason up to date.
     ///
     /// # Errors
@@ -76,6 +82,12 @@ pub mod fake {
             let message = format!("pods is forbidden in {namespace}");
             self.answer()?;
             pods.ok_or(ClusterError::Refused { action: "to list pods", status: 403, message })
+        }
+
+        fn sent(&self, reason: &str) -> Result<Option<(u64, u64)>, ClusterError> {
+            let events = self.events.borrow();
+            let last = events.iter().rev().find(|event| event.reason == reason);
+            if self.is_down.get() { Err(ClusterError::Late) } else { Ok(last.map(|event| (event.count, event.first))) }
         }
 
         fn event(&self, event: &Event) -> Result<(), ClusterError> {

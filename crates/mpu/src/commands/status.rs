@@ -1,6 +1,7 @@
 //! `mpu status`: reports what is loaded, since when, and its counters.
 
 use super::{DriverView, NotifyView, ProofView, StateView};
+use crate::agent::note::Note;
 use crate::error::Error;
 use crate::nri::presence::{self, Plugin, Standing};
 use crate::report::{Lines, Report, Style};
@@ -47,6 +48,8 @@ pub struct Status {
     pub module_origin: Option<Origin>,
     /// Module files that were there, and that `mpu up` could not use.
     pub passed_over: Vec<PassedOver>,
+    /// What the agent (`mpu agent`) that manages the engine here is doing; null without one.
+    pub agent: Option<String>,
     /// Plugins of container engines (`mpu nri`) that run on this host, in a pod or not.
     pub nri: Vec<Plugin>,
     /// The driver.
@@ -103,6 +106,7 @@ pub fn status(host: &Host, probe: ProbeFn) -> Result<Status, Error> {
             .as_ref()
             .map(NotifyView::from)
             .or_else(|| keeper::is_alive(host).then(NotifyView::restarting)),
+        agent: Note::newest(host).map(|note| note.words),
         nri: presence::plugins(host),
         driver: Driver::loaded(host).as_ref().map(DriverView::from),
         module_file: None,
@@ -176,7 +180,11 @@ impl Report for Status {
             return lines.text;
         }
         if self.engine.is_none() {
-            lines.plain(format!("{}: start it with `mpu up`", style.warn("MPU is not up")));
+            let not_up = style.warn("MPU is not up");
+            lines.plain(match &self.agent {
+                Some(words) => format!("{not_up}, and the node's agent brings it up: {words}"),
+                None => format!("{not_up}: start it with `mpu up`"),
+            });
             lines.put("driver", driver);
             return lines.text;
         }

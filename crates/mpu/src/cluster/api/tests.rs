@@ -110,6 +110,18 @@ fn pods_are_those_of_node_and_label() {
 }
 
 #[test]
+fn sent_event_is_found_without_right_to_read() {
+    let answer = r#"{"count":7,"firstTimestamp":"1970-01-01T00:01:40Z","message":"why"}"#;
+    for (status, answer, found) in [(200, answer, Some((7, 100))), (404, "{}", None), (200, "{}", None)] {
+        let server = server("localhost", status, answer);
+        assert_eq!(server.pod("localhost").sent("MpuNotRight").unwrap(), found);
+        let (method, path, _, _, body) = &server.requests.lock().unwrap()[0];
+        assert_eq!((method.as_str(), body.as_str()), ("PATCH", "{}"));
+        assert_eq!(path, "/api/v1/namespaces/default/events/gpu-1.mpunotright");
+    }
+}
+
+#[test]
 fn event_is_applied_to_one_object() {
     let server = server("localhost", 201, "{}");
     server.pod("localhost").event(&event()).unwrap();

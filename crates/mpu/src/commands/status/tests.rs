@@ -190,7 +190,15 @@ fn state_decides_about_exit_code() {
         assert_eq!((status.exit(), status.function_tracing), (exit, breakage != tracing), "{state}");
         assert!(text.contains(expected) && !text.contains("driver's kernel"), "{text}");
     }
-    let status = status(&FakeHost::in_order().host(), cannot).expect("a status");
-    assert_eq!((status.up, status.exit()), (false, Exit::NotReady));
-    assert!(status.text(Style::Plain).starts_with("MPU is not up"));
+    let fake = FakeHost::in_order();
+    let text = || {
+        let status = status(&fake.host(), cannot).expect("a status");
+        assert_eq!((status.up, status.exit()), (false, Exit::NotReady));
+        status.text(Style::Plain)
+    };
+    assert!(text().starts_with("MPU is not up: start it with `mpu up`"));
+    let note = r#"{"at":100,"version":"0.1.0","doing":"waits_for_driver","words":"waiting for it","seen":null}"#;
+    fake.write("/run/mpu/agents/a.json", note);
+    fake.write("/proc/uptime", "105.0 1.0\n");
+    assert!(text().starts_with("MPU is not up, and the node's agent brings it up: waiting for it"), "{}", text());
 }
