@@ -48,8 +48,9 @@ def chart_of(release):
     """The chart as a cluster of this release renders it: the engine's offline renderer takes no version by itself."""
     folder = Path(FOLDER.name) / release
     shutil.copytree(CHART, folder)
+    release = release if release.count(".") > 1 else f"{release}.0"
     for template in (folder / "templates").iterdir():
-        template.write_text(template.read_text().replace(".Capabilities.KubeVersion.Version", f'"v{release}.0"'))
+        template.write_text(template.read_text().replace(".Capabilities.KubeVersion.Version", f'"v{release}"'))
     return folder
 
 
@@ -234,6 +235,8 @@ def check_pod(promise, values, daemons, speaks):
     # A node whose /usr is read-only cannot make /usr/src: a pod that wants it never starts there.
     compiles = not (plugin or agent.get("module") or any(agent.get("prebuilt", {}).values()))
     promise(("sources" in volumes) == compiles, f"/usr/src is {'not ' * compiles}asked of the node")
+    promise(plugin or volumes["modules"]["hostPath"]["type"] == "DirectoryOrCreate",
+            "a node without /lib/modules keeps the pod from starting, and so from saying why")
     asked = {"agent": values.get("gpu", {}).get("privileged", True),
              "metrics": bool(values.get("metrics", {}).get("privileged")), "nri": False}
     promise("runtimeClassName" not in pod or values.get("gpu", {}).get("runtimeClassName"), "a pod needs a RuntimeClass")
@@ -338,7 +341,7 @@ def check_schema_covers_values():
         fault("values.schema.json", str(error))
 
 
-def manifest(name, values, what):
+def manifest(name, values, what, chart=CHART):
     """What those without Helm apply: the chart with these values, and the namespace."""
     head = (
         f"# MPU on every GPU node, for those without Helm: docs/kubernetes.md. Made from {what}, for Kubernetes 1.30 and\n"
@@ -348,8 +351,8 @@ def manifest(name, values, what):
         "name": NAMESPACE, "labels": {"pod-security.kubernetes.io/enforce": "privileged"}}}
     texts = [yaml.safe_dump(namespace, sort_keys=False)]
     order = ["ServiceAccount", *RBAC, "NetworkPolicy", "DaemonSet"]
-    files = {text: min(order.index(other["kind"]) for _, same, other in rendered(values) if same == text)
-             for _, text, _ in rendered(values)}
+    files = {text: min(order.index(other["kind"]) for _, same, other in rendered(values, chart) if same == text)
+             for _, text, _ in rendered(values, chart)}
     for text in sorted(files, key=files.get):
         lines = [line for line in text.splitlines() if not re.search(r"managed-by: Helm|helm\.sh/chart:", line)]
         texts.append("\n".join(lines).strip() + "\n")
@@ -408,6 +411,11 @@ def check_dockerfiles():
             fault(file.name, f"hadolint: {done.stdout.strip()}{done.stderr.strip()}")
 
 
+if len(sys.argv) > 5:
+    # A release, and a file of values: for the test cluster, which is older than what the chart allows.
+    case = yaml.safe_load(Path(sys.argv[6]).read_text())
+    (OUT / "manifest.yaml").write_text(manifest("manifest.yaml", case, Path(sys.argv[6]).name, chart_of(sys.argv[5])))
+    sys.exit()
 if OUT:
     for name, text in manifests().items():
         (OUT / name).write_text(text)

@@ -35,6 +35,13 @@ pub fn render(out: &Path) -> Result<()> {
     run(script(&tools()?).arg(out))
 }
 
+/// The command that writes the chart as a cluster of a release gets it, with a file of values: manifest.yaml in `out`.
+pub fn render_for(release: &str, values: &Path, out: &Path) -> Result<Command> {
+    let mut command = script(&tools()?);
+    command.arg(out).arg(release).arg(values);
+    Ok(command)
+}
+
 fn script(tools: &Path) -> Command {
     let mut command = Command::new(PYTHON);
     command.arg("-B").arg(paths::repo().join("xtask/src/chart.py")).arg(paths::repo()).arg(env!("CARGO_PKG_VERSION"));

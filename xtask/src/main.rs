@@ -9,6 +9,7 @@ mod arch;
 mod bench;
 mod chart;
 mod chart_image;
+mod cluster;
 mod container;
 mod containers;
 mod cpio;
@@ -86,6 +87,8 @@ enum Verb {
     Doctor,
     /// Runs the tests of mpu-container that need real engines: runc, crun, podman, Docker
     Containers(containers::Args),
+    /// Starts a Kubernetes cluster with a guest as its node, and plays the chart's life in it
+    Cluster(cluster::Args),
     /// Renders and validates the Helm chart, and checks what belongs to it
     Chart(chart::Args),
     /// Makes what a release hands out, in target/dist
@@ -115,6 +118,7 @@ fn main() -> ExitCode {
         Verb::Setup => setup::everything().and_then(|()| promtool::ready()).map(|_| Outcome::Passed),
         Verb::Doctor => doctor::doctor(),
         Verb::Containers(args) => containers::containers(&args),
+        Verb::Cluster(args) => cluster::cluster(&args),
         Verb::Chart(args) => match chart::chart() {
             Ok(Outcome::Passed) if args.image => chart_image::check(),
             checked => checked,

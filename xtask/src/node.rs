@@ -29,20 +29,20 @@ use crate::{apt, files, guest, kernels, modules, nvidia, paths, setup};
 const RECIPE: &str = "2";
 /// The kernel that the node is updated to.
 const NEXT_KERNEL: &str = "6.12";
-const CLIENT: &str = "550.163.01";
-const ERA: &str = "1";
+pub const CLIENT: &str = "550.163.01";
+pub const ERA: &str = "1";
 /// The version that the upgrade stories go to.
 const NEXT: &str = "0.9.9";
 
 /// A Debian for guests: beyond what debootstrap's smallest variant has.
-struct Debian {
-    name: &'static str,
-    suite: &'static str,
-    kernel: &'static str,
-    packages: &'static str,
+pub struct Debian {
+    pub name: &'static str,
+    pub suite: &'static str,
+    pub kernel: &'static str,
+    pub packages: &'static str,
     /// What apt installs afterwards: debootstrap does not see through packages that others provide.
-    more: &'static [&'static str],
-    headers: bool,
+    pub more: &'static [&'static str],
+    pub headers: bool,
 }
 
 const BUILDER: Debian = Debian {
@@ -131,16 +131,16 @@ impl Play {
     fn order(self) -> PathBuf {
         paths::repo().join(format!("tests/node/{}.sh", self.name()))
     }
+}
 
-    /// The stories that it plays: the words behind those that give a verdict.
-    fn stories(self) -> Result<BTreeSet<String>> {
-        let order = files::read(&self.order())?;
-        let lines = order.lines().filter(|line| !line.trim_start().starts_with('#'));
-        let words: Vec<&str> = lines.flat_map(str::split_whitespace).collect();
-        let tellers = ["verdict", "right", "wrong", "same", "stays_right", "check", "refused"];
-        let named = words.windows(2).filter(|pair| tellers.contains(&pair[0])).map(|pair| pair[1]);
-        Ok(named.filter(|word| word.contains('_') && !word.starts_with(['"', '$'])).map(str::to_owned).collect())
-    }
+/// The stories that a script plays: the words behind those that give a verdict.
+fn stories(order: &Path) -> Result<BTreeSet<String>> {
+    let order = files::read(order)?;
+    let lines = order.lines().filter(|line| !line.trim_start().starts_with('#'));
+    let words: Vec<&str> = lines.flat_map(str::split_whitespace).collect();
+    let tellers = ["verdict", "right", "wrong", "same", "stays_right", "check", "refused"];
+    let named = words.windows(2).filter(|pair| tellers.contains(&pair[0])).map(|pair| pair[1]);
+    Ok(named.filter(|word| word.contains('_') && !word.starts_with(['"', '$'])).map(str::to_owned).collect())
 }
 
 pub fn node(args: &Args) -> Result<Outcome> {
@@ -246,14 +246,17 @@ pub fn build(play: Play, shell: bool) -> Result<PathBuf> {
             archive.file(seccomp, 0o644, &Path::new("/").join(seccomp))?;
         }
     }
-    let made = out.join(play.name());
-    // The kernel unpacks archives one after another.
-    let mut file = fs_err::File::create(&made)?;
-    for part in &parts {
+    join(&parts, archive, out.join(play.name()))
+}
+
+/// Archives in one file, as the kernel unpacks them: one after another.
+pub fn join(parts: &[PathBuf], last: Archive, into: PathBuf) -> Result<PathBuf> {
+    let mut file = fs_err::File::create(&into)?;
+    for part in parts {
         std::io::copy(&mut File::open(part)?, &mut file)?;
     }
-    file.write_all(&archive.finish())?;
-    Ok(made)
+    file.write_all(&last.finish())?;
+    Ok(into)
 }
 
 /// The packages of this version, for tests that need no guest.
@@ -318,14 +321,18 @@ fn variables(out: &Path) -> PathBuf {
 /// A play builds the module some times, and an emulated processor beside another one takes minutes for that.
 const LONGEST: Duration = Duration::from_secs(45 * 60);
 
-/// Boots it, and returns what it reported. A story that says nothing is as bad as one that fails.
+/// Boots it, and returns what it reported.
 pub fn boot(play: Play, made: &Path, loud: bool) -> Result<Report> {
-    let kernel = format!("{} {}", play.debian().kernel, play.name());
-    let job = Job { kernel, rows: Vec::new(), cpus: 2, limit: LONGEST, redirect: None };
-    let log = paths::target("guest/log")?.join(format!("node-{}.log", play.name()));
-    let console = qemu::watch(command(play, made, false)?, made, job.limit, &log, loud)?;
+    watch(command(play, made, false)?, play.debian().kernel, play.name(), &play.order(), made, loud)
+}
+
+/// Runs a machine until its script's stories are told. One that prints nothing is as bad as one that fails.
+pub fn watch(machine: Command, kernel: &str, name: &str, order: &Path, image: &Path, loud: bool) -> Result<Report> {
+    let job = Job { kernel: format!("{kernel} {name}"), rows: Vec::new(), cpus: 2, limit: LONGEST, redirect: None };
+    let log = paths::target("guest/log")?.join(format!("node-{name}.log"));
+    let console = qemu::watch(machine, image, job.limit, &log, loud)?;
     let mut report = Report::read(&job, &console, log);
-    for story in play.stories()? {
+    for story in stories(order)? {
         if !report.verdicts.iter().any(|verdict| verdict.story == story) {
             report.troubles.push(format!("{story} printed no verdict"));
         }
@@ -335,30 +342,35 @@ pub fn boot(play: Play, made: &Path, loud: bool) -> Result<Report> {
 
 fn command(play: Play, made: &Path, shell: bool) -> Result<Command> {
     let kernel = kernels::ready(play.debian().kernel)?;
-    let mut command = qemu::fast(kernel.arch);
-    command.args(["-m", "4096", "-smp", "2"]);
-    command.args(["-nodefaults", "-no-user-config", "-nographic", "-serial", "stdio", "-no-reboot"]);
-    if play == Play::SecureBoot {
-        secure_boot::machine(&mut command, &variables(&paths::target("node")?));
-        command.arg("-kernel").arg(kernel.compressed()?);
-    } else {
-        command.arg("-kernel").arg(kernel.vmlinux());
-    }
-    command.arg("-initrd").arg(made);
     // SELinux's labels are not in the archive: they are written before the first process is.
     let first = match play {
         Play::Selinux => "rdinit=/node/label.sh security=selinux selinux=1",
         _ => "rdinit=/sbin/init",
     };
+    if play != Play::SecureBoot {
+        return Ok(machine(&kernel, &kernel.vmlinux(), made, first, shell));
+    }
+    let mut command = machine(&kernel, &kernel.compressed()?, made, first, shell);
+    secure_boot::machine(&mut command, &variables(&paths::target("node")?));
+    Ok(command)
+}
+
+/// The emulator with a Debian in it.
+pub fn machine(kernel: &kernels::Kernel, file: &Path, image: &Path, first: &str, shell: bool) -> Command {
+    let mut command = qemu::fast(kernel.arch);
+    command.args(["-m", "4096", "-smp", "2"]);
+    command.args(["-nodefaults", "-no-user-config", "-nographic", "-serial", "stdio", "-no-reboot"]);
+    command.arg("-kernel").arg(file).arg("-initrd").arg(image);
     let clock = qemu::clock();
     let words = format!("console=ttyS0 panic=-1 oops=panic {first} quiet loglevel=4 systemd.show_status=no {clock}");
     // A login's prompt would stand before a verdict on the same line.
     let quiet = if shell { "" } else { " systemd.mask=serial-getty@ttyS0.service" };
     command.args(["-append", &format!("{words}{quiet}")]);
-    Ok(command)
+    command
 }
 
-fn debian(which: &Debian) -> Result<PathBuf> {
+/// The archive of a Debian, made now unless the cache has it.
+pub fn debian(which: &Debian) -> Result<PathBuf> {
     let kernel = kernels::ready(which.kernel)?;
     let suite = which.suite;
     let cached = paths::cache("node")?.join(format!("{suite}{}-{}-{RECIPE}.cpio", which.name, kernel.release));

@@ -23,7 +23,9 @@ use crate::node::{self, Play};
 use crate::outcome::Outcome;
 use crate::run::say;
 use crate::skips::without;
-use crate::{apt, chart, containers, emulated, kernels, kmod, libtest, lint, packages, paths, promtool, rig, setup};
+use crate::{
+    apt, chart, cluster, containers, emulated, kernels, kmod, libtest, lint, packages, paths, promtool, rig, setup,
+};
 use clock::{Clock, Lane};
 use matrix::{Guest, Matrix};
 use selection::{Selection, Stage};
@@ -116,7 +118,14 @@ fn make_guests(args: &Args, selection: &Selection, lane: &mut Lane, sender: Send
     if selection.has(Stage::Node) && !args.no_guests {
         lane.enter("what whole Debians are made of");
         let seconds = |play: Play| matrix.plays.get(play.name()).copied().unwrap_or(matrix.row_seconds);
-        work.extend(plays(args.full, &mut lane.tally)?.into_iter().map(|play| (seconds(play), Work::Node(play))));
+        let plays = plays(args.full, &mut lane.tally)?;
+        if args.full && !plays.is_empty() {
+            cluster::fetch()?;
+            work.push((matrix.plays.get("cluster").copied().unwrap_or(matrix.row_seconds), Work::Cluster));
+        } else {
+            lane.tally.check("cluster stories", Ending::Skip, "minutes more: `./x test --full`");
+        }
+        work.extend(plays.into_iter().map(|play| (seconds(play), Work::Node(play))));
     }
     if selection.has(Stage::Guest) && !args.no_guests {
         lane.enter("NVIDIA's own drivers, and what guests are made of");
@@ -155,6 +164,7 @@ fn guests(matrix: &Matrix, full: bool, selection: &Selection, tally: &mut Tally)
 enum Work {
     Guest(Job),
     Node(Play),
+    Cluster,
 }
 
 impl Work {
@@ -162,6 +172,7 @@ impl Work {
         match self {
             Work::Guest(job) => job.name(),
             Work::Node(play) => format!("node {}", play.name()),
+            Work::Cluster => "cluster".to_owned(),
         }
     }
 
@@ -169,6 +180,7 @@ impl Work {
         match self {
             Work::Guest(job) => image::build(job),
             Work::Node(play) => node::build(*play, false),
+            Work::Cluster => cluster::build(),
         }
     }
 
@@ -176,6 +188,7 @@ impl Work {
         match self {
             Work::Guest(job) => guest::boot_image(job, image, false),
             Work::Node(play) => node::boot(*play, image, false),
+            Work::Cluster => cluster::boot(image, false, false),
         }
     }
 }

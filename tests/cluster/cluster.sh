@@ -1,0 +1,44 @@
+#!/bin/sh
+# Process 1 of namespaces of its own, with nothing in their network but what is here: the control plane, the guest of the node,
+# and the stories. All end with it. cluster.sh PROGRAMS FOLDER STORIES QEMU…
+programs=$1 folder=$2 stories=$3
+shift 3
+trap 'exit 130' INT TERM
+export SERVER=10.96.0.1 NODE=10.96.0.20 KUBECONFIG="$folder/pki/admin.kubeconfig" PATH="$programs:/usr/sbin:/usr/bin:/sbin:/bin"
+pki=$folder/pki logs=$folder/log
+mkdir -p "$logs"
+mount -t tmpfs data "$folder/etcd"
+ip link set lo up
+# The guest's packets to the server end at this machine's loopback, and a port here is the kubelet's.
+ip address add "$SERVER/32" dev lo
+ip address add "$NODE/32" dev lo
+# What comes from the node's own address the guest would drop.
+ip route replace local "$NODE" dev lo table local src 127.0.0.1
+
+etcd --data-dir "$folder/etcd" --unsafe-no-fsync >"$logs/etcd" 2>&1 &
+api_server() {
+	exec kube-apiserver --etcd-servers=http://127.0.0.1:2379 --advertise-address=$SERVER --bind-address=0.0.0.0 --secure-port=443 \
+		--service-cluster-ip-range=10.96.0.0/28 --tls-cert-file="$pki/apiserver.crt" --tls-private-key-file="$pki/apiserver.key" \
+		--client-ca-file="$pki/ca.crt" --kubelet-client-certificate="$pki/caller.crt" --kubelet-client-key="$pki/caller.key" \
+		--kubelet-certificate-authority="$pki/ca.crt" --kubelet-preferred-address-types=InternalIP --allow-privileged=true \
+		--service-account-issuer=https://kubernetes.default.svc --service-account-signing-key-file="$pki/sa.key" \
+		--service-account-key-file="$pki/sa.key" --authorization-mode=Node,RBAC --enable-admission-plugins=NodeRestriction
+}
+api_server >"$logs/apiserver" 2>&1 &
+server=$!
+until kubectl get --raw /readyz >/dev/null 2>&1; do
+	kill -0 $server || { tail -n 20 "$logs/apiserver"; exit 1; }
+	sleep 0.5
+done
+echo "cluster: the API server is ready after $(ps -o etimes= -p $server | tr -d ' ') s"
+kube-controller-manager --kubeconfig="$pki/manager.kubeconfig" --authentication-kubeconfig="$pki/manager.kubeconfig" \
+	--authorization-kubeconfig="$pki/manager.kubeconfig" --port=0 --leader-elect=false --use-service-account-credentials=true \
+	--root-ca-file="$pki/ca.crt" --service-account-private-key-file="$pki/sa.key" >"$logs/manager" 2>&1 &
+kube-scheduler --kubeconfig="$pki/scheduler.kubeconfig" --port=0 --leader-elect=false >"$logs/scheduler" 2>&1 &
+"$@" </dev/null &
+if [ "$stories" = - ]; then
+	sh -i </dev/tty >/dev/tty 2>&1
+else
+	. "$stories" &
+	wait $!
+fi

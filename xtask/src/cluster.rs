@@ -1,0 +1,184 @@
+//! A Kubernetes cluster: the control plane on this machine, in namespaces of its own, and a node in a guest, with containerd, the kubelet,
+//! the simulated driver and the chart. tests/cluster has its scripts and stories.
+//!
+//! Kubernetes 1.20.2 is the newest whose programs, beside kubectl, Debian has; they are built from its source package, once.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+
+use crate::apt::Suite;
+use crate::arch::Arch;
+use crate::cpio::Archive;
+use crate::guest::verdict::{Report, Tally};
+use crate::guest::{self, image};
+use crate::node::{self, CLIENT, Debian, ERA};
+use crate::outcome::Outcome;
+use crate::programs::Build;
+use crate::run::{command, output, run, watched};
+use crate::{chart, files, kernels, nvidia, paths, setup};
+
+const VERSION: &str = "1.20.2";
+/// Raised when the programs are made otherwise, so that older caches are made anew.
+const RECIPE: &str = "1";
+/// The API server's and the node's addresses: of the network that QEMU emulates, and on the loopback of the namespaces.
+const SERVER: &str = "10.96.0.1";
+const NODE_ADDRESS: &str = "10.96.0.20";
+
+/// The node. containerd 1.6 is the last that this kubelet speaks to, beside 1.7.
+const NODE: Debian = Debian {
+    name: "-cluster",
+    suite: "bookworm",
+    kernel: "6.1",
+    packages: "systemd,systemd-sysv,udev,kmod,procps,psmisc,iproute2",
+    more: &["containerd", "runc", "containernetworking-plugins"],
+    headers: false,
+};
+
+/// The kernel's modules that the node needs, each after those that it uses.
+const MODULES: [&str; 6] = ["overlay", "llc", "stp", "bridge", "veth", "e1000"];
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// Open a shell with kubectl instead; the cluster ends with it
+    #[arg(long)]
+    shell: bool,
+}
+
+pub fn cluster(args: &Args) -> Result<Outcome> {
+    fetch()?;
+    let report = boot(&build()?, args.shell, true)?;
+    if args.shell {
+        return Ok(Outcome::Passed);
+    }
+    let mut tally = Tally::default();
+    tally.add(&report);
+    tally.print();
+    Ok(tally.outcome())
+}
+
+/// Makes what later steps need no network for.
+pub fn fetch() -> Result<()> {
+    guest::prepare(Arch::Amd64)?;
+    setup::require(setup::NODE)?;
+    nvidia::ready(CLIENT, Arch::Amd64)?;
+    programs()?;
+    chart::tools()?;
+    node::debian(&NODE).map(drop)
+}
+
+/// Starts it, plays the stories, and ends it.
+pub fn boot(image: &Path, shell: bool, loud: bool) -> Result<Report> {
+    let (folder, scripts) = (paths::target("cluster")?, scripts());
+    files::emptied(&folder.join("etcd"))?;
+    let stories = scripts.join("stories.sh");
+    let kernel = kernels::ready(NODE.kernel)?;
+    // Whatever ends this program ends the first process of the namespaces, and the kernel all others there.
+    let mut machine = command("setpriv", ["--pdeathsig", "KILL", "unshare", "--net", "--mount", "--pid", "--fork"]);
+    machine.args(["--kill-child", "--mount-proc", "sh"]).arg(scripts.join("cluster.sh")).arg(programs()?).arg(&folder);
+    machine.arg(if shell { Path::new("-") } else { &stories });
+    let guest = node::machine(&kernel, &kernel.vmlinux(), image, "rdinit=/node/node.sh net.ifnames=0", false);
+    machine.arg(guest.get_program()).args(guest.get_args());
+    let ports = format!("hostfwd=tcp:{NODE_ADDRESS}:10250-{NODE_ADDRESS}:10250");
+    machine.args(["-netdev", &format!("user,id=net,net=10.96.0.0/24,host={SERVER},{ports}")]);
+    machine.args(["-device", "e1000,netdev=net"]);
+    node::watch(machine, NODE.kernel, "cluster", &stories, image, loud)
+}
+
+/// The folder with the four programs of Kubernetes, etcd and kubectl.
+fn programs() -> Result<PathBuf> {
+    let place = paths::cache("cluster")?.join(format!("{VERSION}-{RECIPE}"));
+    files::made(place, Path::is_dir, |partial| {
+        let work = partial.join("work");
+        let (tools, newer) = (Suite::open("bookworm")?, Suite::open("trixie")?);
+        let packages = ["golang-1.19-go", "golang-1.19-src", "etcd-server"].map(str::to_owned);
+        tools.unpack(&packages, &work)?;
+        newer.unpack(&["kubectl".to_owned()], &work.join("newer"))?;
+        files::copy(&work.join("usr/bin/etcd"), &partial.join("etcd"))?;
+        files::copy(&work.join("newer/usr/bin/kubectl"), &partial.join("kubectl"))?;
+        let path = work.join("path");
+        let source = format!("1.20.5+really{VERSION}");
+        let tree = path.join("src/k8s.io/kubernetes");
+        Suite::open_sources("bookworm")?.unpack_source("kubernetes", &source, &tree)?;
+        let mut build = command("nice", ["-n", "10", "sh"]);
+        build.arg(paths::repo().join("tests/cluster/build.sh")).arg(work.join("usr/lib/go-1.19")).arg(path);
+        let log = paths::target("log")?.join("kubernetes-build.log");
+        let built = watched(build.arg(VERSION).arg(partial), &log, "Kubernetes (8 minutes of a processor)")?;
+        ensure!(built, "Kubernetes cannot be built: {}", log.display());
+        files::remove(&work)
+    })
+}
+
+fn scripts() -> PathBuf {
+    paths::repo().join("tests/cluster")
+}
+
+/// The node's image: the Debian, and what this run brings.
+pub fn build() -> Result<PathBuf> {
+    let (folder, scripts) = (&paths::target("cluster")?, &scripts());
+    let kernel = kernels::ready(NODE.kernel)?;
+    let client = nvidia::ready(CLIENT, Arch::Amd64)?;
+    let simulated = image::sim_programs(Arch::Amd64)?;
+    let mut archive = Archive::default();
+    for (name, from) in [
+        ("node/node.sh", "node.sh"),
+        ("etc/systemd/system/node.service", "node.service"),
+        ("etc/kubernetes/kubelet.yaml", "kubelet.yaml"),
+        ("etc/containerd/config.toml", "containerd.toml"),
+        ("etc/cni/net.d/bridge.conflist", "bridge.conflist"),
+    ] {
+        archive.file(name, if from == "node.sh" { 0o755 } else { 0o644 }, &scripts.join(from))?;
+    }
+    archive.text("etc/systemd/system/multi-user.target.d/node.conf", 0o644, b"[Unit]\nWants=node.service\n");
+    archive.file("usr/bin/kubelet", 0o755, &programs()?.join("kubelet"))?;
+    archive.file("usr/bin/mpu-container", 0o755, &Build::TESTS.program(Arch::Amd64, "mpu-container")?)?;
+    let modules = modules(&kernel.release)?;
+    for (place, name) in MODULES.iter().enumerate() {
+        let file = modules.join(format!("{name}.ko"));
+        archive.file(&format!("node/modules/{place}-{name}.ko"), 0o644, &file)?;
+    }
+    let ours = image::mpu_module(&kernel, None)?;
+    for name in ["mpu.ko", "mpu_next.ko"] {
+        archive.file(&format!("node/{name}"), 0o644, &ours.with_file_name(name))?;
+    }
+    archive.file("node/nvidia.ko", 0o644, &image::sim_module(&kernel, ERA)?)?;
+    for file in nvidia::PROGRAMS {
+        archive.file(&format!("node/nvidia/{file}"), 0o755, &client.join(file))?;
+    }
+    pki(folder, scripts)?;
+    for name in ["ca.crt", "kubelet.crt", "kubelet.key", "kubelet.kubeconfig"] {
+        archive.file(&format!("etc/kubernetes/{name}"), 0o600, &folder.join("pki").join(name))?;
+    }
+    let images = folder.join("images");
+    let mut make = command("sh", [scripts.join("images.sh"), images.clone()]);
+    make.arg(Build::TESTS.program(Arch::Amd64, "mpu")?).arg(env!("CARGO_PKG_VERSION"));
+    output(make.args(["gpu-hold", "nvctl"].map(|name| simulated.join(name))))?;
+    for path in files::entries(&images)? {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        archive.file(&format!("node/images/{name}"), 0o644, &path)?;
+    }
+    run(&mut chart::render_for(VERSION, &scripts.join("values.yaml"), folder)?)?;
+    node::join(&[node::debian(&NODE)?], archive, folder.join("image"))
+}
+
+/// The folder with a kernel's modules that the node needs, out of its package.
+fn modules(release: &str) -> Result<PathBuf> {
+    files::made(paths::cache("cluster")?.join(format!("modules-{release}")), Path::is_dir, |partial| {
+        let work = partial.join("work");
+        Suite::open(NODE.suite)?.unpack(&[format!("linux-image-{release}")], &work)?;
+        let found = files::below(&work.join("lib/modules"))?;
+        for name in MODULES.map(|name| format!("{name}.ko")) {
+            let file = found.iter().find(|path| path.ends_with(&name));
+            files::copy(file.context(name.clone())?, &partial.join(name))?;
+        }
+        files::remove(&work)
+    })
+}
+
+/// Certificates, made once: they are for ten years.
+fn pki(folder: &Path, scripts: &Path) -> Result<()> {
+    if folder.join("pki/kubelet.kubeconfig").is_file() {
+        return Ok(());
+    }
+    output(command("sh", [scripts.join("pki.sh"), folder.join("pki")]).args([SERVER, NODE_ADDRESS])).map(drop)
+}
