@@ -21,8 +21,9 @@ with_libraries() {
 image() {
 	tar -C "$root" --owner=0 --group=0 -cf "$out/layer.tar" .
 	sum=$(sha256sum "$out/layer.tar" | cut -d' ' -f1)
-	printf '{"architecture":"amd64","os":"linux","config":{"Env":["PATH=/usr/bin:/bin"],"Cmd":[%s]},"rootfs":{"type":"layers","diff_ids":["sha256:%s"]}}' \
-		"$2" "$sum" >"$out/config.json"
+	printf '{"architecture":"amd64","os":"linux",' >"$out/config.json"
+	printf '"config":{"Env":["PATH=/usr/bin:/bin"],"Cmd":[%s]},"rootfs":{"type":"layers","diff_ids":["sha256:%s"]}}' \
+		"$2" "$sum" >>"$out/config.json"
 	printf '[{"Config":"config.json","RepoTags":["docker.io/%s"],"Layers":["layer.tar"]}]' "$1" >"$out/manifest.json"
 	tar -C "$out" -cf "$out/$(echo "$1" | tr /: --).tar" manifest.json config.json layer.tar
 	rm -r "$root" "$out/layer.tar" "$out/config.json" "$out/manifest.json"

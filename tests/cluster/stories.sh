@@ -48,7 +48,8 @@ agent_is_ready() { name=$(agent) && [ -n "$name" ] && ready mpu-system "$name"; 
 
 # event REASON WORDS: whether the node has that Event.
 event() {
-	kubectl get events -n default --field-selector "source=mpu,reason=$1" -o 'jsonpath={.items[*].type}: {.items[*].message}{"\n"}' | tee /dev/stderr | grep -q -e "$2"
+	kubectl get events -n default --field-selector "source=mpu,reason=$1" -o 'jsonpath={.items[*].type}: {.items[*].message}{"\n"}' |
+		tee /dev/stderr | grep -q -e "$2"
 }
 
 # What real nvidia-smi shows in a namespace's pod, and the process that is there.
@@ -78,7 +79,8 @@ spec:
     - name: main
       image: docker.io/test/pod:1
       imagePullPolicy: Never
-      env: [{name: NVIDIA_VISIBLE_DEVICES, value: all}, {name: NVIDIA_DRIVER_CAPABILITIES, value: utility}, {name: LD_LIBRARY_PATH, value: /usr/lib/x86_64-linux-gnu}]
+      env: [{name: NVIDIA_VISIBLE_DEVICES, value: all}, {name: NVIDIA_DRIVER_CAPABILITIES, value: utility},
+            {name: LD_LIBRARY_PATH, value: /usr/lib/x86_64-linux-gnu}]
       command: [sh, -c, "sleep 1000000 | gpu-hold --mem 40 --clients 2 >/tmp/held & echo \$! >/tmp/own; wait"]
 ---
 YAML
