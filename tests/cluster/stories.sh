@@ -38,7 +38,8 @@ on_node() { kubectl exec -n kube-system admin -- nsenter -t 1 -m -u -i -n -p -- 
 
 # The agent's pod, without those that end.
 agent() {
-	kubectl get pods -n mpu-system -o 'jsonpath={range .items[?(@.status.phase=="Running")]}{.metadata.deletionTimestamp}{.metadata.name}{"\n"}{end}' |
+	kubectl get pods -n mpu-system -o \
+		'jsonpath={range .items[?(@.status.phase=="Running")]}{.metadata.deletionTimestamp}{.metadata.name}{"\n"}{end}' |
 		grep '^mpu-' | head -n 1
 }
 
