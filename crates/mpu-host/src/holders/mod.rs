@@ -11,7 +11,7 @@ use crate::host::Host;
 use crate::maker;
 use crate::sys::share_descriptors;
 use mpu_core::HostPid;
-use nodes::{Node, Nodes};
+use nodes::{DriverGpu, Node, Nodes};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet};
@@ -75,6 +75,8 @@ pub struct Scan {
 #[derive(Default)]
 pub struct Scanner {
     patience: Patience,
+    /// As the driver described them last.
+    gpus: Vec<DriverGpu>,
     /// Threads that still wait for a process, and what they found before.
     stuck: BTreeMap<HostPid, (Seen, JoinHandle<()>)>,
 }
@@ -150,11 +152,15 @@ impl Scanner {
     }
 
     fn look_at(&mut self, host: &Host, pids: &[HostPid], lost: &mut Duration, all: &mut BTreeMap<HostPid, Seen>) {
+        // A driver that did not answer is not asked again.
+        if self.gpus.iter().all(|gpu| gpu.minor.is_some()) {
+            self.gpus = nodes::gpus(host);
+        }
         let mut left = pids.iter();
         while let (Some(patience), false) = (self.patience.after(*lost), left.as_slice().is_empty()) {
             let (sender, receiver) = mpsc::channel();
-            let (host, pids) = (host.clone(), left.as_slice().to_vec());
-            let worker = thread::Builder::new().spawn(move || answer(&host, &pids, patience, &sender));
+            let (host, gpus, pids) = (host.clone(), self.gpus.clone(), left.as_slice().to_vec());
+            let worker = thread::Builder::new().spawn(move || answer(&host, gpus, &pids, patience, &sender));
             let Ok(worker) = worker else { break };
             for pid in left.by_ref() {
                 let began = Instant::now();
@@ -200,8 +206,8 @@ fn receive(from: &Receiver<Message>, longest: Duration) -> Result<Option<Seen>, 
     }
 }
 
-fn answer(host: &Host, pids: &[HostPid], patience: Duration, to: &Sender<Message>) {
-    let nodes = Nodes::of(host);
+fn answer(host: &Host, gpus: Vec<DriverGpu>, pids: &[HostPid], patience: Duration, to: &Sender<Message>) {
+    let nodes = Nodes::of(host, gpus);
     for pid in pids {
         let done = match Look::at(host, *pid) {
             Ok(look) => Some(look.take(&nodes, Instant::now() + patience, to)),
@@ -326,17 +332,26 @@ impl Look<'_> {
                 return;
             }
             let at = format!("{table}/{name}");
-            let info = || self.folder.read(&format!("{infos}/{name}")).unwrap_or_default();
+            let info = |found: &mut Found| {
+                self.folder.read(&format!("{infos}/{name}")).unwrap_or_else(|error| {
+                    found.is_partial |= !has_gone(&error);
+                    String::new()
+                })
+            };
             let node = match self.folder.link(&at) {
                 Ok(link) if link.starts_with(b"socket:") => {
-                    let waiting = field(&info(), "scm_fds").and_then(|count| count.parse().ok()).unwrap_or(0);
+                    let waiting = field(&info(found), "scm_fds").and_then(|count| count.parse().ok()).unwrap_or(0);
                     found.sockets.insert(link, waiting);
                     None
                 }
-                Ok(link) if is_dma_buffer(&link) => shared_memory(&info()),
+                Ok(link) if is_dma_buffer(&link) => shared_memory(&info(found)),
                 Ok(link) if !link.starts_with(b"/") => None,
                 // Also one whose path is too long to be read (ENAMETOOLONG).
-                _ if self.folder.is_open_for_anything(&at).is_ok_and(|anything| anything || !is_only_path(&info())) => {
+                _ if self
+                    .folder
+                    .is_open_for_anything(&at)
+                    .is_ok_and(|anything| anything || !is_only_path(&info(found))) =>
+                {
                     self.folder.device(&at).ok().flatten().and_then(|device| nodes.node(device))
                 }
                 _ => None,
@@ -352,8 +367,10 @@ impl Look<'_> {
     fn mappings(&self, nodes: &Nodes, found: &mut Found) -> io::Result<()> {
         // A process whose first thread has ended has its memory by the others.
         let living = if self.has_ended {
-            let thread = maker::living_thread(&self.host.at("/proc"), self.pid, &maker::Look::new());
-            let Some(thread) = thread.as_deref().and_then(|thread| thread.strip_prefix("task/")) else { return Ok(()) };
+            let threads = self.folder.names("task", MOST_DESCRIPTORS)?;
+            let stat = |thread: &str| self.folder.read(&format!("task/{thread}/stat"));
+            let lives = |thread: &&String| !found.is_late() && stat(thread).is_ok_and(|stat| !maker::has_ended(&stat));
+            let Some(thread) = threads.iter().find(lives) else { return Ok(()) };
             Some(Folder::at(self.host.at(format!("/proc/{thread}")))?)
         } else {
             None

@@ -8,6 +8,9 @@ use crate::host::Host;
 use mpu_os::devices::character_majors;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// Minors of [`NVIDIA_MAJOR`] that are no GPU (nv.h of every release).
 const CONTROL_MINOR: u32 = 255;
@@ -18,29 +21,43 @@ const MODESET_MINOR: u32 = 254;
 pub struct DriverGpu {
     /// Its place in the order of PCI addresses, as nvidia-smi counts.
     pub index: u32,
-    /// The number of its node.
-    pub minor: u32,
+    /// The number of its node; none if the driver does not answer.
+    pub minor: Option<u32>,
     /// None before the driver has started it.
     pub uuid: Option<String>,
     /// `0000:65:00.0`
     pub address: String,
 }
 
-/// The GPUs of the loaded driver, as `/proc/driver/nvidia/gpus` lists them.
+/// How long the driver may take to describe its GPUs: it can be stuck with its locks held.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// The GPUs of the loaded driver, as `/proc/driver/nvidia/gpus` lists them. Only the address is known of one that the driver does not
+/// describe in time.
 pub fn gpus(host: &Host) -> Vec<DriverGpu> {
     let folder = "/proc/driver/nvidia/gpus";
     let entries = std::fs::read_dir(host.at(folder)).into_iter().flatten().flatten();
     let mut addresses: Vec<String> = entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
     addresses.sort();
-    let gpu = |address: String| {
-        let text = host.text(format!("{folder}/{address}/information"))?;
+    let (sender, receiver) = mpsc::channel();
+    for (index, address) in addresses.iter().enumerate() {
+        let (sender, host, path) = (sender.clone(), host.clone(), format!("{folder}/{address}/information"));
+        let read = move || sender.send((index, host.text(path).unwrap_or_default()));
+        let _ = thread::Builder::new().spawn(read);
+    }
+    drop(sender);
+    let mut texts = vec![String::new(); addresses.len()];
+    let end = Instant::now() + PATIENCE;
+    while let Ok((index, text)) = receiver.recv_timeout(end.saturating_duration_since(Instant::now())) {
+        texts[index] = text;
+    }
+    let gpu = |((address, text), index): ((String, String), u32)| {
         let field =
             |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim);
         let uuid = field("GPU UUID").filter(|uuid| !uuid.contains('?')).map(str::to_string);
-        Some(DriverGpu { index: 0, minor: field("Device Minor")?.parse().ok()?, uuid, address })
+        DriverGpu { index, minor: field("Device Minor").and_then(|minor| minor.parse().ok()), uuid, address }
     };
-    let found = addresses.into_iter().filter_map(gpu);
-    found.zip(0..).map(|(gpu, index)| DriverGpu { index, ..gpu }).collect()
+    addresses.into_iter().zip(texts).zip(0..).map(gpu).collect()
 }
 
 /// A node of the driver.
@@ -69,17 +86,17 @@ pub struct Nodes<'a> {
 }
 
 impl<'a> Nodes<'a> {
-    pub fn of(host: &'a Host) -> Nodes<'a> {
+    pub fn of(host: &'a Host, gpus: Vec<DriverGpu>) -> Nodes<'a> {
         let devices = host.text("/proc/devices").unwrap_or_default();
         let ours = character_majors(&devices).filter(|(_, name)| name.starts_with("nvidia"));
         let majors = ours.map(|(major, name)| (major, name.to_string())).collect();
-        Nodes { host, majors, gpus: gpus(host), known: RefCell::default() }
+        Nodes { host, majors, gpus, known: RefCell::default() }
     }
 
     /// As if these majors were the driver's.
     #[cfg(test)]
     pub fn made_up(host: &'a Host, majors: BTreeMap<u32, String>) -> Nodes<'a> {
-        Nodes { majors, ..Nodes::of(host) }
+        Nodes { majors, ..Nodes::of(host, gpus(host)) }
     }
 
     /// The node with this number, if it is the driver's.
@@ -98,7 +115,7 @@ impl<'a> Nodes<'a> {
                 CONTROL_MINOR => Node::new("nvidiactl".to_string(), None, "nvidia"),
                 MODESET_MINOR => Node::new("nvidia-modeset".to_string(), None, "nvidia_modeset"),
                 minor => {
-                    let gpu = self.gpus.iter().find(|gpu| gpu.minor == minor).map(|gpu| gpu.index);
+                    let gpu = self.gpus.iter().find(|gpu| gpu.minor == Some(minor)).map(|gpu| gpu.index);
                     Node::new(format!("nvidia{minor}"), gpu, "nvidia")
                 }
             });

@@ -96,7 +96,7 @@ fn nodes_are_named_by_number() {
     let fake = host();
     fake.write("/proc/devices", "Character devices:\n510 nvidia-uvm\n511 nvidia-caps\n512 nvidia-nvswitch\n  1 mem\n");
     let host = fake.host();
-    let nodes = Nodes::of(&host);
+    let nodes = Nodes::of(&host, nodes::gpus(&host));
     for (device, expected) in [
         ((195, 0), Some(("nvidia0", Some(1), "nvidia"))),
         ((195, 1), Some(("nvidia1", Some(0), "nvidia"))),
@@ -116,7 +116,7 @@ fn nodes_are_named_by_number() {
         assert_eq!(found, expected, "{device:?}");
     }
     let gpus: Vec<_> = nodes::gpus(&host).into_iter().map(|gpu| (gpu.index, gpu.minor, gpu.uuid)).collect();
-    assert_eq!(gpus, [(0, 1, None), (1, 0, Some("GPU-b".to_string()))]);
+    assert_eq!(gpus, [(0, Some(1), None), (1, Some(0), Some("GPU-b".to_string()))]);
 }
 
 #[test]
@@ -208,7 +208,7 @@ fn refused_mappings_are_not_read() {
     let may = this.has_capability(crate::host::CAP_SYS_ADMIN) || this.has_capability(40);
     let look = Look::at(&this, HostPid::new(std::process::id()).expect("a PID")).expect("it lives");
     let mut found = Found::until(Instant::now() + Duration::from_secs(60));
-    look.mappings(&Nodes::of(&this), &mut found).expect("its mappings");
+    look.mappings(&Nodes::of(&this, Vec::new()), &mut found).expect("its mappings");
     assert_eq!(found.is_partial, !may);
 }
 
@@ -273,6 +273,53 @@ fn process_without_answer_stops_no_scan() {
     fake.remove("/proc/62");
     let scan = scanner.scan(&fake.host()).expect("a folder /proc");
     assert_eq!((lines_of(&scan), scan.not_read), ([60, 61, 63].map(line).to_vec(), Vec::new()));
+}
+
+#[test]
+fn stuck_driver_stops_no_scan() {
+    let fake = host();
+    pipe(&fake, "/proc/driver/nvidia/gpus/0000:65:00.0/information");
+    process(&fake, 65, 'S');
+    link(&fake, "/proc/65/fd/3", "/dev/full");
+    link(&fake, "/proc/65/fd/4", "/dev/tty");
+    let began = Instant::now();
+    let scan = looked(&fake);
+    // Its address alone tells whose the DRM node is.
+    assert_eq!(lines_of(&scan), ["65: card1 1 0", "65: nvidia-uvm-tools 1 0"]);
+    assert_eq!((scan.holders[0].uses[0].node.gpu, scan.not_read.len()), (Some(1), 0));
+    let minors: Vec<_> = nodes::gpus(&fake.host()).into_iter().map(|gpu| gpu.minor).collect();
+    assert_eq!(minors, [Some(1), None]);
+    assert!(began.elapsed() < Duration::from_secs(20));
+}
+
+#[test]
+fn ended_threads_hide_no_mapping() {
+    let memory = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir());
+    let fake = FakeHost { dir: memory.expect("a folder") };
+    fake.write("/proc/devices", "Character devices:\n  1 nvidia-uvm\n195 nvidia\n");
+    process(&fake, 9, 'Z');
+    // This file system lists the newest first.
+    fake.write("/proc/9/task/10/stat", "1 (x) S 1");
+    for thread in 100_000..140_000 {
+        fake.write(&format!("/proc/9/task/{thread}/stat"), "1 (x) Z 1");
+    }
+    fake.write("/proc/10/maps", "7f00000000-7f00001000 rw-s 00000000 00:05 9 /dev/full\n");
+    link(&fake, "/proc/10/map_files/7f00000000-7f00001000", "/dev/full");
+    let scan = looked(&fake);
+    assert_eq!(lines_of(&scan), ["9: nvidia-uvm-tools 0 1"]);
+}
+
+#[test]
+fn unreadable_information_is_named() {
+    let fake = host();
+    process(&fake, 66, 'S');
+    link(&fake, "/proc/66/fd/3", "socket:[7]");
+    // Not what a lack of descriptors gives, which would stop other tests, but an error like it.
+    std::fs::create_dir_all(fake.host().at("/proc/66/fdinfo/3")).expect("a folder");
+    assert_eq!(looked(&fake).not_read, [HostPid::new(66).expect("a PID")]);
+    for error in [Errno::MFILE, Errno::NFILE, Errno::NOMEM] {
+        assert!(!has_gone(&error.into()), "{error}");
+    }
 }
 
 #[test]
