@@ -34,6 +34,8 @@ const LARGEST: usize = 1 << 20;
 const LABELS_ONLY: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
 /// The same of a list: a whole Pod has its environment.
 const LISTED: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
+/// The annotation of a mirror pod: the uid of the static pod.
+const MIRROR: &str = "kubernetes.io/config.mirror";
 /// Creates or updates an object.
 const APPLY: &str = "application/apply-patch+yaml";
 /// Changes the fields that it names.
@@ -203,6 +205,8 @@ impl Cluster for ApiServer {
         #[derive(Deserialize)]
         struct Metadata {
             uid: String,
+            #[serde(default)]
+            annotations: BTreeMap<String, String>,
         }
         #[derive(Deserialize)]
         struct Object {
@@ -222,7 +226,9 @@ impl Cluster for ApiServer {
         let body = self.send("to list pods", request)?;
         let list: List =
             serde_json::from_slice(&body).map_err(|error| ClusterError::Answer(format!("no list of pods: {error}")))?;
-        Ok(list.items.into_iter().map(|pod| pod.metadata.uid).collect())
+        // The API server has a mirror of a static pod. The uid in cgroups is the static pod's (kubelet/pod/mirror_client.go).
+        let uid = |mut pod: Object| pod.metadata.annotations.remove(MIRROR).unwrap_or(pod.metadata.uid);
+        Ok(list.items.into_iter().map(uid).collect())
     }
 
     fn sent(&self, reason: &str) -> Result<Option<(u64, u64)>, ClusterError> {

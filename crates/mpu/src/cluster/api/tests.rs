@@ -99,9 +99,12 @@ fn labels_are_read_with_token_of_now() {
 
 #[test]
 fn pods_are_those_of_node_and_label() {
-    let server =
-        server("127.0.0.1", 200, r#"{"items":[{"metadata":{"uid":"u1","name":"a"}},{"metadata":{"uid":"u2"}}]}"#);
-    assert_eq!(server.pod("127.0.0.1").pods("monitoring", "a.io/b=c,d=e").unwrap(), ["u1", "u2"]);
+    // The last is the mirror of a static pod, as the kubelet makes it.
+    let list = r#"{"items":[{"metadata":{"uid":"u1","name":"a"}},{"metadata":{"uid":"u2","annotations":{"x":"y"}}},
+        {"metadata":{"uid":"u3","annotations":{"kubernetes.io/config.hash":"h3","kubernetes.io/config.mirror":"h3",
+        "kubernetes.io/config.seen":"2026-11-26T09:00:00Z","kubernetes.io/config.source":"file"}}}]}"#;
+    let server = server("127.0.0.1", 200, list);
+    assert_eq!(server.pod("127.0.0.1").pods("monitoring", "a.io/b=c,d=e").unwrap(), ["u1", "u2", "h3"]);
     let requests = server.requests.lock().unwrap();
     let path = "/api/v1/namespaces/monitoring/pods?resourceVersion=0&fieldSelector=spec.nodeName%3Dgpu-1\
                 &labelSelector=a.io%2Fb%3Dc%2Cd%3De";
