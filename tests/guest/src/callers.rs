@@ -23,7 +23,7 @@ impl<'a> Callers<'a> {
     /// The same, and a killer among them: thrice a second it ends the oldest nvctl of the container, wherever that is just then.
     pub fn start_mortal(container: &'a Container, how_many: u32, call: &str) -> Result<Self> {
         let mut calls = vec![call.to_owned(); how_many as usize];
-        calls.push("sleep 0.3; kill -9 $(pidof nvctl | sed 's/.* //') && echo killed".to_owned());
+        calls.push("sleep 0.3; kill -9 $(pidof nvctl | tr ' ' '\\n' | shuf -n 1) && echo killed".to_owned());
         Self::begin(container, calls)
     }
 

@@ -4,7 +4,7 @@ use crate::stories::common::*;
 
 pub const UNDER_LOAD: &[Story] = &[
     story!(scene engine_reload_under_load_mixes_no_answer, [7];
-        "The engine is unloaded and loaded under eight callers that are killed at any point: each answer is exactly \
+        "The engine is unloaded and loaded under four callers that are killed at any point: each answer is exactly \
         right or exactly the bare driver's. With `x test --full` 250 times on each kernel and in each of two eras.")
     .module("loading and unloading")
     .eras(
@@ -13,7 +13,7 @@ pub const UNDER_LOAD: &[Story] = &[
     )
     .right("there is no engine to reload"),
     story!(scene engine_swap_under_load_loses_no_answer, [7];
-        "One instance of the module takes over from another under eight callers that are killed at any point, there \
+        "One instance of the module takes over from another under four callers that are killed at any point, there \
         and back: every answer is right. With `x test --full` 250 times, as above.")
     .module("two instances of the module")
     .eras(
@@ -107,7 +107,7 @@ fn engine_reload_under_load_mixes_no_answer(stage: &Stage, scene: &Scene) -> Res
     stage.load_engine()?;
     let bare = words(&bare?.pids());
     right!(bare != own, "the bare driver shows {bare}, which is right");
-    let callers = Callers::start_mortal(&scene.a, 8, &format!("nvctl spin 3 {bare} or {own}"))?;
+    let callers = Callers::start_mortal(&scene.a, 4, &format!("nvctl spin 1 {bare} or {own}"))?;
     let began = Instant::now();
     let reloaded: Result<()> = (0..stage.reloads).try_for_each(|_| {
         stage.unload_engine()?;
@@ -116,7 +116,7 @@ fn engine_reload_under_load_mixes_no_answer(stage: &Stage, scene: &Scene) -> Res
         std::thread::sleep(Duration::from_millis(20));
         Ok(())
     });
-    println!("guest: {} reloads under eight callers took {:?}", stage.reloads, began.elapsed());
+    println!("guest: {} reloads under four callers took {:?}", stage.reloads, began.elapsed());
     let text = callers.stop()?;
     reloaded?;
     right!(text.contains("killed"), "no caller was killed meanwhile");
@@ -129,7 +129,7 @@ fn engine_reload_under_load_mixes_no_answer(stage: &Stage, scene: &Scene) -> Res
 fn engine_swap_under_load_loses_no_answer(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
     let own = words(&scene.own());
     own_list(scene, "the list")?;
-    let callers = Callers::start_mortal(&scene.a, 8, &format!("nvctl spin 3 {own}"))?;
+    let callers = Callers::start_mortal(&scene.a, 4, &format!("nvctl spin 1 {own}"))?;
     let began = Instant::now();
     let swapped: Result<()> = (0..stage.reloads).try_for_each(|_| {
         for (new, old) in [("mpu_next", "mpu"), ("mpu", "mpu_next")] {
@@ -139,7 +139,7 @@ fn engine_swap_under_load_loses_no_answer(stage: &Stage, scene: &Scene) -> Resul
         }
         Ok(())
     });
-    println!("guest: {} hand-overs under eight callers took {:?}", 2 * stage.reloads, began.elapsed());
+    println!("guest: {} hand-overs under four callers took {:?}", 2 * stage.reloads, began.elapsed());
     let text = callers.stop()?;
     swapped?;
     right!(text.contains("killed"), "no caller was killed meanwhile");
