@@ -127,7 +127,7 @@ pub fn simulated(matrix: &Matrix, full: bool) -> Result<Vec<Guest>> {
     let job = |kernel: &str, rows: Vec<Row>| Job {
         kernel: kernel.to_owned(),
         cpus: 2,
-        // Under eight callers a reload of the module takes about four seconds in a guest, a supervisor's end about one, twice each. Ten thousand
+        // Under four callers a reload of the module takes two to four seconds in a guest, a supervisor's end about one, twice each. Ten thousand
         // calls that are looked through take about eight seconds.
         limit: Duration::from_secs(matrix.minutes * 60 + if full { u64::from(matrix.reloads) * 30 } else { 0 }),
         redirect: None,
