@@ -307,6 +307,10 @@ static void nv_chrdev_exit(void)
 }
 #endif
 
+/* Capabilities of MIG have a number of their own (nv-caps.c). To open one is all that can be done with it. */
+static const struct file_operations caps_fops = { .owner = THIS_MODULE };
+static int caps_major;
+
 static int __init nvidia_init_module(void)
 {
 	int rc;
@@ -318,13 +322,21 @@ static int __init nvidia_init_module(void)
 		return rc;
 	rc = nv_chrdev_init();
 	if (rc)
-		nv_proc_exit();
+		goto proc;
+	caps_major = register_chrdev(0, "nvidia-caps", &caps_fops);
+	if (caps_major > 0)
+		return 0;
+	rc = caps_major;
+	nv_chrdev_exit();
+proc:
+	nv_proc_exit();
 	return rc;
 }
 
 static void __exit nvidia_exit_module(void)
 {
 	mishap_at_exit();
+	unregister_chrdev(caps_major, "nvidia-caps");
 	nv_chrdev_exit();
 	nv_proc_exit();
 	gpumon_exit();

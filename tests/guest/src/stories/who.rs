@@ -8,10 +8,10 @@ use crate::stories::common::*;
 use crate::stories::up_down::as_unprivileged;
 
 pub const STORIES: &[Story] = &[story!(who_lists_all_driver_holders, [7];
-        "Eleven kinds of holders: an open node in a container, renamed nodes on the host and in other namespaces, a \
+        "Twelve kinds of holders: an open node in a container, renamed nodes on the host and in other namespaces, a \
         node that is open for ioctl(2) alone, a thread's own table, a process whose first thread has ended, a mapping, \
-        an inherited descriptor, the control node, a descriptor in flight and a module. `mpu who` lists them and \
-        nothing else. While one of them is left `rmmod` refuses, and afterwards it works.")
+        an inherited descriptor, the control node, a capability, a descriptor in flight and a module. `mpu who` lists \
+        them and nothing else. While one of them is left `rmmod` refuses, and afterwards it works.")
 .module("what holds the driver is the same with every engine")
 .of_the_kernel()
 .real(Real::Knob)
@@ -32,6 +32,7 @@ fn who_lists_all_driver_holders(stage: &Stage) -> Result<(), Fault> {
             must(&["mknod", node, "c", "195", minor])?;
         }
     }
+    must(&["mknod", "/tmp/capability", "c", &caps_major()?, "1"])?;
     let inside = "mknod /tmp/renamed c 195 255; exec nvkeep open /tmp/renamed";
     let kinds = [
         ("a node in a container", container.hold(&[])?),
@@ -43,12 +44,14 @@ fn who_lists_all_driver_holders(stage: &Stage) -> Result<(), Fault> {
         ("a mapping", keep(&["mapping", "/dev/nvidia0"])?),
         ("an inherited descriptor", keep(&["child", "/dev/nvidia0"])?),
         ("the control node", keep(&["open", "/dev/nvidiactl"])?),
+        ("a capability", keep(&["open", "/tmp/capability"])?),
     ];
     let in_flight = keep(&["socket", "/dev/nvidia0"])?;
     must(&["insmod", "/sim/nvidia-peermem.ko"])?;
 
     let verdict = listed_and_ended(&kinds, &in_flight);
     drop((kinds, in_flight, container));
+    std::fs::remove_file("/tmp/capability")?;
     if std::fs::exists(format!("/sys/module/{MODULE}"))? {
         must(&["rmmod", MODULE])?;
     }
@@ -127,6 +130,13 @@ fn keep(arguments: &[&str]) -> Result<Holder> {
     let mut command = Command::new("/bin/nvkeep");
     command.args(arguments);
     Holder::start(command, Ok)
+}
+
+/// The number of `nvidia-caps`, which the kernel chose.
+fn caps_major() -> Result<String> {
+    let devices = std::fs::read_to_string("/proc/devices")?;
+    let major = devices.lines().find_map(|line| line.strip_suffix(" nvidia-caps"));
+    Ok(major.context("the driver has no nvidia-caps")?.trim().to_string())
 }
 
 fn who(more: &[&str]) -> Result<Value, Fault> {
