@@ -326,7 +326,7 @@ pub fn boot(play: Play, made: &Path, loud: bool) -> Result<Report> {
     watch(command(play, made, false)?, play.debian().kernel, play.name(), &play.order(), made, loud)
 }
 
-/// Runs a machine until its script's stories are told. One that prints nothing is as bad as one that fails.
+/// Runs a machine until its script ends. A story that prints nothing is as bad as one that fails.
 pub fn watch(machine: Command, kernel: &str, name: &str, order: &Path, image: &Path, loud: bool) -> Result<Report> {
     let job = Job { kernel: format!("{kernel} {name}"), rows: Vec::new(), cpus: 2, limit: LONGEST, redirect: None };
     let log = paths::target("guest/log")?.join(format!("node-{name}.log"));

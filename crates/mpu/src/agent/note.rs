@@ -83,12 +83,13 @@ impl Note {
         Ok(host.text(path(id)).and_then(|text| serde_json::from_str(&text).ok()))
     }
 
-    /// What an agent of this node noted last, if that is not long ago: an agent that compiles goes round no sooner.
-    pub fn newest(host: &Host) -> Option<Note> {
+    /// The last note of the agent that manages this node's engine, if that is not long ago: an agent that compiles writes no sooner.
+    pub fn of_manager(host: &Host) -> Option<Note> {
         let names = fs::read_dir(host.at(AGENTS_DIR)).ok()?.flatten().map(|entry| entry.file_name());
         let ids = names.filter_map(|name| Some(name.to_str()?.strip_suffix(".json")?.to_string()));
         let notes = ids.filter_map(|id| Note::read(host, &id).ok().flatten());
-        notes.max_by_key(|note| note.at).filter(|note| uptime(host) < note.at + LONGEST_ROUND)
+        let notes = notes.filter(|note| note.doing != Doing::StandsBy);
+        notes.max_by_key(|note| note.at).filter(|note| uptime(host) < note.at.saturating_add(LONGEST_ROUND))
     }
 
     pub fn remove(host: &Host, id: &str) {
@@ -157,8 +158,10 @@ mod tests {
         assert!(Note::read(&fake.host(), "../../etc/passwd").is_err());
         fake.write("/proc/uptime", "123.45 678.90\n");
         assert_eq!(uptime(&fake.host()), 123);
-        assert_eq!(Note::newest(&fake.host()), Some(note(7, Some((5, true)))));
+        let standby = Note { doing: Doing::StandsBy, ..note(8, None) };
+        fake.write("/run/mpu/agents/standby.json", &serde_json::to_string(&standby).expect("JSON"));
+        assert_eq!(Note::of_manager(&fake.host()), Some(note(7, Some((5, true)))));
         fake.write("/proc/uptime", "700.00 678.90\n");
-        assert_eq!(Note::newest(&fake.host()), None, "its agent is gone");
+        assert_eq!(Note::of_manager(&fake.host()), None, "its agent is gone");
     }
 }

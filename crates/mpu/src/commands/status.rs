@@ -106,7 +106,7 @@ pub fn status(host: &Host, probe: ProbeFn) -> Result<Status, Error> {
             .as_ref()
             .map(NotifyView::from)
             .or_else(|| keeper::is_alive(host).then(NotifyView::restarting)),
-        agent: Note::newest(host).map(|note| note.words),
+        agent: Note::of_manager(host).map(|note| note.words),
         nri: presence::plugins(host),
         driver: Driver::loaded(host).as_ref().map(DriverView::from),
         module_file: None,
@@ -182,7 +182,7 @@ impl Report for Status {
         if self.engine.is_none() {
             let not_up = style.warn("MPU is not up");
             lines.plain(match &self.agent {
-                Some(words) => format!("{not_up}, and the node's agent brings it up: {words}"),
+                Some(words) => format!("{not_up}, and the node's agent manages it: {words}"),
                 None => format!("{not_up}: start it with `mpu up`"),
             });
             lines.put("driver", driver);

@@ -200,5 +200,5 @@ fn state_decides_about_exit_code() {
     let note = r#"{"at":100,"version":"0.1.0","doing":"waits_for_driver","words":"waiting for it","seen":null}"#;
     fake.write("/run/mpu/agents/a.json", note);
     fake.write("/proc/uptime", "105.0 1.0\n");
-    assert!(text().starts_with("MPU is not up, and the node's agent brings it up: waiting for it"), "{}", text());
+    assert!(text().starts_with("MPU is not up, and the node's agent manages it: waiting for it"), "{}", text());
 }
