@@ -17,7 +17,7 @@ use anyhow::{Context, Result};
 
 use crate::arch::Arch;
 use crate::outcome::Outcome;
-use crate::{kernels, paths, setup};
+use crate::{foreign, kernels, paths, setup};
 pub use job::{DEMO, Job, Row};
 use verdict::{Report, Tally};
 
@@ -105,14 +105,7 @@ pub fn prepare(arch: Arch) -> Result<()> {
     setup::require(setup::KERNELS)?;
     setup::require(setup::OBJECTS)?;
     setup::require(setup::GUESTS)?;
-    match arch {
-        Arch::Amd64 => Ok(()),
-        Arch::Arm64 => {
-            setup::require(setup::ARM64)?;
-            setup::require(setup::ARM64_OBJECTS)?;
-            setup::rust_target(arch)
-        }
-    }
+    foreign::require(arch)
 }
 
 /// Boots one guest and returns what it reported; `loud` passes its console on.
