@@ -4,7 +4,7 @@
 #   sudo tests/gpu/who.sh PATH-TO-MPU [WORK-FOLDER]
 #
 # Wants: an NVIDIA GPU with its driver that nothing else uses, Python with torch and pynvml (PYTHON names it), root of the host's PID
-# namespace; for what they show, fuser, lsof and nvidia-cuda-mps-control. No engine. Takes two minutes (SECONDS_LONG says how long the
+# namespace; for what they show, fuser, lsof and nvidia-cuda-mps-control. No engine. Takes seven minutes (SECONDS_LONG says how long the
 # load is watched). Changes nothing outside of its folder but a node in /dev that it removes. Ends with 1 if an answer is wrong.
 set -u
 export LC_ALL=C PATH=$PATH:/usr/sbin:/sbin PYTHONDONTWRITEBYTECODE=1
@@ -119,11 +119,14 @@ show timeout 60 "$mpu" who --gpu 0 --wait 30
 look
 check "nothing of ours holds it" "[ '$ours' = '$before' ]"
 
-say "5. busy time, of a process that works half of the time for $long s"
+say "5. busy time, of containers that work for these parts of $long s"
 "$mpu" metrics --listen "127.0.0.1:$port" 2>exporter.log &
 tasks=$!
 sleep 1
-env -u CUDA_MPS_PIPE_DIRECTORY "$python" "$here/busy.py" "$long" "$port"
-check "the exporter, the load and NVML agree" "[ $? -eq 0 ]"
+for shares in 0.5 "0.4 0.2 0.1" "0.3 0.3" "0.7 0.05"; do
+	# shellcheck disable=SC2086
+	env -u CUDA_MPS_PIPE_DIRECTORY "$python" "$here/busy.py" "$long" "$port" $shares
+	check "the exporter's sum for $shares is right" "[ $? -eq 0 ]"
+done
 [ "$failed" = 0 ] && echo "all right"
 exit "$failed"

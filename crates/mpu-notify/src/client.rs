@@ -59,7 +59,7 @@ pub struct State {
 pub struct Cost {
     /// The container's shortened id.
     pub container: String,
-    /// Processor time for its calls.
+    /// The supervisor's processor time for its calls, since it began.
     pub cpu_microseconds: u64,
     /// Time that its calls waited because the budget was used up, summed over threads.
     pub held_back_microseconds: u64,

@@ -153,6 +153,9 @@ pub enum Command {
         /// The command
         #[arg(value_parser = PossibleValuesParser::new(commands::schema::commands()))]
         command: Option<String>,
+        /// Print the fields and what they mean instead, as text
+        #[arg(long, requires = "command")]
+        fields: bool,
     },
 
     /// Print the manual page
@@ -509,6 +512,7 @@ The schema (draft 2020-12) describes reports and failures. It describes this ver
     to a list of values, without a new schema number.";
 
 const SCHEMA_EXAMPLES: &str = "Examples:
+  mpu schema status --fields
   mpu schema status > status.schema.json
   mpu schema ps | jq '.\"$defs\".GpuProcess.properties | keys'";
 

@@ -6,7 +6,7 @@ use clap::Parser;
 use clap::error::ErrorKind;
 use mpu::agent::note::Question;
 use mpu::cli::{self, AgentVerb, Cli, Command, ConfigVerb, NotifyVerb};
-use mpu::commands::{agent, config, doctor, probe, schema, status, up};
+use mpu::commands::{agent, config, doctor, fields, probe, schema, status, up};
 use mpu::install;
 use mpu::issue;
 use mpu::listing;
@@ -163,8 +163,11 @@ fn run(cli: &Cli) -> anyhow::Result<Exit> {
             }
         },
         Command::Run { .. } | Command::Notify { .. } => unreachable!("they end with codes of their own"),
-        Command::Schema { command: None } => print(schema::list().as_bytes()),
-        Command::Schema { command: Some(name) } => print(schema::of(name).unwrap_or_default().as_bytes()),
+        Command::Schema { command: None, .. } => print(schema::list().as_bytes()),
+        Command::Schema { command: Some(name), fields } => {
+            let text = if *fields { fields::text_of(name) } else { schema::of(name) };
+            print(text.unwrap_or_default().as_bytes())
+        }
         Command::Completions { shell } => print(&cli::completions(*shell)),
         Command::Man { command } => match manual::page(command) {
             Some(page) => print(&page.context("cannot render the manual page")?),

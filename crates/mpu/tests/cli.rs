@@ -316,6 +316,7 @@ fn invalid_command_lines_are_usage_errors() {
         &["top", "--interval", "0"],
         &["top", "-n", "3"],
         &["schema", "man"],
+        &["schema", "--fields"],
     ] {
         assert_eq!(mpu(line).code, 2, "{line:?}");
     }
@@ -337,6 +338,8 @@ fn help_version_completions_and_manual_are_there() {
         (&["up", "--help"], "--build-only"),
         (&["schema"], "status\n"),
         (&["schema", "status"], "draft/2020-12"),
+        (&["schema", "ps", "--fields"], "gpus[].memory.total\n    Bytes in all.\n"),
+        (&["schema", "up", "--fields"], "      kept: Built here by an earlier `mpu up`.\n"),
         (&["completions", "bash"], "complete -F"),
         (&["completions", "zsh"], "#compdef mpu"),
         (&["completions", "fish"], "complete -c mpu"),

@@ -51,8 +51,13 @@ pub enum Selector {
     Pod(String),
     /// A cgroup's path in the unified hierarchy.
     Cgroup(String),
-    /// A Kubernetes pod's namespace and one or more labels, `KEY=VALUE,…`; no glob.
-    Label { namespace: String, label: String },
+    /// A Kubernetes pod's namespace and one or more labels; no glob.
+    Label {
+        /// The pod's namespace.
+        namespace: String,
+        /// One or more labels, `KEY=VALUE,…`.
+        label: String,
+    },
 }
 
 /// One rule. The first that matches decides.

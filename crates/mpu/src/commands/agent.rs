@@ -20,7 +20,7 @@ use std::time::Duration;
 /// The state of the engine after the agent ended.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct AgentResult {
-    /// `down`, `kept` or `left_to`.
+    /// `down`, `kept` (as was asked for), or `left_to` another agent.
     #[schemars(extend("enum" = ["down", "kept", "left_to"]))]
     pub result: &'static str,
     /// The agent that manages it now.
@@ -208,8 +208,8 @@ mod tests {
             (answer.exit(), answer.text(Style::Plain).as_str()),
             (Exit::Ok, "ready: measured 10 s ago: right\n")
         );
-        crate::report::documented::check("`mpu agent ready --json`", &crate::report::json(&answer));
+        crate::report::documented::check(&crate::report::json(&answer));
         let result = AgentResult { result: "left_to", left_to: Some("b".to_string()) };
-        crate::report::documented::check("`mpu agent run --json`", &crate::report::json(&result));
+        crate::report::documented::check(&crate::report::json(&result));
     }
 }

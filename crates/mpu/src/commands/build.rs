@@ -38,7 +38,7 @@ mod tests {
             signed: false,
             seconds: 31.5,
         };
-        crate::report::documented::check("`mpu build --json`", &crate::report::json(&done));
+        crate::report::documented::check(&crate::report::json(&done));
         let text = done.text(Style::Plain);
         assert!(text.contains("(--sign-key)") && text.contains("scp -r modules/6.1.0 root@NODE:/usr/lib/mpu/modules/"));
         assert!(text.contains("ssh root@NODE mkdir -p /usr/lib/mpu/modules && scp"), "no package makes it: {text}");

@@ -162,10 +162,10 @@ mod tests {
     fn rules_are_shown_and_applied() {
         let fake = up();
         let shown = show(&fake.host()).expect("sound");
-        crate::report::documented::check("`mpu config show --json`", &crate::report::json(&shown));
+        crate::report::documented::check(&crate::report::json(&shown));
         assert_eq!((shown.compiled.as_slice(), shown.applied), (&["host /monitors".to_string()][..], Some(false)));
         let applied = apply(&fake.host()).expect("applied");
-        crate::report::documented::check("`mpu config apply --json`", &crate::report::json(&applied));
+        crate::report::documented::check(&crate::report::json(&applied));
         assert_eq!((applied.result, applied.exit()), (How::Applied, Exit::Ok));
         assert_eq!(show(&fake.host()).expect("sound").applied, Some(true));
         std::fs::remove_file(fake.host().at(mpu_host::config::FILE)).expect("removed");
@@ -227,7 +227,7 @@ mod tests {
     fn check_names_line_of_invalid_file() {
         let fake = up();
         let sound = check(&fake.host(), None).expect("sound");
-        crate::report::documented::check("`mpu config check --json`", &crate::report::json(&sound));
+        crate::report::documented::check(&crate::report::json(&sound));
         assert_eq!((sound.rules, sound.warnings.len()), (1, 0));
         let deep = format!("{RULE}[[rule]]\nsees = \"own\"\ncgroup = \"{}\"\n", "/a".repeat(17));
         fake.write("/deep.toml", &deep);

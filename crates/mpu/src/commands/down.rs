@@ -56,7 +56,7 @@ mod tests {
     fn down_unloads_and_forgets_and_twice_is_fine() {
         let fake = loaded(ARMED);
         let done = down_now(&fake).expect("down");
-        crate::report::documented::check("`mpu down --json`", &crate::report::json(&done));
+        crate::report::documented::check(&crate::report::json(&done));
         assert_eq!(done.result, How::Unloaded);
         assert!(!state::is_loaded(&fake.host()) && Record::read(&fake.host()).is_none());
         let done = down_now(&fake).expect("nothing to do");

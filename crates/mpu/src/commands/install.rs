@@ -51,7 +51,7 @@ mod tests {
         for result in [Became::Installed, Became::Upgraded, Became::Uninstalled, Became::Unchanged, Became::Planned] {
             let (version, before, steps) = ("0.1.0".to_string(), Some("0.0.9".to_string()), kinds.map(step).to_vec());
             let outcome = Outcome { result, version, before, steps, missing: vec!["no DKMS"] };
-            documented::check("`mpu install --json`", &json(&outcome));
+            documented::check(&json(&outcome));
         }
     }
 }

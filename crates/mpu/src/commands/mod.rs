@@ -5,6 +5,7 @@ pub mod build;
 pub mod config;
 pub mod doctor;
 pub mod down;
+pub mod fields;
 mod install;
 pub mod probe;
 pub mod schema;

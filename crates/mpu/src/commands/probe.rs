@@ -213,7 +213,7 @@ mod tests {
     #[test]
     fn json_names_faults_and_evidence() {
         let probed = compare(fake::era(4), &driver("580.159.04"), None, Some([true, true]));
-        crate::report::documented::check("`mpu probe --json`", &crate::report::json(&probed));
+        crate::report::documented::check(&crate::report::json(&probed));
         let value: serde_json::Value = serde_json::from_str(&crate::report::json(&probed)).expect("JSON");
         assert_eq!(value["faults"][0]["fault"], "list_repeats");
         assert_eq!(value["found"]["list"], "own");

@@ -28,9 +28,12 @@ pub fn list() -> String {
 
 /// The schema of all that a command answers with `--json`, as text; none if there is no such command or it answers in text only.
 pub fn of(command: &str) -> Option<String> {
-    let row = ANSWERS.iter().find(|row| row.name == command)?;
     // Alternate formatting is indented.
-    Some(format!("{:#}\n", Value::from(schema(row))))
+    Some(format!("{:#}\n", value_of(command)?))
+}
+
+pub(super) fn value_of(command: &str) -> Option<Value> {
+    ANSWERS.iter().find(|row| row.name == command).map(|row| schema(row).into())
 }
 
 fn schema(row: &Answers) -> Schema {

@@ -36,13 +36,13 @@ pub struct Status {
     pub proof: Option<ProofView>,
     /// Another project's module that is loaded under one of our names, and its files; null if there is none.
     pub foreign_module: Option<Foreign>,
-    /// Whether function tracing is on, by which the module's redirects work.
+    /// Whether function tracing is on (`kernel.ftrace_enabled`); while it is off, the module's redirects do nothing.
     pub function_tracing: bool,
-    /// What the notify engine's supervisor says.
+    /// The state of the notify engine.
     pub notify_state: Option<NotifyView>,
-    /// Seconds since 1970 at which `mpu up` loaded it, or the supervisor began.
+    /// Seconds since 1970 at which `mpu up` loaded the module, or the supervisor began; null if something else loaded it.
     pub since: Option<u64>,
-    /// The module's file, as `mpu up` loaded it.
+    /// The module's file, as `mpu up` loaded it; null if something else did.
     pub module_file: Option<PathBuf>,
     /// Where that file comes from.
     pub module_origin: Option<Origin>,
@@ -54,9 +54,9 @@ pub struct Status {
     pub nri: Vec<Plugin>,
     /// The driver.
     pub driver: Option<DriverView>,
-    /// Rules of the policy that the engine has.
+    /// The rules of the policy that the engine has, as `mpu config show` compiles them.
     pub policy: Vec<String>,
-    /// Answers translated, by control.
+    /// Answers translated since the engine came up, by control.
     pub translated: BTreeMap<String, u64>,
     /// Calls not translated in the usual way, by reason.
     pub passed: Vec<Passed>,
@@ -65,7 +65,7 @@ pub struct Status {
 /// One reason and how often it applied.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Passed {
-    /// Its name.
+    /// Why calls were not translated in the usual way.
     pub reason: String,
     /// How often.
     pub count: u64,

@@ -20,7 +20,7 @@ use std::path::PathBuf;
 #[derive(Debug, Clone, Serialize, JsonSchema)]
 #[schemars(rename = "Up")]
 pub struct Done {
-    /// `loaded`, `started`, `resumed`, `replaced`, `already_up` or `built`.
+    /// `loaded` (the module), `started` or `resumed` (the notify engine), `replaced`, `already_up` or `built`.
     pub result: How,
     /// The engine.
     pub engine: Engine,
@@ -32,19 +32,19 @@ pub struct Done {
     pub module: Option<PathBuf>,
     /// Where that file comes from; null if it is not known.
     pub module_origin: Option<Origin>,
-    /// Module files that are there, and could not be used.
+    /// Module files that exist but could not be used.
     pub passed_over: Vec<PassedOver>,
     /// Seconds that building it took; null if it was built before.
     pub build_seconds: Option<f64>,
     /// The version that was up before, if this one took over from it.
     pub replaced_version: Option<String>,
-    /// Whether every call during that was translated.
+    /// Whether every call during that was translated; false if the old module could not hand over.
     pub gapless: Option<bool>,
     /// What the loaded module says.
     pub module_state: Option<StateView>,
     /// Whether it was seen to translate; null with the notify engine, while it waits for a driver, and if it was not asked.
     pub proof: Option<ProofView>,
-    /// What the notify engine's supervisor says.
+    /// The state of the notify engine; null with the module.
     pub notify_state: Option<NotifyView>,
     /// The driver.
     pub driver: Option<DriverView>,

@@ -24,7 +24,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// The finding of a check, for reports.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Finding {
-    /// The check.
+    /// The check, as `mpu doctor --list` names it.
     pub check: &'static str,
     /// What it is about.
     pub group: Group,

@@ -56,7 +56,7 @@ pub struct StepView {
     pub kind: Kind,
     /// The file or the command.
     pub what: String,
-    /// A detail: a file's mode and purpose.
+    /// A file's mode and purpose; for the engine's steps, the command of the manual flow.
     pub note: String,
 }
 

@@ -42,7 +42,7 @@ pub struct Gpu {
     pub power_limit: Option<u32>,
     /// Its MIG devices; empty where MIG is off.
     pub mig: Vec<MigDevice>,
-    /// Why its processes, or some of them, are missing.
+    /// Why its processes, or some of them, are missing; usually null.
     pub unreadable: Option<String>,
     /// Whether the list is as long as the driver's longest: there may be more.
     #[serde(skip)]
@@ -55,9 +55,9 @@ pub struct Gpu {
 /// Video memory in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Memory {
-    /// All of it.
+    /// Bytes in all.
     pub total: u64,
-    /// In use, without the driver's own share.
+    /// Bytes in use; from driver 510 on without the driver's own memory.
     pub used: u64,
 }
 
@@ -85,7 +85,7 @@ pub struct Mig {
 /// A process on a GPU.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct GpuProcess {
-    /// Its number on the host.
+    /// The process's number on the host.
     #[serde(serialize_with = "host_pid")]
     #[schemars(with = "u32")]
     pub pid: HostPid,
@@ -97,9 +97,9 @@ pub struct GpuProcess {
     pub kind: Kind,
     /// Bytes of video memory.
     pub memory: Option<u64>,
-    /// The most bytes of video memory that all processes of its cgroup may use on this GPU; none if the kernel has no limit.
+    /// The most bytes of video memory that all processes of its cgroup may use on this GPU; null without a limit.
     pub memory_limit: Option<u64>,
-    /// Its recent use; none if the GPU does not report it, as for all but the busiest of several.
+    /// Its use in the last second, in percent; null if the GPU does not report it, as for all but the busiest of several.
     pub utilisation: Option<Utilisation>,
     /// Its number in the innermost PID namespace; none for a process of the host itself.
     #[serde(serialize_with = "view_pid")]
@@ -115,7 +115,8 @@ pub struct GpuProcess {
     pub user: Option<String>,
     /// The program's name, as the kernel has it.
     pub name: Option<String>,
-    /// The whole command line; for an ended process, the processes that keep its memory.
+    /// The command line, at most 4096 bytes; null if the process does not let it be read. Of an ended process, the processes that keep its
+    /// memory.
     pub command: Option<String>,
     /// When it started, in seconds since 1970.
     pub started: Option<u64>,

@@ -77,7 +77,7 @@ pub struct GpuView {
 /// A process that holds the driver.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct ProcessView {
-    /// Its number on the host.
+    /// The process's number on the host.
     #[serde(serialize_with = "host_pid")]
     #[schemars(with = "u32")]
     pub pid: HostPid,
@@ -93,7 +93,7 @@ pub struct ProcessView {
     pub container: Option<Container>,
     /// Its Slurm job.
     pub job: Option<Job>,
-    /// The systemd unit of the host that it is in.
+    /// The systemd unit of the host that it is in; null if it is in none.
     pub unit: Option<String>,
     /// Its user's number.
     pub uid: Option<u32>,
@@ -154,7 +154,7 @@ pub struct ModuleView {
 /// A process at whose sockets descriptors wait to be received.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct InFlightView {
-    /// Its number on the host.
+    /// The process's number on the host.
     #[serde(serialize_with = "host_pid")]
     #[schemars(with = "u32")]
     pub pid: HostPid,

@@ -67,7 +67,7 @@ fn holder_has_its_owner_and_its_end() {
     process(&fake, 13, "socket:[5]", "/");
     fake.write("/proc/13/fdinfo/3", "scm_fds: 2\n");
     let seen = ask(&fake, Some("65:00.0")).expect("a GPU");
-    documented::check("`mpu who --json`", &report::json(&seen));
+    documented::check(&report::json(&seen));
     let ends: Vec<&str> = seen.processes.iter().map(|process| process.end.as_deref().unwrap_or_default()).collect();
     assert_eq!(
         ends,

@@ -108,7 +108,7 @@ fn the_json_is_documented() {
         files: vec!["/etc/modules-load.d/mpu.conf".into()],
         dkms: vec!["mpu/7".to_string()],
     });
-    crate::report::documented::check("`mpu status --json`", &crate::report::json(&status));
+    crate::report::documented::check(&crate::report::json(&status));
 }
 
 fn plugin(standing: Standing) -> Plugin {

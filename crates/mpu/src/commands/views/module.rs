@@ -12,7 +12,9 @@ use serde::Serialize;
 /// The module's state, in reports.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct StateView {
-    /// `armed`, `placed`, `waiting`, `refused`, `retired` or `stuck`.
+    /// `armed`: a translation was seen since the redirects were placed. `placed`: they stand, and none was seen yet. `waiting`: no driver
+    /// is loaded. `refused`: a redirect could not be placed. `retired`: the redirects are removed, and the module waits to be unloaded.
+    /// `stuck`: the kernel did not remove a redirect, and only a reboot helps.
     #[schemars(with = "String")]
     pub state: Phase,
     /// The module's version.
@@ -29,7 +31,7 @@ pub struct StateView {
     pub inside: u64,
     /// Those of them that stay there, the longest first, sixteen at most.
     pub holders: Vec<HolderView>,
-    /// Callers, ever, whose task died inside the driver.
+    /// Callers whose task died inside the driver since the module was loaded; each is a crash of the driver.
     pub orphans: u64,
     /// The redirect that could not be placed.
     pub refused: Option<Refusal>,
@@ -38,11 +40,11 @@ pub struct StateView {
 /// Which copy of a control's argument decides.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct ArgumentView {
-    /// `driver`: its own copy, which no caller can change. `claimed`: the caller's memory, as the probe in the driver
-    /// could not be placed.
+    /// `driver`: its own copy, which no caller can change. `claimed`: the caller's memory, as the probe in the driver could not be placed;
+    /// a hostile container that changes it at the right moment then sees the driver's own answer.
     #[schemars(extend("enum" = ["driver", "claimed"]))]
     pub source: &'static str,
-    /// Why the probe could not be placed.
+    /// With `claimed`, why the probe could not be placed.
     pub errno: Option<i32>,
 }
 
@@ -89,7 +91,8 @@ impl From<&HolderInfo> for HolderView {
 /// Whether the module was seen to translate.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct ProofView {
-    /// `seen`, `not_asked`, `exempt`, `not_translated` or `not_entered`.
+    /// `seen`. `not_asked`: nothing could ask, as no driver is loaded or there is no GPU. `exempt`: a rule of the policy is for the process
+    /// that asked. `not_translated`. `not_entered`: the driver's calls do not reach the module.
     #[schemars(extend("enum" = ["seen", "not_asked", "exempt", "not_translated", "not_entered"]))]
     pub result: &'static str,
     /// The same as a sentence.

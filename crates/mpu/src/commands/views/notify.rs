@@ -9,7 +9,8 @@ use serde::Serialize;
 /// The notify engine's state, in reports.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct NotifyView {
-    /// `armed` or `retired`; `restarting` while a supervisor that has died has no successor yet.
+    /// `armed`: new containers are accepted. `retired`: no new container is accepted, and every call passes untouched. `restarting`: the
+    /// supervisor has died, and its keeper starts another.
     #[schemars(with = "String")]
     pub state: Phase,
     /// The supervisor's version.

@@ -1,0 +1,101 @@
+//! `mpu schema COMMAND --fields`: the fields of a command's JSON and what they mean, as text, read from its schema.
+
+use super::schema;
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+/// What a field means, and each of its values that the schema explains.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Meaning {
+    pub(crate) text: String,
+    values: Vec<(String, String)>,
+}
+
+/// Each field by its path, as in `gpus[].memory.total`. A type inside itself is described once.
+pub(crate) fn of(command: &str) -> Option<BTreeMap<String, Meaning>> {
+    let schema = schema::value_of(command)?;
+    let mut fields = Fields { definitions: &schema["$defs"], meanings: BTreeMap::new(), inside: Vec::new() };
+    fields.read("", &schema, "");
+    Some(fields.meanings)
+}
+
+pub fn text_of(command: &str) -> Option<String> {
+    let mut text = String::new();
+    for (path, meaning) in of(command)? {
+        let _ = writeln!(text, "{path}\n    {}", meaning.text);
+        for (value, explanation) in meaning.values {
+            let _ = writeln!(text, "      {value}: {explanation}");
+        }
+    }
+    Some(text)
+}
+
+struct Fields<'a> {
+    definitions: &'a Value,
+    meanings: BTreeMap<String, Meaning>,
+    /// The definitions that lead to the current one.
+    inside: Vec<&'a str>,
+}
+
+impl<'a> Fields<'a> {
+    /// Reads a schema and all below it. `meaning` is that of the field with this type; the field's own words come before its type's.
+    fn read(&mut self, path: &str, schema: &'a Value, meaning: &'a str) {
+        let meaning = if meaning.is_empty() { schema["description"].as_str().unwrap_or_default() } else { meaning };
+        if let Some(name) = schema["$ref"].as_str().and_then(|target| target.rsplit('/').next()) {
+            if self.inside.contains(&name) {
+                self.put(path, meaning);
+            } else {
+                self.inside.push(name);
+                self.read(path, &self.definitions[name], meaning);
+                self.inside.pop();
+            }
+            return;
+        }
+        self.put(path, meaning);
+        let own = schema["description"].as_str().unwrap_or_default();
+        if let (Some(value), Some(field), true) =
+            (schema["const"].as_str(), self.meanings.get_mut(path), own != meaning)
+        {
+            field.values.push((value.to_string(), one_line(own)));
+        }
+        let properties = schema["properties"].as_object();
+        // A variant with data is an object with one field, and has the words for it.
+        let variant = properties.filter(|fields| fields.len() == 1).map_or("", |_| own);
+        for (name, field) in properties.into_iter().flatten() {
+            let dot = if path.is_empty() { "" } else { "." };
+            let meaning = field["description"].as_str().unwrap_or(variant);
+            self.read(&format!("{path}{dot}{name}"), field, meaning);
+        }
+        if self.has_fields(&schema["items"]) {
+            self.read(&format!("{path}[]"), &schema["items"], "");
+        }
+        for part in ["allOf", "anyOf", "oneOf"] {
+            for alternative in schema[part].as_array().into_iter().flatten() {
+                self.read(path, alternative, meaning);
+            }
+        }
+        for alternative in ["then", "else"].into_iter().filter_map(|part| schema.get(part)) {
+            self.read(path, alternative, meaning);
+        }
+    }
+
+    fn has_fields(&self, schema: &Value) -> bool {
+        let target = schema["$ref"].as_str().and_then(|target| target.rsplit('/').next());
+        let schema = target.map_or(schema, |name| &self.definitions[name]);
+        schema.get("properties").or(schema.get("anyOf")).is_some()
+    }
+
+    fn put(&mut self, path: &str, meaning: &str) {
+        if !path.is_empty() && !path.ends_with("[]") {
+            let field = self.meanings.entry(path.to_string()).or_default();
+            if field.text.is_empty() {
+                field.text = one_line(meaning);
+            }
+        }
+    }
+}
+
+fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
