@@ -1,5 +1,6 @@
 //! Other users of the driver's functions: tracers, and a driver without some of them.
 
+use std::collections::HashSet;
 use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -148,14 +149,14 @@ fn lookup_probes_avoid_patched_instructions(stage: &Stage, scene: &Scene) -> Res
 /// Where the driver's functions begin that ftrace can trace.
 fn starts() -> Vec<(u64, String)> {
     let traceable = fs::read_to_string(format!("{TRACING}/available_filter_functions")).unwrap_or_default();
+    let traceable: HashSet<&str> = traceable.lines().filter_map(|line| line.split_whitespace().next()).collect();
     let symbols = fs::read_to_string("/proc/kallsyms").unwrap_or_default();
     let driver = symbols.lines().filter_map(|line| line.strip_suffix("[nvidia]"));
     driver
         .filter_map(|line| {
             let mut words = line.split_whitespace();
             let (address, name) = (words.next()?, words.nth(1)?);
-            let traced = traceable.lines().any(|line| line.split_whitespace().next() == Some(name));
-            Some((u64::from_str_radix(address, 16).ok()?, name.to_owned())).filter(|_| traced)
+            Some((u64::from_str_radix(address, 16).ok()?, name.to_owned())).filter(|_| traceable.contains(name))
         })
         .collect()
 }
