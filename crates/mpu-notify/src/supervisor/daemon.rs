@@ -99,11 +99,18 @@ pub fn serve(host: &Host) -> Result<End, NotifyError> {
     Daemon::up(setting)?.run()
 }
 
-/// Raises the limit of descriptors. A listener needs two, and its threads open some for each call.
+/// Limit of descriptors, as `mpu-notify.service` has it. The kernel's own hard limit of 4,096 has room for 512 cached processes of a
+/// container, and a driver lists 950.
+const FILES: u64 = 524_288;
+
+/// Raises the limit of descriptors. A listener needs two, its threads open some for each call, and each cached process has one.
 pub(crate) fn raise_limits() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let files = getrlimit(Resource::Nofile);
-    let _ = setrlimit(Resource::Nofile, Rlimit { current: files.maximum, maximum: files.maximum });
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    let raise = |limit| setrlimit(Resource::Nofile, Rlimit { current: limit, maximum: limit });
+    if raise(maximum.map(|files| files.max(FILES))).is_err() {
+        let _ = raise(maximum);
+    }
 }
 
 fn file_error(path: &str) -> impl FnOnce(io::Error) -> NotifyError + '_ {

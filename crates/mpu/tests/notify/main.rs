@@ -68,6 +68,19 @@ fn caller() {
 const CALLER: &str = "$CALLER --exact caller --ignored --nocapture";
 
 #[test]
+fn supervisor_raises_the_kernels_own_limit_of_files() {
+    let script = "(ulimit -n 4096 && ulimit -n 524288) 2>/run/mpu/no || { echo skipped; exit; }
+        ulimit -n 4096; $MPU notify serve & supervisor=$!
+        until test -S /run/mpu/notify/control.sock; do sleep 0.05; done
+        grep 'open files' /proc/$supervisor/limits; kill -9 $supervisor";
+    let Some(out) = run_script(script) else { return };
+    if out == "skipped\n" {
+        return println!("skipped: this root may not raise limits");
+    }
+    assert_eq!(out.split_whitespace().collect::<Vec<_>>()[3..5], ["524288", "524288"], "{out}");
+}
+
+#[test]
 fn run_command_has_own_pids_and_exit_code() {
     let script = "$MPU run sh -c 'echo $$; ls -d /proc/[0-9]* | wc -l'
         $MPU run -- sh -c 'exit 7'; echo $?
