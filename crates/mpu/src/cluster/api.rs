@@ -193,7 +193,8 @@ impl Cluster for ApiServer {
         struct Object {
             metadata: Metadata,
         }
-        let path = format!("/api/v1/nodes/{}", self.node);
+        // "0" is answered from the API server's cache, not from etcd.
+        let path = format!("/api/v1/nodes/{}?resourceVersion=0", self.node);
         let request = ApiRequest { method: Method::GET, path, accept: LABELS_ONLY, content: APPLY, body: Bytes::new() };
         let body = self.send("to show this node", request)?;
         let object: Object =
@@ -217,7 +218,7 @@ impl Cluster for ApiServer {
             items: Vec<Object>,
         }
         let label = label.replace('=', "%3D").replace(',', "%2C").replace('/', "%2F");
-        // The API server answers "0" from its cache, which has an index of pods by node.
+        // The API server's cache has an index of pods by node.
         let path = format!(
             "/api/v1/namespaces/{namespace}/pods?resourceVersion=0&fieldSelector=spec.nodeName%3D{}&labelSelector={label}",
             self.node

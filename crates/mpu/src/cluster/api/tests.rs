@@ -92,7 +92,7 @@ fn labels_are_read_with_token_of_now() {
     fs::write(server.credentials.path().join("token"), "second").unwrap();
     pod.labels().unwrap();
     let requests = server.requests.lock().unwrap();
-    assert_eq!((requests[0].0.as_str(), requests[0].1.as_str()), ("GET", "/api/v1/nodes/gpu-1"));
+    assert_eq!((requests[0].0.as_str(), requests[0].1.as_str()), ("GET", "/api/v1/nodes/gpu-1?resourceVersion=0"));
     assert!(requests[0].3.contains("PartialObjectMetadata"), "a whole Node lists its images: {}", requests[0].3);
     assert_eq!([&requests[0].2, &requests[1].2], ["Bearer first", "Bearer second"]);
 }
