@@ -47,12 +47,13 @@ slurm_up() {
 		SlurmdParameters=config_overrides
 		ReturnToService=2
 		KillWait=2
-		GresTypes=gpu
-		NodeName=$(hostname) NodeAddr=127.0.0.1 CPUs=2 Gres=gpu:2 State=UNKNOWN
+		GresTypes=gpu,shard
+		NodeName=$(hostname) NodeAddr=127.0.0.1 CPUs=4 Gres=gpu:2,shard:4 State=UNKNOWN
 		PartitionName=all Nodes=ALL Default=YES State=UP
 	CONF
 	printf 'CgroupPlugin=autodetect\nConstrainDevices=yes\n' >/etc/slurm/cgroup.conf
 	printf 'Name=gpu File=/dev/nvidia%s\n' 0 1 >/etc/slurm/gres.conf
+	echo 'Name=shard Count=4' >>/etc/slurm/gres.conf
 	chown -R root:root /var/lib/slurm /var/log/slurm
 	mkdir -p /var/lib/slurm/slurmctld /var/lib/slurm/slurmd
 	network_up && timeout 60 systemctl start munge slurmctld slurmd || return 1
@@ -74,7 +75,7 @@ make_container() {
 		for gpu in 0 1; do
 			(: </dev/nvidia\$gpu) 2>/dev/null && echo \$gpu
 		done >opened
-		gpu-hold --gpu "\${SLURM_STEP_GPUS:-\$SLURM_JOB_GPUS}" --mem 40 --clients 2 --name "\$1" <>$jobs/never >held 2>&1 &
+		gpu-hold --gpu "\$(head -n 1 opened)" --mem 40 --clients 2 --name "\$1" <>$jobs/never >held 2>&1 &
 		echo \$! >own
 		while sleep 0.2; do
 			mv ask asked 2>/dev/null || continue
@@ -92,10 +93,10 @@ folder() {
 }
 is_held() { within 120 grep -qs ready "$jobs/$1/held" || { ls -l "$jobs/$1"; cat "$jobs/$1"/*; slurm_logs; return 1; } >/dev/console; }
 
-# batch USER NAME: a batch job that is a container; prints the job's number.
+# batch USER NAME GRES: a batch job that is a container; prints the job's number.
 batch() {
 	folder "$1" "$2"
-	timeout 20 runuser -u "$1" -- sbatch --parsable --gres=gpu:1 --chdir="$jobs/$2" --output=log --wrap "exec $jobs/contain $2"
+	timeout 20 runuser -u "$1" -- sbatch --parsable --gres="$3" --chdir="$jobs/$2" --output=log --wrap "exec $jobs/contain $2"
 }
 # step USER JOB NAME: another step of the job that is a container.
 step() {
@@ -118,7 +119,7 @@ shows_itself() {
 }
 is_wrong() { ! shows_itself "$1" && ! grep 'ended with' "$jobs/$1/answer"; }
 
-holders() { pgrep -x 'gpu-hold|first.*|second.*'; }
+holders() { pgrep -x 'gpu-hold|first.*|second.*|third.*'; }
 
 # Every GPU process with its job and step, one a line: as Slurm says it, and as MPU does.
 by_slurm() {
@@ -186,6 +187,7 @@ mkdir -p /usr/lib/mpu/modules/$release
 cp $here/prebuilt-slurm/*.ko /usr/lib/mpu/modules/$release/
 useradd --uid 1001 first
 useradd --uid 1002 second
+useradd --uid 1003 third
 make_container
 dpkg -i $here/mpu-container.deb >/tmp/output 2>&1 || cat /tmp/output
 
@@ -193,24 +195,30 @@ say "Slurm"
 check slurm_begins slurm_up
 is_idle || { slurm_logs; return; }
 slurmd -V
-one=$(batch first first-batch)
-two=$(batch second second-batch)
-is_held first-batch && is_held second-batch || { timeout 5 squeue; return; }
+one=$(batch first first-batch gpu:1)
+two=$(batch second second-batch shard:1)
+three=$(batch third third-batch shard:1)
+is_held first-batch && is_held second-batch && is_held third-batch || { timeout 5 squeue; return; }
 cat /proc/$(pgrep -x first-batch)/cgroup
 check slurm_first_job_has_the_first_gpu opens_only first-batch 0
 check slurm_second_job_has_the_second_gpu opens_only second-batch 1
+check slurm_third_job_shares_the_second_gpu opens_only third-batch 1
 check slurm_first_job_is_wrong_before is_wrong first-batch
 check slurm_second_job_is_wrong_before is_wrong second-batch
+check slurm_third_job_is_wrong_before is_wrong third-batch
+grep . $jobs/*/own $jobs/*/answer
 
 say "with MPU"
 check slurm_engine_comes_up $mpu up --engine module
 check slurm_first_job_is_right shows_itself first-batch
 check slurm_second_job_is_right shows_itself second-batch
+check slurm_third_job_is_right_on_the_same_gpu shows_itself third-batch
 check slurm_container_cli_lists_the_jobs_gpu cli_lists second "$two" /dev/nvidia1
 check slurm_job_without_container_sees_the_hosts job_sees_the_host first "$one"
-check slurm_ps_names_batch_jobs names ps "$one batch" "$two batch" "- -" "- -"
-check slurm_who_names_batch_jobs names who "$one batch" "$two batch" "- -" "- -"
-check slurm_metrics_name_batch_jobs names metrics "$one batch" "$two batch" "- -" "- -"
+set -- "$one batch" "$two batch" "$three batch" "- -" "- -"
+check slurm_ps_names_batch_jobs names ps "$@"
+check slurm_who_names_batch_jobs names who "$@"
+check slurm_metrics_name_batch_jobs names metrics "$@"
 
 say "steps of the first job, on its GPU"
 check slurm_step_begins step first "$one" first-step
@@ -219,14 +227,17 @@ check slurm_batch_is_right_beside_it shows_itself first-batch
 check slurm_second_step_begins step first "$one" first-again
 check slurm_second_step_is_right shows_itself first-again
 check slurm_first_step_is_right_beside_it shows_itself first-step
-check slurm_ps_names_steps names ps "$one batch" "$one 1" "$one 2" "$two batch" "- -" "- -"
-check slurm_who_names_steps names who "$one batch" "$one 1" "$one 2" "$two batch" "- -" "- -"
-check slurm_metrics_name_steps names metrics "$one batch" "$one 1" "$one 2" "$two batch" "- -" "- -"
+set -- "$one batch" "$one 1" "$one 2" "$two batch" "$three batch" "- -" "- -"
+check slurm_ps_names_steps names ps "$@"
+check slurm_who_names_steps names who "$@"
+check slurm_metrics_name_steps names metrics "$@"
 
 say "the end of a step, and of a job"
 check slurm_who_names_the_command_that_ends_a_step who_ends first-again "scancel $one.2"
 check slurm_batch_is_right_after_a_step shows_itself first-batch
 check slurm_ended_job_ends job_ends "$two" second-batch
-check slurm_ps_names_no_ended_job names ps "$one batch" "$one 1" "- -" "- -"
-check slurm_who_names_no_ended_job names who "$one batch" "$one 1" "- -" "- -"
-check slurm_metrics_name_no_ended_job names metrics "$one batch" "$one 1" "- -" "- -"
+check slurm_third_job_is_right_after_it shows_itself third-batch
+set -- "$one batch" "$one 1" "$three batch" "- -" "- -"
+check slurm_ps_names_no_ended_job names ps "$@"
+check slurm_who_names_no_ended_job names who "$@"
+check slurm_metrics_name_no_ended_job names metrics "$@"
