@@ -123,7 +123,7 @@ holders() { pgrep -x 'gpu-hold|first.*|second.*|third.*'; }
 
 # Every GPU process with its job and step, one a line: as Slurm says it, and as MPU does.
 by_slurm() {
-	timeout 5 scontrol listpids >/tmp/listed
+	timeout 20 scontrol listpids >/tmp/listed
 	for pid in $(holders); do
 		awk -v pid="$pid" '$1 == pid { found = 1; print $1, $2, $3 } END { if (!found) print pid, "-", "-" }' /tmp/listed
 	done | sort
@@ -193,7 +193,7 @@ dpkg -i $here/mpu-container.deb >/tmp/output 2>&1 || cat /tmp/output
 
 say "Slurm"
 check slurm_begins slurm_up
-is_idle || { slurm_logs; return; }
+within 60 is_idle || { slurm_logs; return; }
 slurmd -V
 one=$(batch first first-batch gpu:1)
 two=$(batch second second-batch shard:1)
