@@ -75,7 +75,7 @@ make_container() {
 		for gpu in 0 1; do
 			(: </dev/nvidia\$gpu) 2>/dev/null && echo \$gpu
 		done >opened
-		gpu-hold --gpu "\$(head -n 1 opened)" --mem 40 --clients 2 --name "\$1" <>$jobs/never >held 2>&1 &
+		gpu-hold --gpu "\$(head -n 1 opened)" --mem 40 --clients 2 --thread --name "\$1" <>$jobs/never >held 2>&1 &
 		echo \$! >own
 		while sleep 0.2; do
 			mv ask asked 2>/dev/null || continue
@@ -117,7 +117,10 @@ shows_itself() {
 	echo "own $own, shown:" $answer
 	[ -n "$own" ] && [ "$answer" = "$own" ]
 }
-is_wrong() { ! shows_itself "$1" && ! grep 'ended with' "$jobs/$1/answer"; }
+# It works, and shows something, but not that process.
+is_wrong() {
+	! shows_itself "$1" && [ -n "$answer" ] && ! grep 'ended with' "$jobs/$1/answer" && ! echo "$answer" | grep -x "$own"
+}
 
 holders() { pgrep -x 'gpu-hold|first.*|second.*|third.*'; }
 
@@ -128,13 +131,19 @@ by_slurm() {
 		awk -v pid="$pid" '$1 == pid { found = 1; print $1, $2, $3 } END { if (!found) print pid, "-", "-" }' /tmp/listed
 	done | sort
 }
+# A driver of this era lists the thread that made a client, on the host, too.
+by_process() {
+	while read -r id job; do
+		echo "$(sed -n 's/^Tgid:\t//p' "/proc/$id/status") $job"
+	done | sort
+}
 of_json='.processes[] | "\(.pid) \(.job.id // "-") \(.job.step // "-")"'
-by_ps() { $mpu ps --json | jq -r "$of_json" | sort; }
-by_who() { $mpu who --json | jq -r "$of_json" | sort; }
+by_ps() { $mpu ps --json | jq -r "$of_json" | by_process; }
+by_who() { $mpu who --json | jq -r "$of_json" | by_process; }
 by_metrics() {
 	$mpu metrics --once --label pid --label slurm_job --label slurm_step |
 		sed -n 's/^mpu_gpu_memory_used_bytes{.*pid="\([0-9]*\)".*slurm_job="\([^"]*\)",slurm_step="\([^"]*\)".*/\1 \2 \3/p' |
-		sed 's/  $/ - -/' | sort
+		sed 's/  $/ - -/' | by_process
 }
 # names TOOL STEP…: each GPU process has the job and the step that Slurm gives it, and the steps are these.
 names() {
