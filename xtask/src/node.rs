@@ -64,6 +64,16 @@ const ENGINES: Debian = Debian {
     headers: false,
 };
 
+/// With Slurm, whose slurmd needs D-Bus to get a scope of systemd for its jobs; and nothing to build a module with.
+const BATCH: Debian = Debian {
+    name: "-slurm",
+    suite: "bookworm",
+    kernel: "6.1",
+    packages: "systemd,systemd-sysv,udev,kmod,procps,psmisc,jq,dbus",
+    more: &["munge", "slurmctld", "slurmd", "slurm-client"],
+    headers: false,
+};
+
 /// With SELinux. Debian 12's policy has no containers in it, Debian 13's has.
 const LABELLED: Debian = Debian {
     name: "-selinux",
@@ -101,11 +111,21 @@ pub enum Play {
     Engines,
     /// Containers under SELinux, served by the notify engine
     Selinux,
+    /// Containers in Slurm's jobs, and the jobs' names
+    Slurm,
 }
 
 impl Play {
-    pub const ALL: [Play; 7] =
-        [Play::Package, Play::Life, Play::Kernels, Play::SecureBoot, Play::Containers, Play::Engines, Play::Selinux];
+    pub const ALL: [Play; 8] = [
+        Play::Package,
+        Play::Life,
+        Play::Kernels,
+        Play::SecureBoot,
+        Play::Containers,
+        Play::Engines,
+        Play::Selinux,
+        Play::Slurm,
+    ];
 
     /// What a person calls it, and its file in tests/node.
     pub fn name(self) -> &'static str {
@@ -117,6 +137,7 @@ impl Play {
             Play::Containers => "containers",
             Play::Engines => "engines",
             Play::Selinux => "selinux",
+            Play::Slurm => "slurm",
         }
     }
 
@@ -124,6 +145,7 @@ impl Play {
         match self {
             Play::Engines => &ENGINES,
             Play::Selinux => &LABELLED,
+            Play::Slurm => &BATCH,
             _ => &BUILDER,
         }
     }
@@ -208,7 +230,7 @@ pub fn build(play: Play, shell: bool) -> Result<PathBuf> {
     if play != Play::SecureBoot {
         archive.file("node/nvidia.ko", 0o644, &driver)?;
     }
-    if [Play::Engines, Play::Selinux, Play::Containers].contains(&play) {
+    if [Play::Engines, Play::Selinux, Play::Slurm, Play::Containers].contains(&play) {
         let package = now.join(format!("mpu-container_{}_amd64.deb", env!("CARGO_PKG_VERSION")));
         archive.file("node/mpu-container.deb", 0o644, &package)?;
     }
@@ -234,12 +256,15 @@ pub fn build(play: Play, shell: bool) -> Result<PathBuf> {
         }
         Play::SecureBoot => {
             keys(&mut archive, &kernel, &driver, &out)?;
-            prebuilt(&mut archive, &kernel, &now, &out)?;
+            let owner = secure_boot::Key::of(&out.join("keys"), "owner");
+            prebuilt(&mut archive, &kernel, &now, &out.join("prebuilt"), Some(&owner))?;
+            prebuilt(&mut archive, &kernel, &now, &out.join("prebuilt-unsigned"), None)?;
         }
         Play::Selinux => {
             archive.file("node/label.sh", 0o755, &repo.join("tests/node/label.sh"))?;
             archive.file("node/mpu.cil", 0o644, &repo.join("packaging/selinux/mpu.cil"))?;
         }
+        Play::Slurm => prebuilt(&mut archive, &kernel, &now, &out.join("prebuilt-slurm"), None)?,
         Play::Containers => {
             archive.file("usr/bin/runc", 0o755, &find("runc").context("no runc")?)?;
             let seccomp = "usr/lib/x86_64-linux-gnu/libseccomp.so.2";
@@ -295,21 +320,24 @@ fn keys(archive: &mut Archive, kernel: &kernels::Kernel, driver: &Path, out: &Pa
     archive.file("node/nvidia-unsigned.ko", 0o644, driver)
 }
 
-/// The module as `mpu build` makes it on this machine, for a node that can build none: signed by the owner, and not signed.
-fn prebuilt(archive: &mut Archive, kernel: &kernels::Kernel, packages: &Path, out: &Path) -> Result<()> {
-    for (name, signed) in [("prebuilt", true), ("prebuilt-unsigned", false)] {
-        let folder = out.join(name);
-        let _ = std::fs::remove_dir_all(&folder);
-        let mut build = Command::new(packages.join(Arch::Amd64.facts().debian).join("mpu"));
-        build.args(["build", "--for", &kernel.release, "--headers"]).arg(kernel.root()).arg("--out").arg(&folder);
-        if signed {
-            let owner = secure_boot::Key::of(&out.join("keys"), "owner");
-            build.arg("--sign-key").arg(owner.private()).arg("--sign-cert").arg(owner.pem());
-        }
-        output(&mut build).context("mpu builds no module for the node's kernel")?;
-        for file in ["mpu.ko", "mpu_next.ko"] {
-            archive.file(&format!("node/{name}/{file}"), 0o644, &folder.join(&kernel.release).join(file))?;
-        }
+/// The module as `mpu build` makes it on this machine, for a node that can build none, in a folder of the same name in the archive.
+fn prebuilt(
+    archive: &mut Archive,
+    kernel: &kernels::Kernel,
+    packages: &Path,
+    folder: &Path,
+    key: Option<&secure_boot::Key>,
+) -> Result<()> {
+    let _ = std::fs::remove_dir_all(folder);
+    let mut build = Command::new(packages.join(Arch::Amd64.facts().debian).join("mpu"));
+    build.args(["build", "--for", &kernel.release, "--headers"]).arg(kernel.root()).arg("--out").arg(folder);
+    if let Some(key) = key {
+        build.arg("--sign-key").arg(key.private()).arg("--sign-cert").arg(key.pem());
+    }
+    output(&mut build).context("mpu builds no module for the node's kernel")?;
+    let name = folder.file_name().unwrap_or_default().to_string_lossy();
+    for file in ["mpu.ko", "mpu_next.ko"] {
+        archive.file(&format!("node/{name}/{file}"), 0o644, &folder.join(&kernel.release).join(file))?;
     }
     Ok(())
 }

@@ -34,8 +34,8 @@ fn job_in(path: &str) -> Option<Job> {
     Some(Job { id: id.to_string(), step: step.map(str::to_string) })
 }
 
-/// `slurm` and `slurm_NODE` with version 1, `slurmstepd.scope` and `NODE_slurmstepd.scope` with version 2: the longer ones where several
-/// slurmds run on one host.
+/// `slurm` and `slurm_NODE` with version 1, `slurmstepd.scope` and `NODE_slurmstepd.scope` with version 2: the longer ones if Slurm was
+/// built to run several slurmds on one host, as Debian's is.
 fn is_slurms(part: &str) -> bool {
     part == "slurm" || part.starts_with("slurm_") || part == "slurmstepd.scope" || part.ends_with("_slurmstepd.scope")
 }
@@ -86,7 +86,8 @@ mod tests {
             ("9:devices:/slurm_node1/uid_1000/job_77/step_batch", Some(("77", Some("batch")))),
             ("4:freezer:/slurm/uid_1000/job_77/step_extern", Some(("77", Some("extern")))),
             ("4:memory:/slurm/uid_0/job_4294901760", Some(("4294901760", None))),
-            // 22.05 and later, version 2.
+            // 22.05 and later, version 2. The first is of Debian's 22.05.8 (tests/node/slurm.sh).
+            ("0::/system.slice/node_slurmstepd.scope/job_1/step_batch/user/task_0", Some(("1", Some("batch")))),
             ("0::/system.slice/slurmstepd.scope/job_77/step_0/user/task_0", Some(("77", Some("0")))),
             (
                 "0::/system.slice/node-1_slurmstepd.scope/job_77/step_interactive/user",
