@@ -1,11 +1,11 @@
 #!/bin/sh
 # Process 1 of namespaces of its own, with nothing in their network but what is here: the control plane, the guest of the node,
-# and the stories. All end with it. cluster.sh PROGRAMS FOLDER STORIES QEMU…
-programs=$1 folder=$2 stories=$3
+# and the stories, or a shell. All end with it. cluster.sh PROGRAMS FOLDER stories|- QEMU…
+programs=$1 folder=$2 play=$3
 shift 3
 trap 'exit 130' INT TERM
 export SERVER=10.96.0.1 NODE=10.96.0.20 KUBECONFIG="$folder/pki/admin.kubeconfig" PATH="$programs:/usr/sbin:/usr/bin:/sbin:/bin"
-pki=$folder/pki logs=$folder/log
+pki=$folder/pki logs=$folder/log scripts=$(dirname "$0")
 mkdir -p "$logs"
 mount -t tmpfs data "$folder/etcd"
 ip link set lo up
@@ -36,9 +36,9 @@ kube-controller-manager --kubeconfig="$pki/manager.kubeconfig" --authentication-
 	--root-ca-file="$pki/ca.crt" --service-account-private-key-file="$pki/sa.key" >"$logs/manager" 2>&1 &
 kube-scheduler --kubeconfig="$pki/scheduler.kubeconfig" --port=0 --leader-elect=false >"$logs/scheduler" 2>&1 &
 "$@" </dev/null &
-if [ "$stories" = - ]; then
+if [ "$play" = - ]; then
 	sh -i </dev/tty >/dev/tty 2>&1
 else
-	. "$stories" &
+	. "$scripts/stories.sh" &
 	wait $!
 fi

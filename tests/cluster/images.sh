@@ -35,6 +35,7 @@ with_libraries "$root" "$mpu"
 image "library/mpu:$version" '"/usr/bin/mpu","agent","run"'
 mkdir -p "$root/usr/bin" "$root/bin" "$root/etc" "$root/tmp" "$root/proc" "$root/dev" "$root/sys"
 with_libraries "$root" "$(command -v busybox)"
-for name in sh sleep cat nsenter env touch grep tail rm nice; do ln -s /usr/bin/busybox "$root/bin/$name"; done
+for name in sh sleep cat nsenter env touch grep tail rm; do ln -s /usr/bin/busybox "$root/bin/$name"; done
 for program; do cp "$program" "$root/usr/bin/"; done
+cp "$(dirname "$0")/asker.sh" "$root/usr/bin/asker"
 image test/pod:1 '"/bin/sleep","2147483647"'

@@ -36,34 +36,38 @@ in_time() {
 
 on_node() { kubectl exec -n kube-system admin -- nsenter -t 1 -m -u -i -n -p -- env PATH=/usr/sbin:/usr/bin "$@"; }
 
-# The agent's pod, without those that end.
+# agent [DAEMONSET]: the agent's pod, without those that end.
 agent() {
-	kubectl get pods -n mpu-system -o \
+	kubectl get pods -n mpu-system -l "app.kubernetes.io/name=${1:-mpu}" -o \
 		'jsonpath={range .items[?(@.status.phase=="Running")]}{.metadata.deletionTimestamp}{.metadata.name}{"\n"}{end}' |
 		grep '^mpu-' | head -n 1
 }
+agent_field() { kubectl get pod -n mpu-system "$(agent)" -o "jsonpath={$1}"; }
+agent_log() { kubectl logs -n mpu-system "$(agent "$@")" -c agent; }
 
 # ready TYPE-OF-CONDITION NAMESPACE POD
 ready() { [ "$(kubectl get pod -n "$1" "$2" -o 'jsonpath={.status.conditions[?(@.type=="Ready")].status}')" = True ]; }
-agent_is_ready() { name=$(agent) && [ -n "$name" ] && ready mpu-system "$name"; }
+agent_is_ready() { name=$(agent "$@") && [ -n "$name" ] && ready mpu-system "$name"; }
 
 # event REASON WORDS: whether the node has that Event.
 event() {
 	kubectl get events -n default --field-selector "source=mpu,reason=$1" -o 'jsonpath={.items[*].type}: {.items[*].message}{"\n"}' |
 		tee /dev/stderr | grep -q -e "$2"
 }
+# event_field NAME FIELD: of the Event of that name, none if there is none.
+event_field() { kubectl get event -n default "$1" --ignore-not-found -o "jsonpath={.$2}"; }
 
-# What real nvidia-smi shows in a namespace's pod, and the process that is there.
-shown() {
-	kubectl exec -n "$1" "${2:-holder}" -- nvidia-smi --query-compute-apps=pid --format=csv,noheader 2>&1 | tr -d ' ' | sort | tr '\n' ' '
+# table NAMESPACE [POD]: the numbers that real nvidia-smi shows in that pod, and the pod's own process. Fails if nvidia-smi does.
+table() {
+	own=$(kubectl exec -n "$1" "${2:-holder}" -- cat /tmp/own) || return
+	shown=$(kubectl exec -n "$1" "${2:-holder}" -- nvidia-smi --query-compute-apps=pid --format=csv,noheader 2>&1)
+	code=$?
+	shown=$(echo $(echo "$shown" | sort -n))
+	echo "$1: nvidia-smi ends with $code and shows '$shown', the pod's own process is $own"
+	[ $code -eq 0 ] && [ -n "$own" ] && ! echo "$shown" | grep -q '[^0-9 ]'
 }
-own() { kubectl exec -n "$1" "${2:-holder}" -- cat /tmp/own; }
-is_right() {
-	own=$(own "$@") shown=$(shown "$@")
-	echo "$1: nvidia-smi shows '$shown', the pod's own process is $own"
-	[ -n "$own" ] && [ "$shown" = "$own " ]
-}
-is_wrong() { ! is_right "$@" && [ -n "$own" ] && ! echo "$shown" | grep -q -i -e error -e failed; }
+is_right() { table "$@" && [ "$shown" = "$own" ]; }
+is_wrong() { table "$@" && [ "$shown" != "$own" ]; }
 both_are_right() { is_right one && is_right two; }
 both_are_wrong() { is_wrong one && is_wrong two; }
 
@@ -87,60 +91,29 @@ spec:
 YAML
 }
 
-kubectl wait --for=condition=Ready node/node --timeout=1s >/dev/null 2>&1
-check node_joins in_time kubectl wait --for=condition=Ready node/node --timeout=5s
-kubectl label node node nvidia.com/gpu.present=true
-in_time kubectl get serviceaccount default -n kube-system
-kubectl apply -f - <<'YAML'
-apiVersion: v1
-kind: Pod
-metadata: {name: admin, namespace: kube-system}
-spec:
-  hostPID: true
-  hostNetwork: true
-  containers: [{name: main, image: docker.io/test/pod:1, imagePullPolicy: Never, securityContext: {privileged: true}}]
----
-apiVersion: node.k8s.io/v1
-kind: RuntimeClass
-metadata: {name: nvidia}
-handler: nvidia
-YAML
-check privileged_pod_runs in_time ready kube-system admin
-on_node sh -c 'insmod /node/nvidia.ko && release=$(sed -n "s/.* \([0-9.]*\)  .*/\1/p" /proc/driver/nvidia/version | head -n 1) &&
-	cp /node/nvidia/nvidia-smi /usr/bin/ && cp /node/nvidia/libnvidia-ml.so.1 /usr/lib/x86_64-linux-gnu/libnvidia-ml.so.$release && ldconfig'
-for namespace in one two; do
-	kubectl create namespace $namespace >/dev/null
-	in_time kubectl get serviceaccount default -n $namespace >/dev/null
-	pod $namespace
-done | kubectl apply -f -
-holders_hold() { kubectl exec -n one holder -- cat /tmp/held && kubectl exec -n two holder -- grep ready /tmp/held; }
-check gpu_pods_start_by_runtime_class in_time holders_hold
-check pods_are_wrong_without_mpu both_are_wrong
 
-# The node has neither headers nor a module: what the agent says of it, and that it goes on by itself when there is one.
-kubectl apply -f "$folder/manifest.yaml"
-check agent_pod_runs in_time agent
-check missing_headers_make_an_event in_time event MpuEngineFailed 'Warning: .*headers'
-check agent_without_engine_is_not_ready not agent_is_ready
-on_node sh -c 'mkdir -p /lib/modules/$(uname -r)/updates/dkms; cp /node/mpu*.ko /lib/modules/$(uname -r)/updates/dkms/'
-check agent_becomes_ready in_time agent_is_ready
-check pods_that_ran_before_are_right both_are_right
-check served_makes_an_event in_time event MpuServed 'Normal: '
-pod two later | kubectl apply -f -
-check later_pod_runs in_time ready two later
-later_is_right() { kubectl exec -n two later -- grep ready /tmp/held && is_right two later; }
-check later_pod_is_right in_time later_is_right
-kubectl exec -n two later -- nvidia-smi
-kubectl delete pod -n two later --wait=false
+# What the node's file system has, but for what the kubelet, containerd, systemd and the clock write by themselves.
+files_of_node() {
+	on_node find / /run -xdev \( -path /tmp -o -path /var/log -o -path /var/lib/kubelet -o -path /var/lib/cni -o -path /run/containerd \
+		-o -path /run/netns -o -path /run/systemd -o -path /run/udev -o -path /run/log \) -prune -o -print | sort
+}
 
-kubectl label node node mpu-project.github.io/engine=modul
-check unknown_label_makes_a_warning in_time event MpuEngineLabelInvalid 'Warning: .*modul'
-kubectl label node node --overwrite mpu-project.github.io/engine=notify
-no_agent() { [ -z "$(kubectl get pods -n mpu-system -o name)" ]; }
-check label_takes_the_pod_away in_time no_agent
-check pods_are_wrong_while_agent_is_away both_are_wrong
-kubectl label node node mpu-project.github.io/engine-
-check label_brings_the_pod_back in_time agent_is_ready
-check pods_are_right_again both_are_right
+# both COMMAND…: runs it in both pods.
+both() { kubectl exec -n one holder -- "$@" && kubectl exec -n two holder -- "$@"; }
+# Whether every answer since `both asker start` was right. Prints how many there were.
+none_was_wrong() {
+	code=0
+	for namespace in one two; do
+		kubectl exec -n $namespace holder -- asker stop >"$logs/answers" 2>&1 || code=1
+		sed "s/^/cluster: $namespace: /" "$logs/answers" | head -n 6 | tee /dev/stderr
+	done
+	return $code
+}
 
+. "$scripts/chart.sh"
+. "$scripts/agent.sh"
+. "$scripts/rollout.sh"
+. "$scripts/metrics.sh"
+. "$scripts/rights.sh"
+. "$scripts/removal.sh"
 echo "GUEST-RC=$failed"

@@ -350,7 +350,7 @@ def manifest(name, values, what, chart=CHART):
     namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {
         "name": NAMESPACE, "labels": {"pod-security.kubernetes.io/enforce": "privileged"}}}
     texts = [yaml.safe_dump(namespace, sort_keys=False)]
-    order = ["ServiceAccount", *RBAC, "NetworkPolicy", "DaemonSet"]
+    order = ["ServiceAccount", *RBAC, "ConfigMap", "NetworkPolicy", "Service", "DaemonSet"]
     files = {text: min(order.index(other["kind"]) for _, same, other in rendered(values, chart) if same == text)
              for _, text, _ in rendered(values, chart)}
     for text in sorted(files, key=files.get):
@@ -414,7 +414,7 @@ def check_dockerfiles():
 if len(sys.argv) > 5:
     # A release, and a file of values: for the test cluster, which is older than what the chart allows.
     case = yaml.safe_load(Path(sys.argv[6]).read_text())
-    (OUT / "manifest.yaml").write_text(manifest("manifest.yaml", case, Path(sys.argv[6]).name, chart_of(sys.argv[5])))
+    OUT.write_text(manifest(OUT.name, case, Path(sys.argv[6]).name, chart_of(sys.argv[5])))
     sys.exit()
 if OUT:
     for name, text in manifests().items():

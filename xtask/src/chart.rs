@@ -35,7 +35,7 @@ pub fn render(out: &Path) -> Result<()> {
     run(script(&tools()?).arg(out))
 }
 
-/// The command that writes the chart as a cluster of a release gets it, with a file of values: manifest.yaml in `out`.
+/// The command that writes the chart as a cluster of a release gets it, with a file of values: into the file `out`.
 pub fn render_for(release: &str, values: &Path, out: &Path) -> Result<Command> {
     let mut command = script(&tools()?);
     command.arg(out).arg(release).arg(values);

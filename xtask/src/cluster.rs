@@ -16,7 +16,7 @@ use crate::node::{self, CLIENT, Debian, ERA};
 use crate::outcome::Outcome;
 use crate::programs::Build;
 use crate::run::{command, output, run, watched};
-use crate::{chart, files, kernels, nvidia, paths, setup};
+use crate::{chart, files, kernels, nvidia, paths, promtool, setup};
 
 const VERSION: &str = "1.20.2";
 /// Raised when the programs are made otherwise, so that older caches are made anew.
@@ -37,6 +37,9 @@ const NODE: Debian = Debian {
 
 /// The kernel's modules that the node needs, each after those that it uses.
 const MODULES: [&str; 6] = ["overlay", "llc", "stp", "bridge", "veth", "e1000"];
+
+/// The chart with a file of values each.
+const MANIFESTS: [&str; 3] = ["defaults.yaml", "full.yaml", "second.yaml"];
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -63,6 +66,7 @@ pub fn fetch() -> Result<()> {
     setup::require(setup::NODE)?;
     nvidia::ready(CLIENT, Arch::Amd64)?;
     programs()?;
+    promtool::server()?;
     chart::tools()?;
     node::debian(&NODE).map(drop)
 }
@@ -71,18 +75,18 @@ pub fn fetch() -> Result<()> {
 pub fn boot(image: &Path, shell: bool, loud: bool) -> Result<Report> {
     let (folder, scripts) = (paths::target("cluster")?, scripts());
     files::emptied(&folder.join("etcd"))?;
-    let stories = scripts.join("stories.sh");
     let kernel = kernels::ready(NODE.kernel)?;
     // Whatever ends this program ends the first process of the namespaces, and the kernel all others there.
     let mut machine = command("setpriv", ["--pdeathsig", "KILL", "unshare", "--net", "--mount", "--pid", "--fork"]);
+    machine.env("PROMETHEUS", promtool::server()?);
     machine.args(["--kill-child", "--mount-proc", "sh"]).arg(scripts.join("cluster.sh")).arg(programs()?).arg(&folder);
-    machine.arg(if shell { Path::new("-") } else { &stories });
+    machine.arg(if shell { "-" } else { "stories" });
     let guest = node::machine(&kernel, &kernel.vmlinux(), image, "rdinit=/node/node.sh net.ifnames=0", false);
     machine.arg(guest.get_program()).args(guest.get_args());
     let ports = format!("hostfwd=tcp:{NODE_ADDRESS}:10250-{NODE_ADDRESS}:10250");
     machine.args(["-netdev", &format!("user,id=net,net=10.96.0.0/24,host={SERVER},{ports}")]);
     machine.args(["-device", "e1000,netdev=net"]);
-    node::watch(machine, NODE.kernel, "cluster", &stories, image, loud)
+    node::watch(machine, NODE.kernel, "cluster", &stories()?, image, loud)
 }
 
 /// The folder with the four programs of Kubernetes, etcd and kubectl.
@@ -113,6 +117,12 @@ fn scripts() -> PathBuf {
     paths::repo().join("tests/cluster")
 }
 
+/// The scripts that play stories.
+pub fn stories() -> Result<Vec<PathBuf>> {
+    let scripts = files::entries(&scripts())?.into_iter();
+    Ok(scripts.filter(|path| path.extension().is_some_and(|ending| ending == "sh")).collect())
+}
+
 /// The node's image: the Debian, and what this run brings.
 pub fn build() -> Result<PathBuf> {
     let (folder, scripts) = (&paths::target("cluster")?, &scripts());
@@ -132,6 +142,7 @@ pub fn build() -> Result<PathBuf> {
     archive.text("etc/systemd/system/multi-user.target.d/node.conf", 0o644, b"[Unit]\nWants=node.service\n");
     archive.file("usr/bin/kubelet", 0o755, &programs()?.join("kubelet"))?;
     archive.file("usr/bin/mpu-container", 0o755, &Build::TESTS.program(Arch::Amd64, "mpu-container")?)?;
+    archive.file("node/mpu", 0o755, &Build::TESTS.program(Arch::Amd64, "mpu")?)?;
     let modules = modules(&kernel.release)?;
     for (place, name) in MODULES.iter().enumerate() {
         let file = modules.join(format!("{name}.ko"));
@@ -157,7 +168,9 @@ pub fn build() -> Result<PathBuf> {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         archive.file(&format!("node/images/{name}"), 0o644, &path)?;
     }
-    run(&mut chart::render_for(VERSION, &scripts.join("values.yaml"), folder)?)?;
+    for name in MANIFESTS {
+        run(&mut chart::render_for(VERSION, &scripts.join(name), &folder.join(name))?)?;
+    }
     node::join(&[node::debian(&NODE)?], archive, folder.join("image"))
 }
 

@@ -155,10 +155,10 @@ impl Play {
     }
 }
 
-/// The stories that a script plays: the words behind those that give a verdict.
-fn stories(order: &Path) -> Result<BTreeSet<String>> {
-    let order = files::read(order)?;
-    let lines = order.lines().filter(|line| !line.trim_start().starts_with('#'));
+/// The stories that scripts play: the words behind those that give a verdict.
+fn stories(scripts: &[PathBuf]) -> Result<BTreeSet<String>> {
+    let script = scripts.iter().map(|script| files::read(script)).collect::<Result<String>>()?;
+    let lines = script.lines().filter(|line| !line.trim_start().starts_with('#'));
     let words: Vec<&str> = lines.flat_map(str::split_whitespace).collect();
     let tellers = ["verdict", "right", "wrong", "same", "stays_right", "check", "refused"];
     let named = words.windows(2).filter(|pair| tellers.contains(&pair[0])).map(|pair| pair[1]);
@@ -351,16 +351,23 @@ const LONGEST: Duration = Duration::from_secs(45 * 60);
 
 /// Boots it, and returns what it reported.
 pub fn boot(play: Play, made: &Path, loud: bool) -> Result<Report> {
-    watch(command(play, made, false)?, play.debian().kernel, play.name(), &play.order(), made, loud)
+    watch(command(play, made, false)?, play.debian().kernel, play.name(), &[play.order()], made, loud)
 }
 
-/// Runs a machine until its script ends. A story that prints nothing is as bad as one that fails.
-pub fn watch(machine: Command, kernel: &str, name: &str, order: &Path, image: &Path, loud: bool) -> Result<Report> {
+/// Runs a machine until its scripts end. A story that prints nothing is as bad as one that fails.
+pub fn watch(
+    machine: Command,
+    kernel: &str,
+    name: &str,
+    scripts: &[PathBuf],
+    image: &Path,
+    loud: bool,
+) -> Result<Report> {
     let job = Job { kernel: format!("{kernel} {name}"), rows: Vec::new(), cpus: 2, limit: LONGEST, redirect: None };
     let log = paths::target("guest/log")?.join(format!("node-{name}.log"));
     let console = qemu::watch(machine, image, job.limit, &log, loud)?;
     let mut report = Report::read(&job, &console, log);
-    for story in stories(order)? {
+    for story in stories(scripts)? {
         if !report.verdicts.iter().any(|verdict| verdict.story == story) {
             report.troubles.push(format!("{story} printed no verdict"));
         }
@@ -523,9 +530,23 @@ fn furnish(root: &Path, kernel: &kernels::Kernel, headers: bool) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use mpu_plan::{Ending, Last, Verdict};
 
-    use crate::paths;
+    use super::{Play, stories};
+    use crate::{cluster, paths};
+
+    #[test]
+    fn pages_list_every_story() {
+        let of_node = Play::ALL.map(Play::order).to_vec();
+        for (page, scripts) in [("node-stories.md", of_node), ("cluster-stories.md", cluster::stories().unwrap())] {
+            let page = std::fs::read_to_string(paths::repo().join("docs").join(page)).unwrap();
+            let rows = page.lines().filter_map(|line| line.strip_prefix("| `")?.split_once('`'));
+            let listed: BTreeSet<String> = rows.map(|(story, _)| story.to_owned()).collect();
+            assert_eq!(listed, stories(&scripts).unwrap());
+        }
+    }
 
     /// The shell has its own hand; what it writes is read as a guest's own.
     #[test]

@@ -130,7 +130,7 @@ fn is_in_table(
     for name in folder.names(table, *remaining)? {
         *remaining -= 1;
         let name = format!("{table}/{name}");
-        if folder.is_path(&name) && is_drivers_device(folder.device(&name).ok().flatten()) {
+        if folder.is_path(&name)? && is_drivers_device(folder.device(&name).ok().flatten()) {
             return Ok(true);
         }
     }

@@ -132,6 +132,23 @@ fn node_is_recognized_by_device_number() {
     }
 }
 
+/// As a container's root without capabilities is for a process of another container.
+#[test]
+fn unreadable_links_count_as_driver() {
+    use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
+    let none = CapabilitySet::empty();
+    let other = shell("echo; read");
+    assert_eq!(other.has(&look()), Has::No);
+    let without = || {
+        let sets = CapabilitySets { effective: none, permitted: none, inheritable: none };
+        set_capabilities(None, sets).expect("less is free");
+        other.has(&look())
+    };
+    let has_some = capabilities(None).expect("ours").permitted != none;
+    let found = std::thread::scope(|scope| scope.spawn(without).join().expect("ended"));
+    assert_eq!(found, if has_some { Has::Yes } else { Has::No });
+}
+
 #[test]
 fn descriptor_limit_is_reported() {
     // The device is the last of many.
@@ -168,5 +185,5 @@ fn missing_process_has_no_driver() {
     assert_eq!(has_the_driver(Path::new("/nowhere"), HostPid::new(1).expect("a PID"), &Look::new()), Has::No);
     let socket = std::os::unix::net::UnixDatagram::unbound().expect("a socket");
     let own = Folder::at("/proc/self").expect("ours");
-    assert!(!own.is_path(&format!("fd/{}", std::os::fd::AsRawFd::as_raw_fd(&socket))));
+    assert!(!own.is_path(&format!("fd/{}", std::os::fd::AsRawFd::as_raw_fd(&socket))).expect("ours"));
 }
