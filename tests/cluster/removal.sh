@@ -15,8 +15,8 @@ for namespace in one two; do pod $namespace; done | kubectl apply -f -
 check pods_start_after_drain in_time holders_hold
 check pods_after_drain_are_right both_are_right
 
-check chart_is_removed kubectl delete -f "$folder/full.yaml" --timeout=240s
-check removal_unloads_the_module on_node sh -c '! grep "^mpu" /proc/modules'
+check chart_is_removed kubectl delete -f "$folder/full.yaml" --wait=false
+check removal_unloads_the_module in_time on_node sh -c '! grep "^mpu" /proc/modules'
 check pods_are_wrong_after_removal both_are_wrong
 no_objects() {
 	kinds=$(kubectl api-resources --verbs=list --no-headers -o name | paste -sd,)
@@ -24,7 +24,7 @@ no_objects() {
 	cat "$logs/objects"
 	! [ -s "$logs/objects" ]
 }
-check removal_leaves_no_object no_objects
+check removal_leaves_no_object in_time no_objects
 # The files that docs/kubernetes.md names.
 only_named_files() {
 	on_node sh -c 'rm /lib/modules/$(uname -r)/updates/dkms/mpu*.ko'
