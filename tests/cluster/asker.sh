@@ -1,5 +1,5 @@
 #!/bin/sh
-# Asks in a pod all the time: real nvidia-smi, and a caller that does not wait between two calls, a second of each one and a half.
+# Asks in a pod all the time: real nvidia-smi, and a caller that does not wait between two calls, half a second of each one and a half.
 # `asker start` begins; `asker stop` ends it, prints how many answers there were, and each that did not have exactly the pod's own process,
 # and fails if there is one, or no answer.
 read -r own </tmp/own
@@ -7,7 +7,7 @@ read -r own </tmp/own
 # Prints `calls N`, for N right answers.
 ask_once() {
 	case $1 in
-	caller) nvctl spin 1 "$own" 2>&1 && sleep 0.5 ;;
+	caller) nvctl spin 0.5 "$own" 2>&1 && sleep 1 ;;
 	nvidia-smi)
 		table=$(nvidia-smi --query-compute-apps=pid --format=csv,noheader 2>&1)
 		[ "$(echo $table)" = "$own" ] && echo calls 1 || echo "shown was '$table'"

@@ -1,5 +1,5 @@
-//! Prometheus, and promtool, its checker of metrics and alerts, unpacked from Debian's package into the cache. Not installed: the package
-//! would start a Prometheus on this machine.
+//! promtool, Prometheus' checker of metrics and alerts, unpacked from Debian's package into the cache. Not installed: the package would
+//! start a Prometheus on this machine.
 
 use std::path::PathBuf;
 
@@ -13,28 +13,18 @@ use crate::{files, paths};
 pub const VARIABLE: &str = "MPU_PROMTOOL";
 
 const SUITE: &str = "bookworm";
-const PROGRAMS: [&str; 2] = ["promtool", "prometheus"];
 
 pub fn ready() -> Result<PathBuf> {
-    Ok(programs()?.join("promtool"))
-}
-
-pub fn server() -> Result<PathBuf> {
-    Ok(programs()?.join("prometheus"))
-}
-
-fn programs() -> Result<PathBuf> {
-    files::made(
-        paths::cache("")?.join("prometheus"),
-        |dir| PROGRAMS.iter().all(|name| dir.join(name).is_file()),
+    let dir = files::made(
+        paths::cache("")?.join("promtool"),
+        |dir| dir.join("promtool").is_file(),
         |partial| {
-            say("fetching Prometheus (19 MB)");
+            say("fetching promtool (19 MB)");
             let unpacked = partial.join("unpacked");
             Suite::open(SUITE)?.unpack(&["prometheus".to_owned()], &unpacked)?;
-            for name in PROGRAMS {
-                fs_err::rename(unpacked.join("usr/bin").join(name), partial.join(name))?;
-            }
+            fs_err::rename(unpacked.join("usr/bin/promtool"), partial.join("promtool"))?;
             files::remove(&unpacked)
         },
-    )
+    )?;
+    Ok(dir.join("promtool"))
 }
