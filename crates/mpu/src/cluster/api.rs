@@ -215,7 +215,9 @@ impl Cluster for ApiServer {
         }
         #[derive(Deserialize)]
         struct List {
-            items: Vec<Object>,
+            /// Kubernetes 1.20 answers `null` if there are none; without the field it is no list.
+            #[serde(deserialize_with = "Option::deserialize")]
+            items: Option<Vec<Object>>,
         }
         let label = label.replace('=', "%3D").replace(',', "%2C").replace('/', "%2F");
         // The API server's cache has an index of pods by node.
@@ -229,7 +231,7 @@ impl Cluster for ApiServer {
             serde_json::from_slice(&body).map_err(|error| ClusterError::Answer(format!("no list of pods: {error}")))?;
         // The API server has a mirror of a static pod. The uid in cgroups is the static pod's (kubelet/pod/mirror_client.go).
         let uid = |mut pod: Object| pod.metadata.annotations.remove(MIRROR).unwrap_or(pod.metadata.uid);
-        Ok(list.items.into_iter().map(uid).collect())
+        Ok(list.items.unwrap_or_default().into_iter().map(uid).collect())
     }
 
     fn sent(&self, reason: &str) -> Result<Option<(u64, u64)>, ClusterError> {

@@ -103,6 +103,9 @@ fn pods_are_those_of_node_and_label() {
     let list = r#"{"items":[{"metadata":{"uid":"u1","name":"a"}},{"metadata":{"uid":"u2","annotations":{"x":"y"}}},
         {"metadata":{"uid":"u3","annotations":{"kubernetes.io/config.hash":"h3","kubernetes.io/config.mirror":"h3",
         "kubernetes.io/config.seen":"2026-11-26T09:00:00Z","kubernetes.io/config.source":"file"}}}]}"#;
+    // As Kubernetes 1.20.2 answers if no pod has the label.
+    let none = self::server("127.0.0.1", 200, r#"{"kind":"PartialObjectMetadataList","metadata":{},"items":null}"#);
+    assert_eq!(none.pod("127.0.0.1").pods("monitoring", "a.io/b=c").unwrap(), [""; 0]);
     let server = server("127.0.0.1", 200, list);
     assert_eq!(server.pod("127.0.0.1").pods("monitoring", "a.io/b=c,d=e").unwrap(), ["u1", "u2", "h3"]);
     let requests = server.requests.lock().unwrap();
@@ -174,7 +177,7 @@ fn malformed_api_answer_is_error() {
     let error = server.pod("127.0.0.1").pods("a", "b=c").unwrap_err();
     assert!(matches!(error, ClusterError::Answer(_)), "{error}");
     let long: &'static str = Box::leak(format!("\"{}\"", "x".repeat(LARGEST)).into_boxed_str());
-    let error = super::tests::server("127.0.0.1", 200, long).pod("127.0.0.1").labels().unwrap_err();
+    let error = self::server("127.0.0.1", 200, long).pod("127.0.0.1").labels().unwrap_err();
     assert!(matches!(error, ClusterError::Answer(_)), "{error}");
 }
 
