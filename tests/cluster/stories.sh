@@ -27,7 +27,7 @@ not() { ! "$@"; }
 
 # in_time COMMAND…: once it succeeds, within minutes: an emulated node is slow.
 in_time() {
-	end=$(($(date +%s) + 600))
+	end=$(($(date +%s) + 300))
 	until "$@"; do
 		[ "$(date +%s)" -lt $end ] || return 1
 		sleep 1
@@ -113,6 +113,7 @@ none_was_wrong() {
 . "$scripts/chart.sh"
 . "$scripts/agent.sh"
 . "$scripts/rollout.sh"
+. "$scripts/metrics.sh"
 . "$scripts/rights.sh"
 . "$scripts/removal.sh"
 echo "GUEST-RC=$failed"
