@@ -27,7 +27,7 @@ not() { ! "$@"; }
 
 # in_time COMMAND…: once it succeeds, within minutes: an emulated node is slow.
 in_time() {
-	end=$(($(date +%s) + 300))
+	end=$(($(date +%s) + 600))
 	until "$@"; do
 		[ "$(date +%s)" -lt $end ] || return 1
 		sleep 1
