@@ -18,6 +18,13 @@ check pods_after_drain_are_right both_are_right
 check chart_is_removed kubectl delete -f "$folder/full.yaml" --wait=false
 check removal_unloads_the_module in_time on_node sh -c '! grep "^mpu" /proc/modules'
 check pods_are_wrong_after_removal both_are_wrong
+no_objects() {
+	kinds=$(kubectl api-resources --verbs=list --no-headers -o name | paste -sd,)
+	kubectl get "$kinds" --all-namespaces -l app.kubernetes.io/instance=mpu -o name >"$logs/objects"
+	cat "$logs/objects"
+	! [ -s "$logs/objects" ]
+}
+check removal_leaves_no_object in_time no_objects
 # The files that docs/kubernetes.md names.
 only_named_files() {
 	on_node sh -c 'rm /lib/modules/$(uname -r)/updates/dkms/mpu*.ko'

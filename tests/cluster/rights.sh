@@ -32,8 +32,11 @@ kubectl label node node mpu-project.github.io/engine-
 
 # A monitor sees the host's processes by a rule, whose pods the agent lists.
 no_pod_is_found() { agent_logs "the pods of rules with a label are not looked for: .*403" && is_right two; }
+sees_both() { table two && [ "$(echo "$shown" | wc -w)" = 2 ]; }
 allow role two mpu-mpu-system-pods '"get"'
 kubectl label pod -n two holder app=monitor
 check rule_needs_list_of_pods in_time no_pod_is_found
 allow role two mpu-mpu-system-pods '"list"'
+check rule_works_with_list_of_pods in_time sees_both
 kubectl label pod -n two holder app-
+check rule_ends_with_its_label in_time is_right two

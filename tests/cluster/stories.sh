@@ -113,6 +113,7 @@ none_was_wrong() {
 . "$scripts/chart.sh"
 . "$scripts/agent.sh"
 . "$scripts/rollout.sh"
+. "$scripts/metrics.sh"
 . "$scripts/rights.sh"
 . "$scripts/removal.sh"
 echo "GUEST-RC=$failed"

@@ -16,7 +16,7 @@ use crate::node::{self, CLIENT, Debian, ERA};
 use crate::outcome::Outcome;
 use crate::programs::Build;
 use crate::run::{command, output, run, watched};
-use crate::{chart, files, kernels, nvidia, paths, setup};
+use crate::{chart, files, kernels, nvidia, paths, promtool, setup};
 
 const VERSION: &str = "1.20.2";
 /// Raised when the programs are made otherwise, so that older caches are made anew.
@@ -66,6 +66,7 @@ pub fn fetch() -> Result<()> {
     setup::require(setup::NODE)?;
     nvidia::ready(CLIENT, Arch::Amd64)?;
     programs()?;
+    promtool::server()?;
     chart::tools()?;
     node::debian(&NODE).map(drop)
 }
@@ -77,6 +78,7 @@ pub fn boot(image: &Path, shell: bool, loud: bool) -> Result<Report> {
     let kernel = kernels::ready(NODE.kernel)?;
     // Whatever ends this program ends the first process of the namespaces, and the kernel all others there.
     let mut machine = command("setpriv", ["--pdeathsig", "KILL", "unshare", "--net", "--mount", "--pid", "--fork"]);
+    machine.env("PROMETHEUS", promtool::server()?);
     machine.args(["--kill-child", "--mount-proc", "sh"]).arg(scripts.join("cluster.sh")).arg(programs()?).arg(&folder);
     machine.arg(if shell { "-" } else { "stories" });
     let guest = node::machine(&kernel, &kernel.vmlinux(), image, "rdinit=/node/node.sh net.ifnames=0", false);
@@ -140,6 +142,7 @@ pub fn build() -> Result<PathBuf> {
     archive.text("etc/systemd/system/multi-user.target.d/node.conf", 0o644, b"[Unit]\nWants=node.service\n");
     archive.file("usr/bin/kubelet", 0o755, &programs()?.join("kubelet"))?;
     archive.file("usr/bin/mpu-container", 0o755, &Build::TESTS.program(Arch::Amd64, "mpu-container")?)?;
+    archive.file("node/mpu", 0o755, &Build::TESTS.program(Arch::Amd64, "mpu")?)?;
     let modules = modules(&kernel.release)?;
     for (place, name) in MODULES.iter().enumerate() {
         let file = modules.join(format!("{name}.ko"));

@@ -1,5 +1,5 @@
-//! promtool, Prometheus' checker of metrics and alerts, unpacked from Debian's package into the cache. Not installed: the package would
-//! start a Prometheus on this machine.
+//! Prometheus, and promtool, its checker of metrics and alerts, unpacked from Debian's package into the cache. Not installed: the package
+//! would start a Prometheus on this machine.
 
 use std::path::PathBuf;
 
@@ -13,18 +13,28 @@ use crate::{files, paths};
 pub const VARIABLE: &str = "MPU_PROMTOOL";
 
 const SUITE: &str = "bookworm";
+const PROGRAMS: [&str; 2] = ["promtool", "prometheus"];
 
 pub fn ready() -> Result<PathBuf> {
-    let dir = files::made(
-        paths::cache("")?.join("promtool"),
-        |dir| dir.join("promtool").is_file(),
+    Ok(programs()?.join("promtool"))
+}
+
+pub fn server() -> Result<PathBuf> {
+    Ok(programs()?.join("prometheus"))
+}
+
+fn programs() -> Result<PathBuf> {
+    files::made(
+        paths::cache("")?.join("prometheus"),
+        |dir| PROGRAMS.iter().all(|name| dir.join(name).is_file()),
         |partial| {
-            say("fetching promtool (19 MB)");
+            say("fetching Prometheus (19 MB)");
             let unpacked = partial.join("unpacked");
             Suite::open(SUITE)?.unpack(&["prometheus".to_owned()], &unpacked)?;
-            fs_err::rename(unpacked.join("usr/bin/promtool"), partial.join("promtool"))?;
+            for name in PROGRAMS {
+                fs_err::rename(unpacked.join("usr/bin").join(name), partial.join(name))?;
+            }
             files::remove(&unpacked)
         },
-    )?;
-    Ok(dir.join("promtool"))
+    )
 }
