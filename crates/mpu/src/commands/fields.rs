@@ -42,7 +42,7 @@ impl<'a> Fields<'a> {
     /// Reads a schema and all below it. `meaning` is that of the field with this type; the field's own words come before its type's.
     fn read(&mut self, path: &str, schema: &'a Value, meaning: &'a str) {
         let meaning = if meaning.is_empty() { schema["description"].as_str().unwrap_or_default() } else { meaning };
-        if let Some(name) = schema["$ref"].as_str().and_then(|target| target.rsplit('/').next()) {
+        if let Some(name) = definition_of(schema) {
             if self.inside.contains(&name) {
                 self.put(path, meaning);
             } else {
@@ -81,8 +81,7 @@ impl<'a> Fields<'a> {
     }
 
     fn has_fields(&self, schema: &Value) -> bool {
-        let target = schema["$ref"].as_str().and_then(|target| target.rsplit('/').next());
-        let schema = target.map_or(schema, |name| &self.definitions[name]);
+        let schema = definition_of(schema).map_or(schema, |name| &self.definitions[name]);
         schema.get("properties").or(schema.get("anyOf")).is_some()
     }
 
@@ -94,6 +93,11 @@ impl<'a> Fields<'a> {
             }
         }
     }
+}
+
+/// The name of the definition that a schema refers to.
+fn definition_of(schema: &Value) -> Option<&str> {
+    schema["$ref"].as_str()?.rsplit('/').next()
 }
 
 fn one_line(text: &str) -> String {
