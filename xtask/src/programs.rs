@@ -37,6 +37,8 @@ pub struct Build {
 impl Build {
     /// Shared by all tests, so that cargo builds a library once.
     pub const TESTS: Build = Build { profile: Profile::Quick, folder: "quick", another_version: None };
+    /// What users get, for packages and figures.
+    pub const RELEASE: Build = Build { profile: Profile::Release, folder: "cargo", another_version: None };
 
     pub fn version(&self) -> &'static str {
         self.another_version.unwrap_or(env!("CARGO_PKG_VERSION"))

@@ -120,7 +120,7 @@ fn build(job: &Job, era: &str, client: &str, modules: &[String], peers: &[PathBu
     }
     archive.file("init", 0o755, &paths::repo().join("benches/guest.sh"))?;
     archive.file("bin/busybox", 0o755, &find("busybox").context("no busybox: install busybox-static")?)?;
-    sysroot::add(&mut archive, kernel.arch, "bin/mpu", &Build::TESTS.program(kernel.arch, "mpu")?)?;
+    sysroot::add(&mut archive, kernel.arch, "bin/mpu", &Build::RELEASE.program(kernel.arch, "mpu")?)?;
     let sim = image::sim_programs(kernel.arch)?;
     for program in ["gpu-hold", "nvctl"] {
         archive.file(&format!("bin/{program}"), 0o755, &sim.join(program))?;

@@ -64,7 +64,7 @@ pub fn dist(args: &Args) -> Result<Outcome> {
     let version = env!("CARGO_PKG_VERSION");
     let out = paths::target("dist")?.join(format!("mpu-{version}"));
     let profile = if args.quick { Profile::Quick } else { Profile::Release };
-    let release = Release { build: Build { profile, folder: "cargo", another_version: None }, arches, key };
+    let release = Release { build: Build { profile, ..Build::RELEASE }, arches, key };
     release.make(&out)?;
     println!("{}", out.display());
     let checks = check::all(&out, &newer()?, version, &release.arches);

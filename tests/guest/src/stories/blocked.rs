@@ -114,7 +114,7 @@ fn held_caller_does_not_block_hand_over(_: &Stage, scene: &Scene) -> Result<(), 
 
 fn starved_hand_over_keeps_no_caller_waiting(_: &Stage, scene: &Scene) -> Result<(), Fault> {
     let own = words(&scene.own());
-    let starver = format!("nvctl starve {IDLE} {BUSY} 300 >/tmp/starving & echo $! >/tmp/starver");
+    let starver = format!("nvctl starve {IDLE} {BUSY} 60 >/tmp/starving & echo $! >/tmp/starver");
     scene.b.script(&format!("{starver}; until grep -q starving /tmp/starving; do usleep 50000; done"))?;
     let callers = Callers::start(&scene.a, 4, &format!("nvctl spin 2 {own}"));
     let ((taken_over, longest), took) = timed(|| taking_over(longest_block));
