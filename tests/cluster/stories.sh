@@ -71,26 +71,27 @@ is_wrong() { table "$@" && [ "$shown" != "$own" ]; }
 both_are_right() { is_right one && is_right two; }
 both_are_wrong() { is_wrong one && is_wrong two; }
 
-# The pods of users: a namespace each, and a GPU that our wrapper of runc gives them.
+# pod NAMESPACE [NAME [RUNTIME-CLASS RESOURCE]]: a user's pod with a GPU: by the toolkit, or by what a device plugin calls RESOURCE.
 pod() {
+	env=', {name: NVIDIA_VISIBLE_DEVICES, value: all}' limits=
+	[ -z "${4-}" ] || env= limits="limits: {$4: 1}"
 	cat <<YAML
 apiVersion: v1
 kind: Pod
 metadata: {name: ${2:-holder}, namespace: $1}
 spec:
-  runtimeClassName: nvidia
+  runtimeClassName: ${3-nvidia}
   terminationGracePeriodSeconds: 1
   containers:
     - name: main
-      image: docker.io/test/pod:1
-      imagePullPolicy: Never
-      env: [{name: NVIDIA_VISIBLE_DEVICES, value: all}, {name: NVIDIA_DRIVER_CAPABILITIES, value: utility},
-            {name: LD_LIBRARY_PATH, value: /usr/lib/x86_64-linux-gnu}]
+      image: $REGISTRY/test:1
+      env: [{name: NVIDIA_DRIVER_CAPABILITIES, value: utility}$env]
+      resources: {$limits}
       command: [sh, -c, "sleep 1000000 | gpu-hold --mem 40 --clients 2 >/tmp/held & echo \$! >/tmp/own; wait"]
 ---
 YAML
 }
-
+holds() { kubectl exec -n "$1" "$2" -- grep ready /tmp/held; }
 
 # What the node's file system has, but for what the kubelet, containerd, systemd and the clock write by themselves.
 files_of_node() {
@@ -110,10 +111,5 @@ none_was_wrong() {
 	return $code
 }
 
-. "$scripts/chart.sh"
-. "$scripts/agent.sh"
-. "$scripts/rollout.sh"
-. "$scripts/metrics.sh"
-. "$scripts/rights.sh"
-. "$scripts/removal.sh"
+for play in ${STORIES:-toolkit plugin chart agent rollout metrics rights removal}; do . "$scripts/$play.sh"; done
 echo "GUEST-RC=$failed"
