@@ -10,7 +10,7 @@ import sys, urllib.request
 request = urllib.request.Request(f"http://{sys.argv[1]}/v2/mpu/manifests/{sys.argv[2]}", method="HEAD")
 request.add_header("Accept", "application/vnd.oci.image.manifest.v1+json")
 print(urllib.request.urlopen(request).headers["Docker-Content-Digest"])' "$REGISTRY" "$VERSION"; }
-is_pulled() { agent_field '.status.containerStatuses[0].imageID' && [ "$(agent_field '.status.containerStatuses[0].imageID')" = "$REGISTRY/mpu@$(digest)" ]; }
+is_pulled() { [ "$(agent_field '.status.containerStatuses[0].imageID' | tee /dev/stderr)" = "$REGISTRY/mpu@$(digest)" ]; }
 check agent_has_the_registrys_image in_time is_pulled
 check missing_headers_make_an_event in_time event MpuEngineFailed 'Warning: .*headers'
 check agent_without_engine_is_not_ready not agent_is_ready

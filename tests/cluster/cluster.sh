@@ -4,8 +4,8 @@
 programs=$1 folder=$2 play=$3
 shift 3
 trap 'exit 130' INT TERM
-export SERVER=10.96.0.1 REGISTRY=10.96.0.1:5000 NODE=10.96.0.20 KUBECONFIG="$folder/pki/admin.kubeconfig" PATH="$programs:/usr/sbin:/usr/bin:/sbin:/bin"
-export folder logs="$folder/log" scripts="$(dirname "$0")"
+export SERVER=10.96.0.1 REGISTRY=10.96.0.1:5000 NODE=10.96.0.20 KUBECONFIG="$folder/pki/admin.kubeconfig"
+export PATH="$programs:/usr/sbin:/usr/bin:/sbin:/bin" folder logs="$folder/log" scripts="$(dirname "$0")"
 pki=$folder/pki
 mkdir -p "$logs"
 mount -t tmpfs data "$folder/etcd"

@@ -11,7 +11,8 @@ debian=docker.io/library/$(sed -n 's/^FROM //p' "$kubernetes/Dockerfile")
 if ! buildah inspect --type image "$debian" >/dev/null 2>&1; then
 	rm -rf "$folder/debian"
 	debootstrap --variant=minbase trixie "$folder/debian"
-	(cd "$folder/debian" && rm -rf usr/share/doc usr/share/man usr/share/locale var/cache/apt/archives var/lib/apt/lists && tar -cf ../debian.tar .)
+	(cd "$folder/debian" && rm -rf usr/share/doc usr/share/locale usr/share/man var/cache/apt/archives var/lib/apt/lists)
+	tar -C "$folder/debian" -cf "$folder/debian.tar" .
 	container=$(buildah from scratch)
 	buildah add "$container" "$folder/debian.tar" /
 	buildah commit --rm "$container" "$debian"

@@ -13,7 +13,10 @@ kind: Pod
 metadata: {name: plugin, namespace: kube-system, labels: {app: admin}}
 spec:
   containers:
-    - {name: main, image: "$REGISTRY/test:1", command: [python3, /usr/bin/plugin.py], volumeMounts: [{name: d, mountPath: /var/lib/kubelet/device-plugins}]}
+    - name: main
+      image: $REGISTRY/test:1
+      command: [python3, /usr/bin/plugin.py]
+      volumeMounts: [{name: d, mountPath: /var/lib/kubelet/device-plugins}]
   volumes: [{name: d, hostPath: {path: /var/lib/kubelet/device-plugins}}]
 YAML
 check pod_gets_its_gpu_by_plugins_variable in_time holds two variable

@@ -1,7 +1,5 @@
 # A rollout under pods that ask all the time: sourced by stories.sh. Kubernetes 1.20 has no maxSurge, so the old agent goes first.
 
-rolled_out() { kubectl rollout status -n mpu-system "daemonset/${1:-mpu}" --timeout=1s && agent_is_ready "$@"; }
-
 # The last agent takes the engine down: that asker.sh notices this is what makes the next story one.
 both asker start
 kubectl apply -f "$folder/full.yaml"

@@ -47,6 +47,7 @@ agent_log() { kubectl logs -n mpu-system "$(agent "$@")" -c agent; }
 
 # ready TYPE-OF-CONDITION NAMESPACE POD
 ready() { [ "$(kubectl get pod -n "$1" "$2" -o 'jsonpath={.status.conditions[?(@.type=="Ready")].status}')" = True ]; }
+rolled_out() { kubectl rollout status -n mpu-system "daemonset/${1:-mpu}" --timeout=1s && agent_is_ready "$@"; }
 agent_is_ready() { name=$(agent "$@") && [ -n "$name" ] && ready mpu-system "$name"; }
 
 # event REASON WORDS: whether the node has that Event.
@@ -56,6 +57,9 @@ event() {
 }
 # event_field NAME FIELD: of the Event of that name, none if there is none.
 event_field() { kubectl get event -n default "$1" --ignore-not-found -o "jsonpath={.$2}"; }
+
+# The exporter's page as the node gets it by HTTP.
+page() { kubectl exec -n kube-system admin -- busybox wget -q -O - "http://$(agent_field .status.podIP):19567/metrics"; }
 
 # table NAMESPACE [POD]: the numbers that real nvidia-smi shows in that pod, and the pod's own process. Fails if nvidia-smi does.
 table() {

@@ -44,7 +44,7 @@ const CONTAINERD: [&str; 3] = ["containerd", "containerd-shim-runc-v2", "ctr"];
 const MODULES: [&str; 6] = ["overlay", "llc", "stp", "bridge", "veth", "e1000"];
 
 /// The chart with a file of values each.
-const MANIFESTS: [&str; 3] = ["defaults.yaml", "full.yaml", "second.yaml"];
+const MANIFESTS: [&str; 4] = ["defaults.yaml", "full.yaml", "second.yaml", "cost.yaml"];
 
 #[derive(clap::Args)]
 pub struct Args {
