@@ -4,8 +4,9 @@
 programs=$1 folder=$2 play=$3
 shift 3
 trap 'exit 130' INT TERM
-export SERVER=10.96.0.1 NODE=10.96.0.20 KUBECONFIG="$folder/pki/admin.kubeconfig" PATH="$programs:/usr/sbin:/usr/bin:/sbin:/bin"
-pki=$folder/pki logs=$folder/log scripts=$(dirname "$0")
+export SERVER=10.96.0.1 REGISTRY=10.96.0.1:5000 NODE=10.96.0.20 KUBECONFIG="$folder/pki/admin.kubeconfig"
+export PATH="$programs:/usr/sbin:/usr/bin:/sbin:/bin" folder logs="$folder/log" scripts="$(dirname "$0")"
+pki=$folder/pki
 mkdir -p "$logs"
 mount -t tmpfs data "$folder/etcd"
 ip link set lo up
@@ -26,6 +27,11 @@ api_server() {
 }
 api_server >"$logs/apiserver" 2>&1 &
 server=$!
+printf 'version: 0.1\nstorage: {filesystem: {rootdirectory: %s}}\nhttp: {addr: ":5000"}\n' "$folder/etcd/registry" >"$folder/registry.yml"
+docker-registry serve "$folder/registry.yml" >"$logs/registry" 2>&1 &
+for image in "mpu:$VERSION" "mpu:$NEXT" "mpu-toolkit:$VERSION" test:1; do
+	buildah --root "$STORAGE" --runroot "$STORAGE-run" push --quiet --tls-verify=false "$image" "docker://$REGISTRY/$image" || exit
+done
 until kubectl get --raw /readyz >/dev/null 2>&1; do
 	kill -0 $server || { tail -n 20 "$logs/apiserver"; exit 1; }
 	sleep 0.5

@@ -1,41 +1,32 @@
 #!/bin/sh
-# Makes container images of one layer each, as `docker save` writes them: images.sh FOLDER MPU VERSION PROGRAM…
-# mpu:VERSION is the agent's; test/pod has a shell, the programs, and what nvidia-smi is linked with.
+# Builds the images by the Dockerfiles, with Debian's buildah: images.sh STORAGE FOLDER VERSION NEXT. FOLDER has the programs as `./x dist`
+# puts them; its folder `next` has the newer agent and its modules. The Dockerfiles' Debian is made here: no public registry is asked.
 set -eu
-out=$1 mpu=$2 version=$3
-shift 3
-rm -rf "$out"
-mkdir -p "$out"
+storage=$1 folder=$2 version=$3 next=$4
+here=$(dirname "$0")
+kubernetes=$here/../../packaging/kubernetes
+buildah() { command buildah --root "$storage" --runroot "$storage-run" "$@"; }
 
-# with_libraries ROOT PROGRAM: a program with what it, and nvidia-smi, is linked with.
-with_libraries() {
-	cp "$2" "$1/usr/bin/"
-	for library in $(ldd "$2" 2>/dev/null | grep -o '/[^ ]*') /lib64/ld-linux-x86-64.so.2 /lib/x86_64-linux-gnu/lib[cm].so.6 \
-		/lib/x86_64-linux-gnu/libdl.so.2 /lib/x86_64-linux-gnu/librt.so.1 /lib/x86_64-linux-gnu/libpthread.so.0; do
-		mkdir -p "$1$(dirname "$library")"
-		cp -Ln "$library" "$1$library"
-	done
-}
+debian=docker.io/library/$(sed -n 's/^FROM //p' "$kubernetes/Dockerfile")
+if ! buildah inspect --type image "$debian" >/dev/null 2>&1; then
+	rm -rf "$folder/debian"
+	debootstrap --variant=minbase trixie "$folder/debian"
+	(cd "$folder/debian" && rm -rf usr/share/doc usr/share/locale usr/share/man var/cache/apt/archives var/lib/apt/lists)
+	tar -C "$folder/debian" -cf "$folder/debian.tar" .
+	container=$(buildah from scratch)
+	buildah add "$container" "$folder/debian.tar" /
+	buildah commit --rm "$container" "$debian"
+	rm -r "$folder/debian" "$folder/debian.tar"
+fi
 
-# image NAME COMMAND: what is in $root.
-image() {
-	tar -C "$root" --owner=0 --group=0 -cf "$out/layer.tar" .
-	sum=$(sha256sum "$out/layer.tar" | cut -d' ' -f1)
-	printf '{"architecture":"amd64","os":"linux",' >"$out/config.json"
-	printf '"config":{"Env":["PATH=/usr/bin:/bin"],"Cmd":[%s]},"rootfs":{"type":"layers","diff_ids":["sha256:%s"]}}' \
-		"$2" "$sum" >>"$out/config.json"
-	printf '[{"Config":"config.json","RepoTags":["docker.io/%s"],"Layers":["layer.tar"]}]' "$1" >"$out/manifest.json"
-	tar -C "$out" -cf "$out/$(echo "$1" | tr /: --).tar" manifest.json config.json layer.tar
-	rm -r "$root" "$out/layer.tar" "$out/config.json" "$out/manifest.json"
-}
-
-root=$out/root
-mkdir -p "$root/usr/bin" "$root/etc/mpu" "$root/lib/modules" "$root/run/mpu" "$root/var/lib/mpu" "$root/tmp"
-with_libraries "$root" "$mpu"
-image "library/mpu:$version" '"/usr/bin/mpu","agent","run"'
-mkdir -p "$root/usr/bin" "$root/bin" "$root/etc" "$root/tmp" "$root/proc" "$root/dev" "$root/sys"
-with_libraries "$root" "$(command -v busybox)"
-for name in sh sleep cat nsenter env touch grep tail rm; do ln -s /usr/bin/busybox "$root/bin/$name"; done
-for program; do cp "$program" "$root/usr/bin/"; done
-cp "$(dirname "$0")/asker.sh" "$root/usr/bin/asker"
-image test/pod:1 '"/bin/sleep","2147483647"'
+# build DOCKERFILE FOLDER NAME
+build() { buildah bud --layers --isolation chroot --pull-never --build-arg TARGETARCH=amd64 -f "$1" -t "$3" "$2"; }
+build "$kubernetes/Dockerfile" "$folder" "mpu:$version"
+build "$kubernetes/Dockerfile.toolkit" "$folder" "mpu-toolkit:$version"
+build "$here/Dockerfile" "$folder" test:1
+# The node has no module of the newer version: docs/prebuilt.md has images with modules.
+build "$kubernetes/Dockerfile" "$folder/next" "mpu:$next"
+container=$(buildah from --pull-never "mpu:$next")
+buildah copy --chown 0:0 "$container" "$folder/next/modules" /usr/lib/mpu/modules
+buildah commit --rm "$container" "mpu:$next"
+buildah rmi --prune

@@ -1,8 +1,7 @@
 # What the exporter, `mpu ps` and `mpu who` say of pods: sourced by stories.sh. full.yaml has the exporter on.
 
 uid() { kubectl get pod -n "$1" holder -o 'jsonpath={.metadata.uid}'; }
-# The page as the node gets it by HTTP. A holder has two clients of 40 MiB.
-page() { kubectl exec -n kube-system admin -- busybox wget -q -O - "http://$(agent_field .status.podIP):19567/metrics"; }
+# A holder has two clients of 40 MiB.
 page_names() {
 	row=$(grep '^mpu_gpu_memory_used_bytes{' "$logs/page" | grep -F "namespace=\"$1\"")
 	echo "$row"

@@ -18,13 +18,11 @@ ip link set eth0 up
 ip link set br0 up
 ip address add "$NODE/24" dev br0
 ip route add default via "$SERVER"
-mpu-container links /usr/bin >/dev/null
 systemctl stop containerd
 mkdir -p /var/lib/kubelet /var/lib/containerd
 mount -t tmpfs -o size=2g,mode=711 containerd /var/lib/containerd
 systemctl start containerd
 until ctr version >/dev/null 2>&1; do sleep 0.5; done
-for image in /node/images/*.tar; do ctr -n k8s.io images import "$image" && rm "$image"; done
 echo "node: the kubelet starts after $(cut -d' ' -f1 /proc/uptime) s"
 kubelet --config=/etc/kubernetes/kubelet.yaml --kubeconfig=/etc/kubernetes/kubelet.kubeconfig --container-runtime=remote \
 	--container-runtime-endpoint=unix:///run/containerd/containerd.sock --hostname-override=node --node-ip="$NODE" >/var/log/kubelet 2>&1

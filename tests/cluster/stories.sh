@@ -47,6 +47,7 @@ agent_log() { kubectl logs -n mpu-system "$(agent "$@")" -c agent; }
 
 # ready TYPE-OF-CONDITION NAMESPACE POD
 ready() { [ "$(kubectl get pod -n "$1" "$2" -o 'jsonpath={.status.conditions[?(@.type=="Ready")].status}')" = True ]; }
+rolled_out() { kubectl rollout status -n mpu-system "daemonset/${1:-mpu}" --timeout=1s && agent_is_ready "$@"; }
 agent_is_ready() { name=$(agent "$@") && [ -n "$name" ] && ready mpu-system "$name"; }
 
 # event REASON WORDS: whether the node has that Event.
@@ -56,6 +57,9 @@ event() {
 }
 # event_field NAME FIELD: of the Event of that name, none if there is none.
 event_field() { kubectl get event -n default "$1" --ignore-not-found -o "jsonpath={.$2}"; }
+
+# The exporter's page as the node gets it by HTTP.
+page() { kubectl exec -n kube-system admin -- busybox wget -q -O - "http://$(agent_field .status.podIP):19567/metrics"; }
 
 # table NAMESPACE [POD]: the numbers that real nvidia-smi shows in that pod, and the pod's own process. Fails if nvidia-smi does.
 table() {
@@ -71,26 +75,27 @@ is_wrong() { table "$@" && [ "$shown" != "$own" ]; }
 both_are_right() { is_right one && is_right two; }
 both_are_wrong() { is_wrong one && is_wrong two; }
 
-# The pods of users: a namespace each, and a GPU that our wrapper of runc gives them.
+# pod NAMESPACE [NAME [RUNTIME-CLASS RESOURCE]]: a user's pod with a GPU: by the toolkit, or by what a device plugin calls RESOURCE.
 pod() {
+	env=', {name: NVIDIA_VISIBLE_DEVICES, value: all}' limits=
+	[ -z "${4-}" ] || env= limits="limits: {$4: 1}"
 	cat <<YAML
 apiVersion: v1
 kind: Pod
 metadata: {name: ${2:-holder}, namespace: $1}
 spec:
-  runtimeClassName: nvidia
+  runtimeClassName: ${3-nvidia}
   terminationGracePeriodSeconds: 1
   containers:
     - name: main
-      image: docker.io/test/pod:1
-      imagePullPolicy: Never
-      env: [{name: NVIDIA_VISIBLE_DEVICES, value: all}, {name: NVIDIA_DRIVER_CAPABILITIES, value: utility},
-            {name: LD_LIBRARY_PATH, value: /usr/lib/x86_64-linux-gnu}]
+      image: $REGISTRY/test:1
+      env: [{name: NVIDIA_DRIVER_CAPABILITIES, value: utility}$env]
+      resources: {$limits}
       command: [sh, -c, "sleep 1000000 | gpu-hold --mem 40 --clients 2 >/tmp/held & echo \$! >/tmp/own; wait"]
 ---
 YAML
 }
-
+holds() { kubectl exec -n "$1" "$2" -- grep ready /tmp/held; }
 
 # What the node's file system has, but for what the kubelet, containerd, systemd and the clock write by themselves.
 files_of_node() {
@@ -110,10 +115,5 @@ none_was_wrong() {
 	return $code
 }
 
-. "$scripts/chart.sh"
-. "$scripts/agent.sh"
-. "$scripts/rollout.sh"
-. "$scripts/metrics.sh"
-. "$scripts/rights.sh"
-. "$scripts/removal.sh"
+for play in ${STORIES:-toolkit plugin chart agent rollout metrics rights removal}; do . "$scripts/$play.sh"; done
 echo "GUEST-RC=$failed"

@@ -4,6 +4,7 @@
 //! Kubernetes 1.20.2 is the newest whose programs, beside kubectl, Debian has; they are built from its source package, once.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
@@ -20,12 +21,14 @@ use crate::{chart, files, kernels, nvidia, paths, promtool, setup};
 
 const VERSION: &str = "1.20.2";
 /// Raised when the programs are made otherwise, so that older caches are made anew.
-const RECIPE: &str = "1";
+const RECIPE: &str = "2";
+/// The version of the newer agent.
+const NEXT: &str = "0.9.9";
 /// The API server's and the node's addresses: of the network that QEMU emulates, and on the loopback of the namespaces.
 const SERVER: &str = "10.96.0.1";
 const NODE_ADDRESS: &str = "10.96.0.20";
 
-/// The node. containerd 1.6 is the last that this kubelet speaks to, beside 1.7.
+/// The node. Its containerd is Debian 13's 1.7: the last that this kubelet speaks to, and the first that reads CDI files.
 const NODE: Debian = Debian {
     name: "-cluster",
     suite: "bookworm",
@@ -35,11 +38,13 @@ const NODE: Debian = Debian {
     headers: false,
 };
 
+const CONTAINERD: [&str; 3] = ["containerd", "containerd-shim-runc-v2", "ctr"];
+
 /// The kernel's modules that the node needs, each after those that it uses.
 const MODULES: [&str; 6] = ["overlay", "llc", "stp", "bridge", "veth", "e1000"];
 
 /// The chart with a file of values each.
-const MANIFESTS: [&str; 3] = ["defaults.yaml", "full.yaml", "second.yaml"];
+const MANIFESTS: [&str; 4] = ["defaults.yaml", "full.yaml", "second.yaml", "cost.yaml"];
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -64,8 +69,10 @@ pub fn cluster(args: &Args) -> Result<Outcome> {
 pub fn fetch() -> Result<()> {
     guest::prepare(Arch::Amd64)?;
     setup::require(setup::NODE)?;
+    setup::require(setup::IMAGES)?;
     nvidia::ready(CLIENT, Arch::Amd64)?;
     programs()?;
+    images()?;
     promtool::server()?;
     chart::tools()?;
     node::debian(&NODE).map(drop)
@@ -78,7 +85,8 @@ pub fn boot(image: &Path, shell: bool, loud: bool) -> Result<Report> {
     let kernel = kernels::ready(NODE.kernel)?;
     // Whatever ends this program ends the first process of the namespaces, and the kernel all others there.
     let mut machine = command("setpriv", ["--pdeathsig", "KILL", "unshare", "--net", "--mount", "--pid", "--fork"]);
-    machine.env("PROMETHEUS", promtool::server()?);
+    machine.env("PROMETHEUS", promtool::server()?).env("STORAGE", storage()?).env("VERSION", env!("CARGO_PKG_VERSION"));
+    machine.env("NEXT", NEXT);
     machine.args(["--kill-child", "--mount-proc", "sh"]).arg(scripts.join("cluster.sh")).arg(programs()?).arg(&folder);
     machine.arg(if shell { "-" } else { "stories" });
     let guest = node::machine(&kernel, &kernel.vmlinux(), image, "rdinit=/node/node.sh net.ifnames=0", false);
@@ -89,17 +97,21 @@ pub fn boot(image: &Path, shell: bool, loud: bool) -> Result<Report> {
     node::watch(machine, NODE.kernel, "cluster", &stories()?, image, loud)
 }
 
-/// The folder with the four programs of Kubernetes, etcd and kubectl.
+/// The folder with the four programs of Kubernetes, etcd, kubectl, the registry and containerd's.
 fn programs() -> Result<PathBuf> {
     let place = paths::cache("cluster")?.join(format!("{VERSION}-{RECIPE}"));
     files::made(place, Path::is_dir, |partial| {
         let work = partial.join("work");
         let (tools, newer) = (Suite::open("bookworm")?, Suite::open("trixie")?);
-        let packages = ["golang-1.19-go", "golang-1.19-src", "etcd-server"].map(str::to_owned);
+        let packages = ["golang-1.19-go", "golang-1.19-src", "etcd-server", "docker-registry"].map(str::to_owned);
         tools.unpack(&packages, &work)?;
-        newer.unpack(&["kubectl".to_owned()], &work.join("newer"))?;
-        files::copy(&work.join("usr/bin/etcd"), &partial.join("etcd"))?;
-        files::copy(&work.join("newer/usr/bin/kubectl"), &partial.join("kubectl"))?;
+        newer.unpack(&["kubectl", "containerd"].map(str::to_owned), &work.join("newer"))?;
+        for name in ["etcd", "docker-registry"] {
+            files::copy(&work.join("usr/bin").join(name), &partial.join(name))?;
+        }
+        for name in CONTAINERD.into_iter().chain(["kubectl"]) {
+            files::copy(&work.join("newer/usr/bin").join(name), &partial.join(name))?;
+        }
         let path = work.join("path");
         let source = format!("1.20.5+really{VERSION}");
         let tree = path.join("src/k8s.io/kubernetes");
@@ -128,7 +140,6 @@ pub fn build() -> Result<PathBuf> {
     let (folder, scripts) = (&paths::target("cluster")?, &scripts());
     let kernel = kernels::ready(NODE.kernel)?;
     let client = nvidia::ready(CLIENT, Arch::Amd64)?;
-    let simulated = image::sim_programs(Arch::Amd64)?;
     let mut archive = Archive::default();
     for (name, from) in [
         ("node/node.sh", "node.sh"),
@@ -140,8 +151,9 @@ pub fn build() -> Result<PathBuf> {
         archive.file(name, if from == "node.sh" { 0o755 } else { 0o644 }, &scripts.join(from))?;
     }
     archive.text("etc/systemd/system/multi-user.target.d/node.conf", 0o644, b"[Unit]\nWants=node.service\n");
-    archive.file("usr/bin/kubelet", 0o755, &programs()?.join("kubelet"))?;
-    archive.file("usr/bin/mpu-container", 0o755, &Build::TESTS.program(Arch::Amd64, "mpu-container")?)?;
+    for name in CONTAINERD.into_iter().chain(["kubelet"]) {
+        archive.file(&format!("usr/bin/{name}"), 0o755, &programs()?.join(name))?;
+    }
     archive.file("node/mpu", 0o755, &Build::TESTS.program(Arch::Amd64, "mpu")?)?;
     let modules = modules(&kernel.release)?;
     for (place, name) in MODULES.iter().enumerate() {
@@ -160,18 +172,38 @@ pub fn build() -> Result<PathBuf> {
     for name in ["ca.crt", "kubelet.crt", "kubelet.key", "kubelet.kubeconfig"] {
         archive.file(&format!("etc/kubernetes/{name}"), 0o600, &folder.join("pki").join(name))?;
     }
-    let images = folder.join("images");
-    let mut make = command("sh", [scripts.join("images.sh"), images.clone()]);
-    make.arg(Build::TESTS.program(Arch::Amd64, "mpu")?).arg(env!("CARGO_PKG_VERSION"));
-    output(make.args(["gpu-hold", "nvctl"].map(|name| simulated.join(name))))?;
-    for path in files::entries(&images)? {
-        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        archive.file(&format!("node/images/{name}"), 0o644, &path)?;
-    }
     for name in MANIFESTS {
         run(&mut chart::render_for(VERSION, &scripts.join(name), &folder.join(name))?)?;
     }
     node::join(&[node::debian(&NODE)?], archive, folder.join("image"))
+}
+
+/// Where buildah keeps the images.
+fn storage() -> Result<PathBuf> {
+    Ok(paths::cache("cluster")?.join("images"))
+}
+
+/// Builds the images from folders as `./x dist` makes them. Only the first time needs a network.
+fn images() -> Result<()> {
+    let (folder, scripts, kernel) = (paths::target("cluster/images")?, scripts(), kernels::ready(NODE.kernel)?);
+    let (next, simulated) = (folder.join("next"), image::sim_programs(Arch::Amd64)?);
+    let newer = Build { another_version: Some(NEXT), ..Build::TESTS }.program(Arch::Amd64, "mpu")?;
+    files::emptied(&next)?;
+    for name in ["mpu", "mpu-container"] {
+        files::copy(&Build::TESTS.program(Arch::Amd64, name)?, &folder.join("amd64").join(name))?;
+    }
+    files::copy(&newer, &next.join("amd64/mpu"))?;
+    for name in ["gpu-hold", "nvctl"] {
+        files::copy(&simulated.join(name), &folder.join(name))?;
+    }
+    for name in ["asker.sh", "plugin.py"] {
+        files::copy(&scripts.join(name), &folder.join(name))?;
+    }
+    let mut build = Command::new(newer);
+    build.args(["build", "--for", &kernel.release, "--headers"]).arg(kernel.root()).arg("--out");
+    output(build.arg(next.join("modules")))?;
+    let mut make = command("sh", [scripts.join("images.sh"), storage()?, folder]);
+    output(make.args([env!("CARGO_PKG_VERSION"), NEXT])).map(drop)
 }
 
 /// The folder with a kernel's modules that the node needs, out of its package.

@@ -80,6 +80,8 @@ pub const NODE: &[Need] = &[
     need("openssl", "openssl", "that key"),
 ];
 
+pub const IMAGES: &[Need] = &[need("buildah", "buildah", "container images from our Dockerfiles")];
+
 /// What Debian 12 has in its backports only, or in them new enough.
 const BACKPORTED: [&str; 5] =
     ["qemu-system-x86", "qemu-system-arm", "qemu-user-static", "python3-virt-firmware", "pkcs11-provider"];
@@ -110,7 +112,7 @@ pub const ARM64: &[Need] = &[
 pub const ARM64_OBJECTS: &[Need] =
     &[need("aarch64-linux-gnu-objdump", "binutils-aarch64-linux-gnu", "to look into the arm64 kernel object")];
 
-const ALL: [&[Need]; 9] = [HOST, KERNELS, OBJECTS, GUESTS, ARM64, ARM64_OBJECTS, EMULATED, PACKAGES, NODE];
+const ALL: [&[Need]; 10] = [HOST, KERNELS, OBJECTS, GUESTS, ARM64, ARM64_OBJECTS, EMULATED, PACKAGES, NODE, IMAGES];
 
 pub fn all() -> impl Iterator<Item = &'static Need> {
     ALL.into_iter().flatten()
