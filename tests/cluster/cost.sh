@@ -31,7 +31,7 @@ for pods in 30 110; do
 			made=$((made + 1))
 			[ "$(kubectl get pods --all-namespaces --no-headers | wc -l)" -lt $pods ] || continue
 			if [ $((made % 5)) = 0 ]; then pod load load-$made | kubectl apply -f -; else
-				kubectl run -n load load-$made --image="$REGISTRY/test:1" --restart=Never -- sleep 1000000
+				kubectl run -n load load-$made --image="$REGISTRY/test:1" -- sleep 1000000
 			fi >/dev/null
 		done
 	done
