@@ -32,7 +32,7 @@ pub struct Args {
     /// Build everything a second time, elsewhere and with another clock, and compare
     #[arg(long)]
     twice: bool,
-    /// Build quickly, without link-time optimisation, for a look
+    /// Build quickly, without optimising, for a look
     #[arg(long)]
     quick: bool,
     /// For these machines alone: amd64, arm64
