@@ -4,7 +4,8 @@
 on_node sh -c 'mkdir -p /lib/modules/$(uname -r)/updates/dkms'
 files_of_node >"$logs/files"
 kubectl apply -f "$folder/defaults.yaml"
-check agent_pod_runs in_time agent
+agent_runs() { [ -n "$(agent)" ]; }
+check agent_pod_runs in_time agent_runs
 digest() { python3 -c '
 import sys, urllib.request
 request = urllib.request.Request(f"http://{sys.argv[1]}/v2/mpu/manifests/{sys.argv[2]}", method="HEAD")
