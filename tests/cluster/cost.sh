@@ -26,7 +26,7 @@ in_time kubectl get serviceaccount default -n load >/dev/null
 made=0
 for pods in 30 110; do
 	# The fifth of each five has a GPU, and two clients on it.
-	while [ "$(kubectl get pods --all-namespaces --no-headers | wc -l)" -lt $pods ]; do
+	while [ $made -lt 200 ] && [ "$(kubectl get pods --all-namespaces --no-headers | wc -l)" -lt $pods ]; do
 		for _ in 1 2 3 4 5; do
 			made=$((made + 1))
 			[ "$(kubectl get pods --all-namespaces --no-headers | wc -l)" -lt $pods ] || continue

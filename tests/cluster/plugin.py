@@ -16,10 +16,11 @@ def field(number, value):
 
 
 class Plugin(grpc.GenericRpcHandler):
-    def __init__(self, *gift):
+    def __init__(self, number, key, value):
+        entry = field(number, field(1, key) + field(2, value))
         self.answers = {
             "GetDevicePluginOptions": lambda request, context: b"",
-            "Allocate": lambda request, context: field(1, field(gift[0], field(1, gift[1]) + field(2, gift[2]))),
+            "Allocate": lambda request, context: field(1, entry),
         }
 
     def service(self, details):
@@ -33,8 +34,8 @@ class Plugin(grpc.GenericRpcHandler):
         threading.Event().wait()
 
 
-def serve(name, *gift):
-    server = grpc.server(ThreadPoolExecutor(), handlers=[Plugin(*gift)])
+def serve(name, number, key, value):
+    server = grpc.server(ThreadPoolExecutor(), handlers=[Plugin(number, key, value)])
     server.add_insecure_port(f"unix:{FOLDER}/{name}.sock")
     server.start()
     register = grpc.insecure_channel(f"unix:{FOLDER}/kubelet.sock").unary_unary("/v1beta1.Registration/Register")

@@ -13,7 +13,7 @@ use crate::arch::Arch;
 use crate::cpio::Archive;
 use crate::guest::verdict::{Report, Tally};
 use crate::guest::{self, image};
-use crate::node::{self, CLIENT, Debian, ERA};
+use crate::node::{self, CLIENT, Debian, ERA, NEXT};
 use crate::outcome::Outcome;
 use crate::programs::Build;
 use crate::run::{command, output, run, watched};
@@ -22,8 +22,6 @@ use crate::{chart, files, kernels, nvidia, paths, promtool, setup};
 const VERSION: &str = "1.20.2";
 /// Raised when the programs are made otherwise, so that older caches are made anew.
 const RECIPE: &str = "2";
-/// The version of the newer agent.
-const NEXT: &str = "0.9.9";
 /// The API server's and the node's addresses: of the network that QEMU emulates, and on the loopback of the namespaces.
 const SERVER: &str = "10.96.0.1";
 const NODE_ADDRESS: &str = "10.96.0.20";

@@ -32,7 +32,7 @@ const NEXT_KERNEL: &str = "6.12";
 pub const CLIENT: &str = "550.163.01";
 pub const ERA: &str = "1";
 /// The version that the upgrade stories go to.
-const NEXT: &str = "0.9.9";
+pub const NEXT: &str = "0.9.9";
 
 /// A Debian for guests: beyond what debootstrap's smallest variant has.
 pub struct Debian {
