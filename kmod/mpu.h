@@ -4,12 +4,14 @@
 #define MPU_H
 
 #include <linux/compiler.h>
+#include <linux/hash.h>
 #include <linux/kernel.h>
 #include <linux/list.h>
 #include <linux/percpu.h>
 #include <linux/rcupdate.h>
 #include <linux/sched.h>
 #include <linux/pid.h>
+#include <linux/spinlock.h>
 #include "mpu_core.h"
 #include "mpu_older.h"
 
@@ -42,6 +44,12 @@ struct mpu_rm_event {
 	u32 status;
 };
 
+/*
+ * A bit beside those of mpu_core.h. The driver allocates: what it asks about processes is for its own books, and nothing of it reaches the
+ * caller.
+ */
+#define MPU_ALLOCATES 16u
+
 /* Whom a caller may see: its PID namespace, and what the policy adds. */
 struct mpu_view {
 	struct pid_namespace *ns;
@@ -69,14 +77,12 @@ struct mpu_context {
 	u8 request;
 	/* The driver's own copy of an RM control's argument was seen. */
 	bool argued;
-	/* The driver allocates: what it asks about processes is for its own books, and nothing of it reaches the caller. */
-	bool allocates;
 	/* What the argument names; of a call that fetches an event, where that goes to. */
 	struct mpu_argument argument;
 	struct mpu_view view;
 	/* MPU_SEES_*, 0 until it matters. */
 	u32 sees;
-	/* What mpu_rs_begin() returned, or MPU_EVENT; set by mpu_context_translates(). */
+	/* What mpu_rs_begin() returned, or MPU_EVENT; set by mpu_context_translates(). Or MPU_ALLOCATES. */
 	u32 bits;
 	/* It is one of mpu_translating_count. */
 	bool is_counted;
@@ -118,6 +124,7 @@ extern unsigned long mpu_elder;
 
 /* mpu_entry.S: what the driver's functions call first, and how a replacement runs the function it replaces. */
 extern char mpu_enter[];
+u32 mpu_original_find_ns_pid(void *pid_info, u32 *ns_pid);
 u32 mpu_original_from_user(void *to, const void *from, u32 bytes);
 u32 mpu_original_to_user(void *to, const void *from, u32 bytes);
 long mpu_original_compat(struct file *file, unsigned int cmd, unsigned long arg);
@@ -133,6 +140,41 @@ void mpu_count_reason(enum mpu_reason reason);
 u64 mpu_counter(u32 counter);
 
 /* mpu_contexts.c */
+/* The first caller of a bucket has its own context; those that come meanwhile are given memory, and a place in `more`. */
+struct mpu_bucket {
+	struct mpu_context own;
+	raw_spinlock_t lock;
+	struct hlist_head more;
+} ____cacheline_aligned_in_smp;
+
+#define MPU_BUCKET_BITS 9
+extern struct mpu_bucket mpu_buckets[1 << MPU_BUCKET_BITS];
+
+static __always_inline struct mpu_bucket *mpu_bucket_of_current(void)
+{
+	return &mpu_buckets[hash_ptr(current, MPU_BUCKET_BITS)];
+}
+
+static __always_inline bool mpu_is_mine(const struct mpu_context *context)
+{
+	return READ_ONCE(context->task) == current && context->born == mpu_born(current);
+}
+
+struct mpu_context *mpu_context_among_more(struct mpu_bucket *bucket);
+
+/*
+ * The running task's context, or NULL. Takes no lock, so a probe may ask. Only the task itself says that a context is its own, and that it
+ * is no more, so what it finds stays.
+ */
+static __always_inline struct mpu_context *mpu_context_of_current(void)
+{
+	struct mpu_bucket *bucket = mpu_bucket_of_current();
+
+	if (likely(mpu_is_mine(&bucket->own)))
+		return &bucket->own;
+	return likely(hlist_empty(&bucket->more)) ? NULL : mpu_context_among_more(bucket);
+}
+
 #define MPU_HOLDERS 16
 
 /* Who is inside. */
@@ -166,8 +208,6 @@ struct mpu_context *mpu_context_enter(void);
 void mpu_context_leave(struct mpu_context *context);
 /* Stores what mpu_rs_begin() returned for the call. A probe may call this. */
 void mpu_context_translates(struct mpu_context *context, u32 bits);
-/* The running task's, or NULL. Takes no lock, so a probe may ask. */
-struct mpu_context *mpu_context_of_current(void);
 /* Who is inside now; frees what dead tasks left. `inside` may be NULL. */
 u32 mpu_contexts_look(struct mpu_inside *inside);
 /* Whether so many are inside. False as well if another task looks just now: does not wait for it. */
@@ -204,22 +244,28 @@ int mpu_calls_hold(void);
 void mpu_calls_release(bool elsewhere);
 
 /* Whether a call of a redirected function is for MPU: 0, or what the replacement is given; and the replacements. */
-struct mpu_context *mpu_wants_find_ns_pid(void);
 struct mpu_context *mpu_wants_is_init_ns(void);
 struct mpu_context *mpu_wants_from_user(void *to, const void *from, u32 bytes);
 struct mpu_context *mpu_wants_to_user(void *to, const void *from, u32 bytes);
 unsigned long mpu_wants_compat(struct file *file, unsigned int cmd, unsigned long arg);
 unsigned long mpu_wants_ioctl(struct file *file, unsigned int cmd, unsigned long arg);
 void *mpu_get_pid_info(void);
-u32 mpu_find_ns_pid(void *pid_info, u32 *ns_pid, struct mpu_context *context);
+u32 mpu_find_ns_pid(void *pid_info, u32 *ns_pid);
 u8 mpu_is_init_ns(void);
 u32 mpu_from_user(void *to, const void *from, u32 bytes, struct mpu_context *context);
 u32 mpu_to_user(void *to, const void *from, u32 bytes, struct mpu_context *context);
 long mpu_compat(struct file *file, unsigned int cmd, unsigned long arg);
 long mpu_ioctl(struct file *file, unsigned int cmd, unsigned long arg);
 
-/* mpu_pids.c: the process behind one of the driver's references, as the init namespace numbers it; 0 if it is gone. */
-u32 mpu_host_pid_of(struct pid *pid);
+/* mpu_pids.c: the process of a thread that made a client, as the init namespace numbers it; 0 if it is gone. */
+u32 mpu_process_of_thread(struct pid *pid);
+
+/* The process behind one of the driver's references, as the init namespace numbers it; 0 if it is gone. */
+static __always_inline u32 mpu_host_pid_of(struct pid *pid)
+{
+	/* The driver holds the reference; a process's number stands in it. */
+	return likely(!hlist_empty(&pid->tasks[PIDTYPE_TGID])) ? pid_nr(pid) : mpu_process_of_thread(pid);
+}
 
 /* mpu_makers.c */
 /*

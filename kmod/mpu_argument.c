@@ -34,7 +34,7 @@ void mpu_request_is(struct mpu_context *context, unsigned int request)
 	case NV_ESC_RM_ALLOC:
 	case NV_ESC_RM_ALLOC_MEMORY:
 	case NV_ESC_RM_VID_HEAP_CONTROL:
-		context->allocates = true;
+		context->bits = MPU_ALLOCATES;
 	}
 }
 NOKPROBE_SYMBOL(mpu_request_is);

@@ -154,22 +154,15 @@ static noinline int mpu_wait_at_the_door(void)
  */
 static __always_inline struct mpu_context *mpu_inside_of_current(void)
 {
-	return mpu_in_container() && in_task() && !(current->flags & PF_EXITING) ? mpu_context_of_current() : NULL;
+	return in_task() && !(current->flags & PF_EXITING) ? mpu_context_of_current() : NULL;
 }
 
 /* The same, if MPU translates this call. */
 static __always_inline struct mpu_context *mpu_translated(void)
 {
-	struct mpu_context *context = mpu_inside_of_current();
+	struct mpu_context *context = mpu_in_container() ? mpu_inside_of_current() : NULL;
 
 	return context && (context->bits & MPU_TRANSLATES) ? context : NULL;
-}
-
-struct mpu_context *mpu_wants_find_ns_pid(void)
-{
-	struct mpu_context *context = mpu_inside_of_current();
-
-	return context && (context->allocates || (context->bits & MPU_TRANSLATES)) ? context : NULL;
 }
 
 struct mpu_context *mpu_wants_is_init_ns(void)
@@ -191,7 +184,7 @@ struct mpu_context *mpu_wants_from_user(void *to, const void *from, u32 bytes)
 
 struct mpu_context *mpu_wants_to_user(void *to, const void *from, u32 bytes)
 {
-	struct mpu_context *context = mpu_inside_of_current();
+	struct mpu_context *context = mpu_in_container() ? mpu_inside_of_current() : NULL;
 
 	return context && (context->bits & (MPU_TRANSLATES | MPU_EVENT)) ? context : NULL;
 }
@@ -240,9 +233,16 @@ void *mpu_get_pid_info(void)
  * The process's number in the init namespace, as the driver would find it for a host caller. Not for samples: they keep the
  * reference of a client that can be gone (570.86 to 570.144, 575.51: kern_perf_ctrl.c, client.c). Then the driver leaves its own
  * number in the sample, which is what is wanted.
+ *
+ * The driver asks this for each pair of a process and a client, so no other function asks first: see mpu_entry.S. Neither this nor what
+ * it replaces sleeps, so a caller needs no reference.
  */
-u32 mpu_find_ns_pid(void *pid_info, u32 *ns_pid, struct mpu_context *context)
+u32 mpu_find_ns_pid(void *pid_info, u32 *ns_pid)
 {
+	struct mpu_context *context = mpu_inside_of_current();
+
+	if (!context || !(context->bits & (MPU_TRANSLATES | MPU_ALLOCATES)))
+		return mpu_original_find_ns_pid(pid_info, ns_pid);
 	if (!pid_info || !ns_pid)
 		return NV_ERR_INVALID_ARGUMENT;
 	if (context->bits & MPU_SAMPLES)
@@ -366,7 +366,7 @@ static noinline void mpu_believe(struct mpu_context *context, unsigned int cmd, 
 	bool is_read = true;
 
 	mpu_request_is(context, _IOC_NR(cmd));
-	if (context->allocates)
+	if (context->bits)
 		return;
 	switch (mpu_unwrap(cmd, arg, &where)) {
 	case NV_ESC_RM_CONTROL:

@@ -7,7 +7,6 @@
  * takes one (mpu_calls.c), and an orphan's is dropped here, for a dead task comes back to no code of ours.
  */
 #include <linux/atomic.h>
-#include <linux/hash.h>
 #include <linux/jiffies.h>
 #include <linux/kprobes.h>
 #include <linux/module.h>
@@ -18,15 +17,7 @@
 #include <linux/spinlock.h>
 #include "mpu.h"
 
-/* The first caller of a bucket has its own context; those that come meanwhile are given memory, and a place in `more`. */
-struct mpu_bucket {
-	struct mpu_context own;
-	raw_spinlock_t lock;
-	struct hlist_head more;
-} ____cacheline_aligned_in_smp;
-
-#define MPU_BUCKET_BITS 9
-static struct mpu_bucket mpu_buckets[1 << MPU_BUCKET_BITS];
+struct mpu_bucket mpu_buckets[1 << MPU_BUCKET_BITS];
 
 /* mpu_entry.S reads it. */
 atomic_t mpu_translating_count = ATOMIC_INIT(0);
@@ -42,11 +33,6 @@ void mpu_goes_out(void)
 static atomic_t mpu_entering = ATOMIC_INIT(0);
 static u32 mpu_orphans;
 
-static __always_inline struct mpu_bucket *mpu_bucket_of(struct task_struct *task)
-{
-	return &mpu_buckets[hash_ptr(task, MPU_BUCKET_BITS)];
-}
-
 void mpu_contexts_init(void)
 {
 	unsigned int i;
@@ -55,21 +41,10 @@ void mpu_contexts_init(void)
 		raw_spin_lock_init(&mpu_buckets[i].lock);
 }
 
-static __always_inline bool mpu_is_mine(const struct mpu_context *context)
+struct mpu_context *mpu_context_among_more(struct mpu_bucket *bucket)
 {
-	return READ_ONCE(context->task) == current && context->born == mpu_born(current);
-}
-
-/* Only the task itself says that a context is its own, and that it is no more, so what it finds stays. */
-struct mpu_context *mpu_context_of_current(void)
-{
-	struct mpu_bucket *bucket = mpu_bucket_of(current);
 	struct mpu_context *context, *found = NULL;
 
-	if (likely(mpu_is_mine(&bucket->own)))
-		return &bucket->own;
-	if (likely(hlist_empty(&bucket->more)))
-		return NULL;
 	rcu_read_lock();
 	hlist_for_each_entry_rcu(context, &bucket->more, node) {
 		if (mpu_is_mine(context)) {
@@ -80,6 +55,7 @@ struct mpu_context *mpu_context_of_current(void)
 	rcu_read_unlock();
 	return found;
 }
+NOKPROBE_SYMBOL(mpu_context_among_more);
 
 /* mpu_look_at() reads some of it meanwhile: that is written at once. */
 static __always_inline void mpu_fill(struct mpu_context *context)
@@ -92,7 +68,6 @@ static __always_inline void mpu_fill(struct mpu_context *context)
 	WRITE_ONCE(context->thread, task_pid_nr(current));
 	WRITE_ONCE(context->entered, jiffies);
 	WRITE_ONCE(context->argued, false);
-	context->allocates = false;
 	WRITE_ONCE(context->argument.cmd, 0);
 	context->view.ns = ns_of_pid(task_pid(current));
 	context->view.group = 0;
@@ -127,7 +102,7 @@ static noinline struct mpu_context *mpu_context_more(struct mpu_bucket *bucket)
 
 struct mpu_context *mpu_context_enter(void)
 {
-	struct mpu_bucket *bucket = mpu_bucket_of(current);
+	struct mpu_bucket *bucket = mpu_bucket_of_current();
 	struct mpu_context *context = &bucket->own;
 
 	/* Where it succeeds it is a full barrier, too. */
@@ -167,7 +142,7 @@ void mpu_context_leave(struct mpu_context *context)
 	if (context->requested)
 		kfree(context->requested);
 	WRITE_ONCE(context->task, NULL);
-	mpu_free(mpu_bucket_of(current), context);
+	mpu_free(mpu_bucket_of_current(), context);
 }
 
 /* Whether the task that entered will ever come back. Under RCU. One that exits does not: it was stopped in the driver. */

@@ -6,8 +6,8 @@
  * function it was. For each, one cheap question in C, mpu_wants_NAME, decides: 0 returns into the function as if nothing had
  * been; anything else is the replacement's last argument, and the replacement's address takes the place of the way back, so
  * that the return enters mpu_NAME, whose own return goes to the function's caller.
- * Most calls are not MPU's, and the driver asks find_ns_pid once for each pair of a process and a client: nothing is asked in C
- * while a count says that no task in the whole system is in a call that it could be for.
+ * Most calls are not MPU's: nothing is asked in C while a count says that no task in the whole system is in a call that it could be for.
+ * The driver asks find_ns_pid once for each pair of a process and a client: the question and the replacement are one function there.
  * A replacement runs the function it replaces through mpu_original_NAME, which goes on behind that first instruction: it
  * does not pass here again, even if another tracer traces the function. It goes there by a return, because nothing in a function's
  * middle is a target for an indirect branch on kernels with IBT.
@@ -115,6 +115,16 @@ SYM_CODE_START(mpu_enter_elder)
 	RET
 SYM_CODE_END(mpu_enter_elder)
 
+SYM_CODE_START(mpu_enter_find_ns_pid)
+	UNWIND_HINT_FUNC
+	cmpl	$0, mpu_inside_count(%rip)
+	jne	1f
+	RET
+1:	addq	$8, %rsp
+	UNWIND_HINT_FUNC
+	jmp	mpu_find_ns_pid
+SYM_CODE_END(mpu_enter_find_ns_pid)
+
 /* MPU records new clients of every process. */
 SYM_FUNC_START_LOCAL(mpu_enter_get_pid_info)
 	MPU_NO_TARGET
@@ -123,13 +133,13 @@ SYM_FUNC_START_LOCAL(mpu_enter_get_pid_info)
 	RET
 SYM_FUNC_END(mpu_enter_get_pid_info)
 
-	MPU_ENTER find_ns_pid %rdx mpu_inside_count
 	MPU_ENTER is_init_ns %rdi mpu_translating_count
 	MPU_ENTER from_user %rcx mpu_translating_count
 	MPU_ENTER to_user %rcx mpu_translating_count
 	MPU_ENTER compat %rcx
 	MPU_ENTER ioctl %rcx
 
+	MPU_ORIGINAL find_ns_pid MPU_FIND_NS_PID
 	MPU_ORIGINAL from_user MPU_FROM_USER
 	MPU_ORIGINAL to_user MPU_TO_USER
 	MPU_ORIGINAL compat MPU_COMPAT

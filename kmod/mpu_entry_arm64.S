@@ -91,19 +91,27 @@ SYM_FUNC_START(mpu_enter)
 1:	ret	x10
 SYM_FUNC_END(mpu_enter)
 
+SYM_FUNC_START_LOCAL(mpu_enter_find_ns_pid)
+	MPU_LOAD w10, x10, mpu_inside_count
+	cbnz	w10, 1f
+	MPU_BACK
+1:	mov	x30, x9
+	b	mpu_find_ns_pid
+SYM_FUNC_END(mpu_enter_find_ns_pid)
+
 /* MPU records new clients of every process. */
 SYM_FUNC_START_LOCAL(mpu_enter_get_pid_info)
 	mov	x30, x9
 	b	mpu_get_pid_info
 SYM_FUNC_END(mpu_enter_get_pid_info)
 
-	MPU_ENTER find_ns_pid x2 mpu_inside_count
 	MPU_ENTER is_init_ns x0 mpu_translating_count
 	MPU_ENTER from_user x3 mpu_translating_count
 	MPU_ENTER to_user x3 mpu_translating_count
 	MPU_ENTER compat x3
 	MPU_ENTER ioctl x3
 
+	MPU_ORIGINAL find_ns_pid MPU_FIND_NS_PID
 	MPU_ORIGINAL from_user MPU_FROM_USER
 	MPU_ORIGINAL to_user MPU_TO_USER
 	MPU_ORIGINAL compat MPU_COMPAT

@@ -43,11 +43,6 @@ extern atomic_t mpu_inside_count;
 
 /* The handler found that the task has a context, and only the task itself takes it away. */
 
-static u32 mpu_led_find_ns_pid(void *pid_info, u32 *ns_pid)
-{
-	return mpu_find_ns_pid(pid_info, ns_pid, mpu_context_of_current());
-}
-
 static u32 mpu_led_from_user(void *to, const void *from, u32 bytes)
 {
 	return mpu_from_user(to, from, bytes, mpu_context_of_current());
@@ -77,7 +72,7 @@ static __always_inline void *mpu_replacement(unsigned long ip, unsigned long par
 	unsigned long goes_on = ip + MCOUNT_INSN_SIZE;
 
 	if (goes_on == mpu_original[MPU_FIND_NS_PID])
-		return atomic_read(&mpu_inside_count) && mpu_wants_find_ns_pid() ? mpu_led_find_ns_pid : NULL;
+		return atomic_read(&mpu_inside_count) ? mpu_find_ns_pid : NULL;
 	if (goes_on == mpu_original[MPU_FROM_USER])
 		return atomic_read(&mpu_translating_count) &&
 		       mpu_wants_from_user(mpu_pointer_of(given, 0), mpu_pointer_of(given, 1), mpu_argument_of(given, 2)) ?

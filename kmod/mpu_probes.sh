@@ -23,6 +23,7 @@ includes='#include <linux/types.h>
 #include <linux/ftrace.h>
 #include <linux/kprobes.h>
 #include <linux/pid.h>
+#include <linux/pid_namespace.h>
 #include <linux/ptrace.h>
 #include <linux/rcupdate.h>
 #include <linux/sched.h>
@@ -177,6 +178,19 @@ static struct hlist_node *mpu_probe(struct task_struct *task)
 	return task->thread_pid->tasks[PIDTYPE_TGID].first ? &task->pid_links[PIDTYPE_TGID] : NULL;
 }'
 end 'this kernel is too old: its headers lack PIDTYPE_TGID, which came with 4.19 and with RHEL 8'
+
+# What a namespace's numbers stand in: an XArray (4.20), whose nodes a reader can go through by the kernel's own inline functions.
+question TREE
+answer XARRAY 'static void * __maybe_unused mpu_probe(const struct xarray *tree, const struct xa_node *node)
+{
+	return xa_is_node(tree) || xa_is_internal(tree) ? xa_entry(tree, node, node->shift) : xa_to_node(xa_head(tree));
+}
+static const struct xarray * __maybe_unused mpu_tree(struct pid_namespace *ns) { return &ns->idr.idr_rt; }'
+answer RADIX 'static const struct radix_tree_root * __maybe_unused mpu_tree(struct pid_namespace *ns) { return &ns->idr.idr_rt; }
+#ifdef XA_CHUNK_SIZE
+#error "an XArray"
+#endif'
+end
 
 # When a task was born: the field got its name in 5.5.
 question BORN

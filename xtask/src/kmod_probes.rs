@@ -41,6 +41,8 @@ struct hlist_head { struct hlist_node *first; };
 struct pid { struct hlist_head tasks[PIDTYPE_MAX]; };
 struct task_struct { struct pid *thread_pid; struct hlist_node pid_links[PIDTYPE_MAX]; u64 real_start_time; };
 struct cgroup { struct { struct { u64 id; } id; } *kn; };
+struct radix_tree_root { void *head; };
+struct pid_namespace { struct { struct radix_tree_root idr_rt; } idr; };
 long probe_kernel_read(void *, const void *, unsigned long);
 void synchronize_sched(void);
 ";
@@ -49,8 +51,21 @@ void synchronize_sched(void);
 fn new() -> String {
     let renamed =
         OLD.replace("real_start_time", "start_boottime").replace("probe_kernel_read", "copy_from_kernel_nofault");
-    renamed.replace("void synchronize_sched(void);", "u64 cgroup_id(struct cgroup *);")
+    let tree = renamed.replace("radix_tree_root", "xarray");
+    tree.replace("void synchronize_sched(void);", "u64 cgroup_id(struct cgroup *);") + XARRAY
 }
+
+/// Of 4.20.
+const XARRAY: &str = "
+#define radix_tree_root xarray
+#define XA_CHUNK_SIZE 64
+struct xa_node { unsigned char shift; };
+void *xa_head(const struct xarray *);
+void *xa_entry(const struct xarray *, const struct xa_node *, unsigned int);
+struct xa_node *xa_to_node(const void *);
+bool xa_is_node(const void *);
+bool xa_is_internal(const void *);
+";
 
 /// Of a kernel up to 5.10.
 const REGS: &str = "
@@ -77,7 +92,7 @@ int unregister_ftrace_direct(struct ftrace_ops *, unsigned long, bool);
 fn probe(ftrace: &str, compiler: &str) -> Result<String, String> {
     let dir = tempfile::tempdir().unwrap();
     std::fs::create_dir(dir.path().join("linux")).unwrap();
-    for header in ["types", "kprobes", "ptrace", "cgroup", "pid", "rcupdate", "sched", "uaccess"] {
+    for header in ["types", "kprobes", "ptrace", "cgroup", "pid", "pid_namespace", "rcupdate", "sched", "uaccess"] {
         std::fs::write(dir.path().join(format!("linux/{header}.h")), "").unwrap();
     }
     // A kernel's command names what comes before all headers by a path of its tree, or by a whole one.
@@ -103,7 +118,7 @@ fn probe(ftrace: &str, compiler: &str) -> Result<String, String> {
 #[test]
 fn headers_answer_whatever_their_number_is() {
     let of = |parts: &[&str]| probe(&format!("{FTRACE}{}{}", new(), parts.concat()), "cc");
-    let newer = "process=tgid born=start_boottime peek=nofault group=function preemption=rcu argument=function";
+    let newer = "process=tgid tree=xarray born=start_boottime peek=nofault group=function preemption=rcu argument=function";
     assert_eq!(of(&[REGS]).unwrap(), format!("direct=none handler=regs permanent=no noendbr=no {newer}"));
     // As RHEL 9 has it: ftrace of 6.4 in a 5.14.
     let permanent = "enum { FTRACE_OPS_FL_PERMANENT = 2 };\n#define ANNOTATE_NOENDBR\n";
@@ -121,7 +136,7 @@ fn older_headers_select_older_interfaces() {
     let registers = without.replace("unsigned long ip;", "unsigned long ip, di, si, dx, cx, r8, r9;");
     assert_eq!(
         probe(&format!("{registers}{OLD}{REGS}"), "cc").unwrap(),
-        "direct=none handler=regs permanent=no noendbr=no process=tgid born=real_start_time peek=probe group=field \
+        "direct=none handler=regs permanent=no noendbr=no process=tgid tree=radix born=real_start_time peek=probe group=field \
          preemption=sched argument=register"
     );
     let error = probe(&format!("{registers}{}{REGS}", OLD.replace("PIDTYPE_TGID", "PIDTYPE_SID")), "cc").unwrap_err();
