@@ -30,11 +30,7 @@ struct pid_namespace;
 struct mpu_rm_control {
 	u32 client;
 	u32 object;
-	u32 cmd;
-	u32 flags;
-	u64 params;
-	u32 params_size;
-	u32 status;
+	struct mpu_argument argument;
 };
 
 /* The argument of NV_ESC_RM_GET_EVENT_DATA (NVOS41_PARAMETERS). */
@@ -220,15 +216,21 @@ void mpu_argument_remove(bool shared);
 /* Behind mpu_argument_remove() and the last caller. */
 void mpu_argument_exit(void);
 /* Whether the probe stands. If not, the first call from a container asks for it, and waits for nothing. */
-bool mpu_argument_is_seen(void);
+extern bool mpu_probe_armed;
+bool mpu_argument_asks(void);
+
+static __always_inline bool mpu_argument_is_seen(void)
+{
+	return likely(READ_ONCE(mpu_probe_armed)) || mpu_argument_asks();
+}
+
 /* The probe stood, and the driver took a control without passing it. */
 void mpu_argument_lost(void);
 /* 0, or why there is no probe; and whether it is there now. */
 int mpu_argument_error(bool *armed);
-/* What a call does, by its argument. Never sleeps. */
-void mpu_argument_says(struct mpu_context *context, const struct mpu_rm_control *control);
+/* What a call does, by the argument that the context holds, or by its request. Never sleeps. */
+void mpu_argument_says(struct mpu_context *context);
 void mpu_request_is(struct mpu_context *context, unsigned int request);
-void mpu_event_says(struct mpu_context *context, const struct mpu_rm_event *event);
 
 /* mpu_calls.c */
 /* Callers from containers, and translations, since the module was loaded. */

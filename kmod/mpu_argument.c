@@ -24,7 +24,7 @@ enum { MPU_RM_COMMAND = 3, MPU_RM_DATA = 4, MPU_RM_SIZE = 5 };
 static DEFINE_MUTEX(mpu_probe_lock);
 static struct kprobe mpu_probe;
 static bool mpu_probe_registered;
-static bool mpu_probe_armed;
+bool mpu_probe_armed;
 /* Why there is none. */
 static int mpu_probe_error;
 
@@ -39,40 +39,32 @@ void mpu_request_is(struct mpu_context *context, unsigned int request)
 }
 NOKPROBE_SYMBOL(mpu_request_is);
 
-void mpu_argument_says(struct mpu_context *context, const struct mpu_rm_control *control)
+static noinline void mpu_argument_claims(struct mpu_context *context)
 {
 	u32 counter;
 
-	context->argument.params = control->params;
-	context->argument.params_size = control->params_size;
-	/* mpu_contexts_look() reads these two. */
-	WRITE_ONCE(context->argument.cmd, control->cmd);
-	WRITE_ONCE(context->argued, true);
-	if (!mpu_rs_may_claim(control->cmd))
-		return;
 	mpu_context_translates(context, mpu_rs_begin(context->call, &context->argument, &counter));
 	mpu_count(counter);
 }
+NOKPROBE_SYMBOL(mpu_argument_claims);
+
+void mpu_argument_says(struct mpu_context *context)
+{
+	/* mpu_contexts_look() reads this, and the command. */
+	WRITE_ONCE(context->argued, true);
+	if (mpu_rs_may_claim(context->argument.cmd))
+		mpu_argument_claims(context);
+}
 NOKPROBE_SYMBOL(mpu_argument_says);
 
-void mpu_event_says(struct mpu_context *context, const struct mpu_rm_event *event)
-{
-	context->argument.params = event->data;
-	mpu_context_translates(context, MPU_EVENT);
-}
-NOKPROBE_SYMBOL(mpu_event_says);
-
-static int mpu_at_rm_ioctl(struct kprobe *probe, struct pt_regs *regs)
+/* Reads into the context. What cannot be read whole is of no use to anybody: `argued` and the bits say that there is none. */
+static noinline int mpu_read_argument(struct pt_regs *regs)
 {
 	struct mpu_context *context;
-	struct mpu_rm_control control;
-	struct mpu_rm_event event;
 	unsigned int request;
 	const void *data;
 	u32 size;
 
-	if (!mpu_in_container())
-		return 0;
 	context = mpu_context_of_current();
 	if (!context || context->argued)
 		return 0;
@@ -81,17 +73,26 @@ static int mpu_at_rm_ioctl(struct kprobe *probe, struct pt_regs *regs)
 	size = mpu_nth(regs, MPU_RM_SIZE);
 	switch (request) {
 	case NV_ESC_RM_CONTROL:
-		if (size == sizeof(control) && !mpu_peek(&control, data, sizeof(control)))
-			mpu_argument_says(context, &control);
+		if (size == sizeof(struct mpu_rm_control) &&
+		    !mpu_peek(&context->argument, &((const struct mpu_rm_control *)data)->argument, sizeof(context->argument)))
+			mpu_argument_says(context);
 		break;
 	case NV_ESC_RM_GET_EVENT_DATA:
-		if (size == sizeof(event) && !mpu_peek(&event, data, sizeof(event)))
-			mpu_event_says(context, &event);
+		if (size == sizeof(struct mpu_rm_event) &&
+		    !mpu_peek(&context->argument.params, &((const struct mpu_rm_event *)data)->data, sizeof(u64)))
+			mpu_context_translates(context, MPU_EVENT);
 		break;
 	default:
 		mpu_request_is(context, request);
 	}
 	return 0;
+}
+NOKPROBE_SYMBOL(mpu_read_argument);
+
+/* A host's call goes by in as few instructions as can be: it has nothing on the stack here. */
+static int mpu_at_rm_ioctl(struct kprobe *probe, struct pt_regs *regs)
+{
+	return mpu_in_container() ? mpu_read_argument(regs) : 0;
 }
 NOKPROBE_SYMBOL(mpu_at_rm_ioctl);
 
@@ -184,10 +185,8 @@ void mpu_argument_exit(void)
 	cancel_work_sync(&mpu_arming);
 }
 
-bool mpu_argument_is_seen(void)
+bool mpu_argument_asks(void)
 {
-	if (likely(READ_ONCE(mpu_probe_armed)))
-		return true;
 	if (!READ_ONCE(mpu_probe_error)) {
 		mpu_count_reason(MPU_REASON_PROBE_PENDING);
 		schedule_work(&mpu_arming);

@@ -192,9 +192,9 @@ struct mpu_context *mpu_wants_to_user(void *to, const void *from, u32 bytes)
 /* The driver looks at a request's number and size, not at its type or direction; so does this. */
 static __always_inline bool mpu_leads_inside(unsigned int cmd)
 {
-	switch (_IOC_NR(cmd)) {
-	case NV_ESC_RM_CONTROL:
+	if (likely(_IOC_NR(cmd) == NV_ESC_RM_CONTROL))
 		return _IOC_SIZE(cmd) == sizeof(struct mpu_rm_control);
+	switch (_IOC_NR(cmd)) {
 	case NV_ESC_IOCTL_XFER_CMD:
 		return _IOC_SIZE(cmd) == sizeof(struct mpu_xfer);
 	case NV_ESC_RM_GET_EVENT_DATA:
@@ -237,7 +237,7 @@ void *mpu_get_pid_info(void)
  * The driver asks this for each pair of a process and a client, so no other function asks first: see mpu_entry.S. Neither this nor what
  * it replaces sleeps, so a caller needs no reference.
  */
-u32 mpu_find_ns_pid(void *pid_info, u32 *ns_pid)
+static noinline u32 mpu_find_ns_pid_otherwise(void *pid_info, u32 *ns_pid)
 {
 	struct mpu_context *context = mpu_inside_of_current();
 
@@ -249,6 +249,21 @@ u32 mpu_find_ns_pid(void *pid_info, u32 *ns_pid)
 		return NV_ERR_OBJECT_NOT_FOUND;
 	*ns_pid = mpu_host_pid_of(pid_info);
 	return *ns_pid ? NV_OK : NV_ERR_OBJECT_NOT_FOUND;
+}
+
+/* The usual question alone, which makes no call; all others are behind the jump. */
+u32 mpu_find_ns_pid(void *pid_info, u32 *ns_pid)
+{
+	const struct mpu_context *context = &mpu_bucket_of_current()->own;
+	const struct pid *pid = pid_info;
+
+	if (likely(in_task() && !(current->flags & PF_EXITING) && mpu_is_mine(context) &&
+		   (context->bits & (MPU_TRANSLATES | MPU_SAMPLES)) == MPU_TRANSLATES && pid && ns_pid &&
+		   !hlist_empty(&pid->tasks[PIDTYPE_TGID]))) {
+		*ns_pid = pid->numbers[0].nr;
+		return NV_OK;
+	}
+	return mpu_find_ns_pid_otherwise(pid_info, ns_pid);
 }
 
 u8 mpu_is_init_ns(void)
@@ -360,24 +375,30 @@ static u32 mpu_unwrap(unsigned int cmd, unsigned long arg, unsigned long *where)
  */
 static noinline void mpu_believe(struct mpu_context *context, unsigned int cmd, unsigned long arg)
 {
-	struct mpu_rm_control control;
-	struct mpu_rm_event event;
+	struct mpu_argument argument;
 	unsigned long where;
 	bool is_read = true;
+	u64 data;
 
 	mpu_request_is(context, _IOC_NR(cmd));
 	if (context->bits)
 		return;
 	switch (mpu_unwrap(cmd, arg, &where)) {
 	case NV_ESC_RM_CONTROL:
-		is_read = !copy_from_user(&control, (void __user *)where, sizeof(control));
-		if (is_read)
-			mpu_argument_says(context, &control);
+		is_read = !copy_from_user(&argument, &((struct mpu_rm_control __user *)where)->argument, sizeof(argument));
+		if (is_read) {
+			context->argument.params = argument.params;
+			context->argument.params_size = argument.params_size;
+			WRITE_ONCE(context->argument.cmd, argument.cmd);
+			mpu_argument_says(context);
+		}
 		break;
 	case NV_ESC_RM_GET_EVENT_DATA:
-		is_read = !copy_from_user(&event, (void __user *)where, sizeof(event));
-		if (is_read)
-			mpu_event_says(context, &event);
+		is_read = !get_user(data, &((struct mpu_rm_event __user *)where)->data);
+		if (is_read) {
+			context->argument.params = data;
+			mpu_context_translates(context, MPU_EVENT);
+		}
 	}
 	if (!is_read)
 		mpu_count_reason(MPU_REASON_UNREADABLE);
@@ -390,7 +411,7 @@ static noinline void mpu_note_uncopied(unsigned int cmd, unsigned long arg)
 	u32 status;
 
 	if (mpu_unwrap(cmd, arg, &where) == NV_ESC_RM_CONTROL &&
-	    !get_user(status, &((struct mpu_rm_control __user *)where)->status) && status == NV_OK)
+	    !get_user(status, &((struct mpu_rm_control __user *)where)->argument.status) && status == NV_OK)
 		mpu_count_reason(MPU_REASON_COPY_NOT_SEEN);
 }
 

@@ -127,7 +127,7 @@ static __always_inline void mpu_free(struct mpu_bucket *bucket, struct mpu_conte
 {
 	if (context->is_counted)
 		atomic_dec(&mpu_translating_count);
-	if (likely(context == &bucket->own)) {
+	if (likely(hlist_unhashed(&context->node))) {
 		smp_store_release(&context->busy, 0);
 		return;
 	}

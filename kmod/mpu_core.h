@@ -44,11 +44,13 @@ enum mpu_reason {
 	MPU_REASON_PROBE_PENDING,
 };
 
-/* What an RM control's argument says of its parameters. */
+/* What an RM control's argument (NVOS54_PARAMETERS) says of its parameters: its bytes from the ninth on. */
 struct mpu_argument {
-	u64 params;
 	u32 cmd;
+	u32 flags;
+	u64 params;
 	u32 params_size;
+	u32 status;
 };
 
 /* How much of a copy goes on to the caller; or that the caller gets the error of a process that does not exist. */

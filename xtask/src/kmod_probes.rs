@@ -118,7 +118,8 @@ fn probe(ftrace: &str, compiler: &str) -> Result<String, String> {
 #[test]
 fn headers_answer_whatever_their_number_is() {
     let of = |parts: &[&str]| probe(&format!("{FTRACE}{}{}", new(), parts.concat()), "cc");
-    let newer = "process=tgid tree=xarray born=start_boottime peek=nofault group=function preemption=rcu argument=function";
+    let newer =
+        "process=tgid tree=xarray born=start_boottime peek=nofault group=function preemption=rcu argument=function";
     assert_eq!(of(&[REGS]).unwrap(), format!("direct=none handler=regs permanent=no noendbr=no {newer}"));
     // As RHEL 9 has it: ftrace of 6.4 in a 5.14.
     let permanent = "enum { FTRACE_OPS_FL_PERMANENT = 2 };\n#define ANNOTATE_NOENDBR\n";

@@ -132,9 +132,11 @@ fn structures_have_the_same_shape() {
     };
     let field = |name: &str, at: usize| (name.to_string(), at);
     let argument = vec![
-        field("params", offset_of!(CArgument, params)),
         field("cmd", offset_of!(CArgument, cmd)),
+        field("flags", offset_of!(CArgument, _flags)),
+        field("params", offset_of!(CArgument, params)),
         field("params_size", offset_of!(CArgument, params_size)),
+        field("status", offset_of!(CArgument, _status)),
     ];
     assert_eq!(shape("mpu_argument"), (argument, size_of::<CArgument>()));
     let copy = vec![field("bytes", offset_of!(CCopy, bytes)), field("refused", offset_of!(CCopy, refused))];

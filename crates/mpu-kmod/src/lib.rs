@@ -83,9 +83,11 @@ unsafe extern "C" {
 /// `struct mpu_argument` of kmod/mpu_core.h: what the driver's copy of the argument names.
 #[repr(C)]
 pub struct CArgument {
-    params: u64,
     cmd: u32,
+    _flags: u32,
+    params: u64,
     params_size: u32,
+    _status: u32,
 }
 
 /// `struct mpu_copy` of kmod/mpu_core.h: how much of a copy goes on to the caller.

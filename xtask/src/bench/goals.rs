@@ -19,12 +19,20 @@ pub struct Verdict {
     pub met: bool,
 }
 
-/// Everything that is measured for every caller and module, in the order of the table.
+/// A host's call while no container has called since the module was loaded: the probe is not armed yet.
+const ALONE: &str = "no_pids_alone";
+
+/// As whom this is measured.
+pub fn callers(what: &str) -> &'static [&'static str] {
+    if what == ALONE { &CALLERS[..1] } else { &CALLERS }
+}
+
+/// Everything that is measured for every module, in the order of the table.
 pub fn measured() -> Vec<String> {
     let lists = |ending: &'static str| {
         move |rows: u32| [format!("get_pids_{rows}{ending}"), format!("get_pid_info_{rows}{ending}")]
     };
-    let mut all = vec!["other_device".to_owned(), "no_pids".to_owned()];
+    let mut all = ["other_device", ALONE, "no_pids"].map(str::to_owned).to_vec();
     all.extend(ROWS.into_iter().flat_map(lists("")));
     all.extend([950].into_iter().flat_map(lists("_crowd")));
     all.push("nvidia_smi".to_owned());
@@ -36,7 +44,8 @@ pub fn allowance(what: &str, caller: &str) -> Option<i64> {
     match (what, caller) {
         ("other_device", _) => return Some(0),
         ("no_pids", "host") => return Some(150),
-        ("no_pids", _) => return Some(250),
+        ("no_pids", _) => return Some(450),
+        (ALONE, _) => return Some(46),
         _ => {}
     }
     let rows: u32 = what.trim_end_matches("_crowd").rsplit('_').next()?.parse().ok()?;
@@ -48,7 +57,7 @@ pub fn allowance(what: &str, caller: &str) -> Option<i64> {
 pub fn verdicts(run: &Run) -> Vec<Verdict> {
     let mut all = Vec::new();
     for what in measured() {
-        for caller in CALLERS {
+        for caller in callers(&what).iter().copied() {
             all.extend(allowance(&what, caller).map(|allowed| added(run, &what, caller, allowed)));
         }
     }
@@ -143,7 +152,7 @@ mod tests {
         assert_eq!(allowance("get_pids_10", "host"), Some(3000));
         assert_eq!(allowance("get_pid_info_10", "container"), Some(3000));
         assert_eq!(allowance("get_pid_info_950_crowd", "host"), Some(5 * 1500 + 950 * 150), "five calls");
-        assert_eq!((allowance("other_device", "host"), allowance("no_pids", "container")), (Some(0), Some(250)));
+        assert_eq!((allowance("other_device", "host"), allowance("no_pids", "container")), (Some(0), Some(450)));
         assert_eq!(allowance("nvidia_smi", "host"), None);
     }
 

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::goals::{CALLERS, allowance, measured, per_question, slopes, verdicts};
+use super::goals::{CALLERS, allowance, callers, measured, per_question, slopes, verdicts};
 use super::guest::{CROWD, Key, Run};
 
 pub fn print(run: &Run) {
@@ -16,7 +16,7 @@ pub fn print(run: &Run) {
     }
     println!("{:>9}", "goal");
     for what in measured() {
-        for caller in CALLERS {
+        for caller in callers(&what) {
             row(run, &what, caller);
         }
     }
@@ -83,7 +83,7 @@ pub fn markdown(runs: &[Run]) {
     line("", &|run| format!("{}, era {}", run.kernel, run.era));
     println!("|---|{}", "---|".repeat(runs.len()));
     for what in measured() {
-        for caller in CALLERS {
+        for caller in callers(&what) {
             line(
                 &format!("{what}, {caller}"),
                 &|run| match (run.adds(&what, caller, "mpu"), allowance(&what, caller)) {
