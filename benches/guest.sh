@@ -104,6 +104,7 @@ take_smi() {
 settle() {
 	$(inside none) ioctl_cost >/tmp/out 2>/tmp/err
 	sleep 2
+	[ "$1" != mpu ] || grep -q rm_ioctl /sys/kernel/debug/kprobes/list || broken "the module has no probe"
 	! grep rm_ioctl /sys/kernel/debug/kprobes/list | grep -v '\[OPTIMIZED\]' || broken "the probe is no jump after two seconds"
 }
 
@@ -111,7 +112,7 @@ take_all() {
 	for module in $MODULES; do
 		load "$module"
 		[ "$1" != $SMI_ROWS ] || [ -n "$suffix" ] || (suffix=_alone && take "$module" host ioctl_cost)
-		settle
+		settle "$module"
 		for caller in host container; do
 			[ "$1" != $SMI_ROWS ] || [ -n "$suffix" ] || take "$module" $caller ioctl_cost
 			take "$module" $caller ioctl_cost "$1"

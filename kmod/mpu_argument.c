@@ -68,6 +68,8 @@ static noinline int mpu_read_argument(struct pt_regs *regs)
 	context = mpu_context_of_current();
 	if (!context || context->argued)
 		return 0;
+	/* What the caller's memory said before the probe stood is no more. */
+	context->bits = 0;
 	request = mpu_nth(regs, MPU_RM_COMMAND);
 	data = (const void *)mpu_nth(regs, MPU_RM_DATA);
 	size = mpu_nth(regs, MPU_RM_SIZE);

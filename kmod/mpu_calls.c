@@ -235,7 +235,7 @@ void *mpu_get_pid_info(void)
  * number in the sample, which is what is wanted.
  *
  * The driver asks this for each pair of a process and a client, so no other function asks first: see mpu_entry.S. Neither this nor what
- * it replaces sleeps, so a caller needs no reference.
+ * it replaces sleeps or takes a lock that may, so a caller needs no reference.
  */
 static noinline u32 mpu_find_ns_pid_otherwise(void *pid_info, u32 *ns_pid)
 {

@@ -127,7 +127,8 @@ static __always_inline void mpu_free(struct mpu_bucket *bucket, struct mpu_conte
 {
 	if (context->is_counted)
 		atomic_dec(&mpu_translating_count);
-	if (likely(hlist_unhashed(&context->node))) {
+	/* One that is part of a bucket is in no list; a neighbour in a list can come and go meanwhile. */
+	if (likely(!READ_ONCE(context->node.pprev))) {
 		smp_store_release(&context->busy, 0);
 		return;
 	}
@@ -173,6 +174,7 @@ static bool mpu_look_at(struct mpu_bucket *bucket, struct mpu_context *context, 
 	holder.process = READ_ONCE(context->process);
 	holder.thread = READ_ONCE(context->thread);
 	holder.ms = jiffies_to_msecs(jiffies - READ_ONCE(context->entered));
+	/* Shown, and nothing else: the probe writes it as the kernel's mpu_peek() does. */
 	holder.cmd = READ_ONCE(context->argument.cmd);
 	holder.control = READ_ONCE(context->request) == NV_ESC_RM_CONTROL || READ_ONCE(context->argued);
 	/* All of that is of one use, or it left meanwhile. */

@@ -115,15 +115,16 @@ SYM_CODE_START(mpu_enter_elder)
 	RET
 SYM_CODE_END(mpu_enter_elder)
 
-SYM_CODE_START(mpu_enter_find_ns_pid)
-	UNWIND_HINT_FUNC
+/* By a return and no jump: processors predict returns by counting calls, and one too few would be wrong for every caller's caller. */
+SYM_FUNC_START_LOCAL(mpu_enter_find_ns_pid)
+	MPU_NO_TARGET
 	cmpl	$0, mpu_inside_count(%rip)
 	jne	1f
 	RET
-1:	addq	$8, %rsp
-	UNWIND_HINT_FUNC
-	jmp	mpu_find_ns_pid
-SYM_CODE_END(mpu_enter_find_ns_pid)
+1:	leaq	mpu_find_ns_pid(%rip), %rax
+	movq	%rax, (%rsp)
+	RET
+SYM_FUNC_END(mpu_enter_find_ns_pid)
 
 /* MPU records new clients of every process. */
 SYM_FUNC_START_LOCAL(mpu_enter_get_pid_info)

@@ -13,10 +13,13 @@
 #include <linux/sched.h>
 #include <linux/timekeeping.h>
 #include "mpu.h"
+#ifdef MPU_TREE_XARRAY
+#include <linux/xarray.h>
+#endif
 
 /*
  * find_pid_ns() in place, as pid_nr_ns() below: a table asks both for each row. The kernel's own walk (__radix_tree_lookup) takes more than
- * twice as many instructions a level. It is asked where it must begin anew, because a node is being removed.
+ * twice as many instructions a level. It is asked where what stands in the tree is not to be followed: a node that is being removed.
  */
 static __always_inline struct pid *mpu_find(u32 number, struct pid_namespace *ns)
 {

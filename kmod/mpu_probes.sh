@@ -17,7 +17,7 @@ compiler=$(printf '%s\n' "$2" | sed 's/ -include  *[^ ]*//g')
 # A probe leaves things unused: a kernel that is built with -Werror must not mind.
 compiler="$compiler -g0 -Wno-error -Werror=implicit-function-declaration -Werror=incompatible-pointer-types -Werror=int-conversion \
 -DKBUILD_BASENAME='\"mpu_probe\"' -DKBUILD_MODNAME='\"mpu_probe\"'"
-# What every probe begins with. A kernel before 5.10 has no objtool.h.
+# What every probe begins with. A kernel before 5.10 has no objtool.h, and one before 4.17 no xarray.h.
 includes='#include <linux/types.h>
 #include <linux/cgroup.h>
 #include <linux/ftrace.h>
@@ -30,6 +30,9 @@ includes='#include <linux/types.h>
 #include <linux/uaccess.h>
 #if __has_include(<linux/objtool.h>)
 #include <linux/objtool.h>
+#endif
+#if __has_include(<linux/xarray.h>)
+#include <linux/xarray.h>
 #endif'
 found=
 defines=
@@ -179,17 +182,14 @@ static struct hlist_node *mpu_probe(struct task_struct *task)
 }'
 end 'this kernel is too old: its headers lack PIDTYPE_TGID, which came with 4.19 and with RHEL 8'
 
-# What a namespace's numbers stand in: an XArray (4.20), whose nodes a reader can go through by the kernel's own inline functions.
+# Whether a namespace's numbers stand in an XArray (4.20), whose nodes a reader can go through by the kernel's own inline functions.
 question TREE
 answer XARRAY 'static void * __maybe_unused mpu_probe(const struct xarray *tree, const struct xa_node *node)
 {
 	return xa_is_node(tree) || xa_is_internal(tree) ? xa_entry(tree, node, node->shift) : xa_to_node(xa_head(tree));
 }
 static const struct xarray * __maybe_unused mpu_tree(struct pid_namespace *ns) { return &ns->idr.idr_rt; }'
-answer RADIX 'static const struct radix_tree_root * __maybe_unused mpu_tree(struct pid_namespace *ns) { return &ns->idr.idr_rt; }
-#ifdef XA_CHUNK_SIZE
-#error "an XArray"
-#endif'
+answer ANY 'static void * __maybe_unused mpu_probe(struct pid_namespace *ns) { return idr_find(&ns->idr, 1); }'
 end
 
 # When a task was born: the field got its name in 5.5.

@@ -40,7 +40,7 @@ pub fn bench() -> Result<()> {
     let mut cargo: Command = lint::cargo();
     cargo.args(["test", "--quiet", "--locked", "-p", "mpu-container", "--test", "rig", "--"]);
     cargo.args(["--ignored", "--exact", "--nocapture", "bench::starts"]);
-    cargo.env("MPU_CONTAINER", Build::TESTS.program(Arch::Amd64, "mpu-container")?).env(rig::VARIABLE, rig::ready()?);
+    cargo.env("MPU_CONTAINER", Build::RELEASE.program(Arch::Amd64, "mpu-container")?).env(rig::VARIABLE, rig::ready()?);
     let text = output(&mut cargo).context("the starts cannot be timed")?;
     let rows: Vec<&str> =
         text.lines().filter(|line| line.starts_with("start: ") || line.contains("skipped: ")).collect();

@@ -42,7 +42,9 @@ struct pid { struct hlist_head tasks[PIDTYPE_MAX]; };
 struct task_struct { struct pid *thread_pid; struct hlist_node pid_links[PIDTYPE_MAX]; u64 real_start_time; };
 struct cgroup { struct { struct { u64 id; } id; } *kn; };
 struct radix_tree_root { void *head; };
-struct pid_namespace { struct { struct radix_tree_root idr_rt; } idr; };
+struct idr { struct radix_tree_root idr_rt; };
+struct pid_namespace { struct idr idr; };
+void *idr_find(const struct idr *, unsigned long);
 long probe_kernel_read(void *, const void *, unsigned long);
 void synchronize_sched(void);
 ";
@@ -58,7 +60,6 @@ fn new() -> String {
 /// Of 4.20.
 const XARRAY: &str = "
 #define radix_tree_root xarray
-#define XA_CHUNK_SIZE 64
 struct xa_node { unsigned char shift; };
 void *xa_head(const struct xarray *);
 void *xa_entry(const struct xarray *, const struct xa_node *, unsigned int);
@@ -137,7 +138,7 @@ fn older_headers_select_older_interfaces() {
     let registers = without.replace("unsigned long ip;", "unsigned long ip, di, si, dx, cx, r8, r9;");
     assert_eq!(
         probe(&format!("{registers}{OLD}{REGS}"), "cc").unwrap(),
-        "direct=none handler=regs permanent=no noendbr=no process=tgid tree=radix born=real_start_time peek=probe group=field \
+        "direct=none handler=regs permanent=no noendbr=no process=tgid tree=any born=real_start_time peek=probe group=field \
          preemption=sched argument=register"
     );
     let error = probe(&format!("{registers}{}{REGS}", OLD.replace("PIDTYPE_TGID", "PIDTYPE_SID")), "cc").unwrap_err();
