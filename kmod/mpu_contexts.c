@@ -60,6 +60,9 @@ NOKPROBE_SYMBOL(mpu_context_among_more);
 /* mpu_look_at() reads some of it meanwhile: that is written at once. */
 static __always_inline void mpu_fill(struct mpu_context *context)
 {
+	/* A caller in a container has one: mpu_in_container(). */
+	const struct pid *pid = task_pid(current);
+
 	WRITE_ONCE(context->entry, context->entry + 1);
 	/* The use is another one before anything of it can be read. */
 	smp_wmb();
@@ -69,7 +72,7 @@ static __always_inline void mpu_fill(struct mpu_context *context)
 	WRITE_ONCE(context->entered, jiffies);
 	WRITE_ONCE(context->argued, false);
 	WRITE_ONCE(context->argument.cmd, 0);
-	context->view.ns = ns_of_pid(task_pid(current));
+	context->view.ns = pid->numbers[pid->level].ns;
 	context->view.group = 0;
 	context->sees = 0;
 	context->bits = 0;
@@ -138,12 +141,23 @@ static __always_inline void mpu_free(struct mpu_bucket *bucket, struct mpu_conte
 	kfree_rcu(context, rcu);
 }
 
-void mpu_context_leave(struct mpu_context *context)
+static noinline void mpu_context_leave_memory(struct mpu_context *context)
 {
-	if (context->requested)
-		kfree(context->requested);
+	kfree(context->requested);
 	WRITE_ONCE(context->task, NULL);
 	mpu_free(mpu_bucket_of_current(), context);
+}
+
+void mpu_context_leave(struct mpu_context *context)
+{
+	if (unlikely(context->requested || READ_ONCE(context->node.pprev))) {
+		mpu_context_leave_memory(context);
+		return;
+	}
+	WRITE_ONCE(context->task, NULL);
+	if (context->is_counted)
+		atomic_dec(&mpu_translating_count);
+	smp_store_release(&context->busy, 0);
 }
 
 /* Whether the task that entered will ever come back. Under RCU. One that exits does not: it was stopped in the driver. */
