@@ -4,13 +4,16 @@ use std::fs::File;
 use std::io::{Read, Seek};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use rustix::process::{Pid, Signal};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::retry_on_intr;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 
 #[derive(Debug, Clone)]
 pub struct Output {
-    /// Its exit status; 143 when it was late and ended.
+    /// Its exit status; 137 when it was late and ended.
     pub status: i32,
     pub out: String,
     pub err: String,
@@ -24,10 +27,8 @@ impl Output {
     }
 }
 
-/// Seconds for any one program: far more than one needs under emulation on a busy machine. A hang must not take the whole guest.
-const LIMIT: &str = "480";
-/// The status of a program that was ended by SIGTERM.
-const LATE: i32 = 128 + 15;
+/// For any one program: far more than one needs under emulation on a busy machine. A hang must not take the whole guest.
+const LIMIT: Duration = Duration::from_secs(480);
 
 pub fn run(words: &[&str]) -> Result<Output> {
     run_with(words, &[])
@@ -38,23 +39,26 @@ pub fn run(words: &[&str]) -> Result<Output> {
 /// Outputs go to files: what a detached container inherits stays open, and waiting for a pipe's end would wait for the container.
 pub fn run_with(words: &[&str], environment: &[(&str, &str)]) -> Result<Output> {
     let (mut out, mut err) = (scratch()?, scratch()?);
-    let mut command = Command::new("/bin/busybox");
-    command.args(["timeout", LIMIT]).args(words).envs(environment.iter().copied()).stdin(Stdio::null());
-    let status = in_a_group(command.stdout(out.try_clone()?).stderr(err.try_clone()?))?;
+    let (program, arguments) = words.split_first().context("no program")?;
+    let mut command = Command::new(program);
+    command.args(arguments).envs(environment.iter().copied()).stdin(Stdio::null());
+    let status = in_a_group(command.stdout(out.try_clone()?).stderr(err.try_clone()?), LIMIT)
+        .with_context(|| words.join(" "))?;
     Ok(Output { status, out: text(&mut out)?, err: text(&mut err)? })
 }
 
-/// Runs to the end in a process group. busybox ends the program alone when it is late: what that has started goes, too.
-fn in_a_group(command: &mut Command) -> Result<i32> {
-    let mut child = command.process_group(0).spawn().context("cannot start busybox")?;
+/// Runs to the end in a process group, which is killed when the program is late. The kernel wakes this up: a watcher that looks for the
+/// program's PID (busybox's timeout) stays when the PID goes to another process.
+fn in_a_group(command: &mut Command, limit: Duration) -> Result<i32> {
+    let mut child = command.process_group(0).spawn().context("cannot start it")?;
     let group = i32::try_from(child.id()).ok().and_then(Pid::from_raw).context("a process without a number")?;
-    let status = child.wait().context("cannot wait for busybox")?;
-    let status = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
-    if status == LATE {
-        // The group may be empty by now.
-        let _ = rustix::process::kill_process_group(group, Signal::KILL);
+    let descriptor = pidfd_open(group, PidfdFlags::empty()).context("cannot watch it")?;
+    let limit = limit.try_into().context("no such time")?;
+    if retry_on_intr(|| poll(&mut [PollFd::new(&descriptor, PollFlags::IN)], Some(&limit)))? == 0 {
+        rustix::process::kill_process_group(group, Signal::KILL).context("cannot end it")?;
     }
-    Ok(status)
+    let status = child.wait().context("cannot wait for it")?;
+    Ok(status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0)))
 }
 
 /// A file without a name.
@@ -83,13 +87,12 @@ mod tests {
     #[test]
     fn late_program_ends_with_its_children() {
         let file = std::env::temp_dir().join(format!("mpu-late-{}", std::process::id()));
-        // As busybox does it: a signal to the program alone.
-        let script = format!("sleep 300 & echo $! > {}; kill -TERM $$", file.display());
+        let script = format!("sleep 300 & echo $! > {}; wait", file.display());
         let mut command = Command::new("sh");
-        let status = in_a_group(command.args(["-c", &script])).unwrap();
+        let status = in_a_group(command.args(["-c", &script]), Duration::from_millis(500)).unwrap();
         let started = std::fs::read_to_string(&file).unwrap();
         std::fs::remove_file(&file).unwrap();
-        assert_eq!(status, LATE);
+        assert_eq!(status, 128 + 9);
         std::thread::sleep(std::time::Duration::from_millis(300));
         let state = std::fs::read_to_string(format!("/proc/{}/stat", started.trim())).unwrap_or_default();
         assert!(state.is_empty() || state.contains(") Z "), "{state}");
