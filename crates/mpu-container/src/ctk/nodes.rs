@@ -23,7 +23,7 @@ const PUBLIC: Owner = Owner { ours: true, user: 0, group: 0, mode: 0o666 };
 
 #[derive(Debug, thiserror::Error)]
 pub enum NodeError {
-    #[error("there is no number for {0}: its kernel module is not loaded; --load-kernel-modules loads it")]
+    #[error("there is no number for {0}: its kernel module is not loaded on the host")]
     NoNumber(&'static str),
     #[error("{} is there and is no character device: remove it", .0.display())]
     Taken(PathBuf),
