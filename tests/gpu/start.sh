@@ -5,6 +5,10 @@
 #
 # Wants: an NVIDIA GPU with its driver, runc, Python, root. Each start has a fresh overlay over the image, as an engine makes it. Prints
 # medians of $STARTS starts (30), in milliseconds: runc alone, runc with the same mounts and no hooks, the wrapper (mode jit-cdi).
+[ $# -ge 4 ] || {
+	echo "usage: start.sh PATH-TO-MPU PATH-TO-MPU-CONTAINER WORK-FOLDER IMAGE..." >&2
+	exit 2
+}
 here=$(dirname "$(readlink -f "$0")")
 . "$here/common.sh"
 starts=${STARTS:-30}
@@ -19,7 +23,11 @@ times() {
 		mount -t overlay overlay -o "lowerdir=$image,upperdir=layers/upper,workdir=layers/work" rootfs || exit 3
 		cp "$1" config.json
 		began=$(date +%s%N)
-		"$2" create --bundle . timed </dev/null >/dev/null 2>err || cat err >&2
+		"$2" create --bundle . timed </dev/null >/dev/null 2>err || {
+			cat err >&2
+			umount rootfs
+			exit 3
+		}
 		echo $((($(date +%s%N) - began) / 10000))
 		cp config.json edited.json
 		runc delete --force timed && umount rootfs || exit 3
