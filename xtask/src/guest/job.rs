@@ -33,10 +33,15 @@ impl Job {
         self.rows.iter().any(|row| real::release(&row.era).is_some())
     }
 
+    /// The kernel, the eras, and the client where all rows have the same: no two guests of a run have one name.
     pub fn name(&self) -> String {
         let mut eras: Vec<&str> = self.rows.iter().map(|row| row.era.as_str()).collect();
         eras.dedup();
         let redirect = self.redirect.as_ref().map_or_else(String::new, |way| format!("-{way}"));
-        format!("{}{redirect}-era{}", self.kernel, eras.join("+"))
+        let client = match eras.as_slice() {
+            [era] if real::release(era).is_none() => format!("-{}", self.rows[0].client),
+            _ => String::new(),
+        };
+        format!("{}{redirect}-era{}{client}", self.kernel, eras.join("+"))
     }
 }

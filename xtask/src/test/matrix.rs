@@ -127,8 +127,7 @@ pub fn simulated(matrix: &Matrix, full: bool) -> Result<Vec<Guest>> {
     let job = |kernel: &str, rows: Vec<Row>| Job {
         kernel: kernel.to_owned(),
         cpus: 2,
-        // Under four callers a reload of the module takes two to four seconds in a guest, a supervisor's end about one, twice each. Ten thousand
-        // calls that are looked through take about eight seconds.
+        // Under four callers a reload of the module takes two to four seconds in a guest, a supervisor's end about one, twice each.
         limit: Duration::from_secs(matrix.minutes * 60 + if full { u64::from(matrix.reloads) * 30 } else { 0 }),
         redirect: None,
         rows,
@@ -146,8 +145,8 @@ pub fn simulated(matrix: &Matrix, full: bool) -> Result<Vec<Guest>> {
         rows.extend(again);
         rows
     };
-    let once = |cell: &Cell| {
-        let rows = cell.rows.iter().map(|[era, client]| {
+    let once = |cell: &Cell, rows: &[[String; 2]]| {
+        let rows = rows.iter().map(|[era, client]| {
             let stories = match (full, cell.is_whole(era)) {
                 (false, _) if !cell.stories.is_empty() => cell.stories.clone(),
                 (_, true) => vec![],
@@ -160,15 +159,18 @@ pub fn simulated(matrix: &Matrix, full: bool) -> Result<Vec<Guest>> {
         Guest { job: Job { redirect: cell.redirect.clone(), ..job(&cell.kernel, rows) }, seconds: cell.seconds }
     };
     if !full {
-        return Ok(matrix.quick.iter().map(once).collect());
+        return Ok(matrix.quick.iter().map(|cell| once(cell, &cell.rows)).collect());
     }
+    // One row a guest: guests are played beside each other where there are processors.
     let short = matrix.quick.iter().filter(|cell| !cell.stories.is_empty());
-    let mut guests: Vec<Guest> = matrix.watched.iter().chain(short).map(once).collect();
+    let cells = matrix.watched.iter().chain(short);
+    let mut guests: Vec<Guest> = cells.flat_map(|cell| cell.rows.chunks(1).map(|row| once(cell, row))).collect();
     for kernel in kernels::debian(Arch::Amd64)? {
         for pair in &matrix.pair {
-            let rows: Vec<Row> = pair.clients.iter().map(|client| with_notify(row(&pair.era, client))).collect();
-            let seconds = matrix.row_seconds * rows.len() as u32;
-            guests.push(Guest { job: job(&kernel, rows_and_last(rows, pair.last)), seconds });
+            for client in &pair.clients {
+                let rows = rows_and_last(vec![with_notify(row(&pair.era, client))], pair.last);
+                guests.push(Guest { job: job(&kernel, rows), seconds: matrix.row_seconds });
+            }
         }
     }
     Ok(guests)
@@ -252,6 +254,14 @@ mod tests {
                 assert!(full.contains(&(era.clone(), Vec::new())), "{} era {era}: {full:?}", cell.kernel);
             }
         }
+    }
+
+    /// A guest's image and log are found by its name.
+    #[test]
+    fn full_run_names_each_guest_once() {
+        let guests = simulated(&Matrix::read().unwrap(), true).unwrap();
+        let names: std::collections::BTreeSet<String> = guests.iter().map(|guest| guest.job.name()).collect();
+        assert_eq!(names.len(), guests.len());
     }
 
     /// What a row leaves out, another row of the same guest plays, with every engine that the guest has.

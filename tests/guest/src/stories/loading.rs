@@ -5,7 +5,7 @@ use crate::stories::common::*;
 pub const UNDER_LOAD: &[Story] = &[
     story!(scene engine_reload_under_load_mixes_no_answer, [7];
         "The engine is unloaded and loaded under four callers that are killed at any point: each answer is exactly \
-        right or exactly the bare driver's. With `x test --full` 250 times on each kernel and in each of two eras.")
+        right or exactly the bare driver's. With `x test --full` 50 times in each row of two eras, 1,000 in all.")
     .module("loading and unloading")
     .eras(
         &[0, 3],
@@ -14,7 +14,7 @@ pub const UNDER_LOAD: &[Story] = &[
     .right("there is no engine to reload"),
     story!(scene engine_swap_under_load_loses_no_answer, [7];
         "One instance of the module takes over from another under four callers that are killed at any point, there \
-        and back: every answer is right. With `x test --full` 250 times, as above.")
+        and back: every answer is right. With `x test --full` 1,000 times in all, as above.")
     .module("two instances of the module")
     .eras(
         &[0, 3],
