@@ -32,7 +32,7 @@ pub(super) struct Jail<'a> {
     tree: Tree,
     empty: [Tree; EMPTY.len()],
     owner: Option<(Uid, Gid)>,
-    filter: seccompiler::BpfProgram,
+    filters: [seccompiler::BpfProgram; 2],
     program: BorrowedFd<'a>,
     arguments: Vec<CString>,
     /// Whether `pivot_root` removes the host's root.
@@ -67,14 +67,14 @@ impl Jail<'_> {
             "copy the container's mounts (root's rights are needed, or those of a user namespace's root)",
         ))?;
         let empty = || Tree::memory(1 << 20).map_err(wrap("make an empty file system"));
-        let filter = filter::program()
+        let filters = filter::programs()
             .map_err(|error| LdconfigError::Jail { step: "list its system calls", source: io::Error::other(error) })?;
         let arguments = arguments.iter().map(|word| CString::new(*word).map_err(io::Error::from));
         Ok(Jail {
             tree,
             empty: [empty()?, empty()?],
             owner: owner(root)?,
-            filter,
+            filters,
             program: program.as_fd(),
             arguments: arguments.collect::<Result<_, _>>().map_err(wrap("write its arguments"))?,
             pivot,
@@ -124,7 +124,10 @@ impl Jail<'_> {
         self.give_up_rights(at)?;
         // A change of user has taken it back.
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).map_err(at(0))?;
-        seccompiler::apply_filter(&self.filter).map_err(|error| (7, errno(&error)))?;
+        self.filters
+            .iter()
+            .try_for_each(|filter| seccompiler::apply_filter(filter))
+            .map_err(|error| (7, errno(&error)))?;
         Err((8, sys::execute(self.program, &self.arguments)))
     }
 
