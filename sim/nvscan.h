@@ -136,6 +136,16 @@ static inline bool has_byte(uint64_t v, uint8_t byte)
 }
 
 /*
+ * A number whose lowest byte is its highest reads the same backwards behind a byte that has become 0. Where it stood there before, it is no find.
+ */
+static inline bool is_palindrome(const uint8_t *now, const uint8_t *before)
+{
+	uint32_t number = load32(now);
+
+	return number == load32(before) && is_tainted(number) && (number & 0xff) == number >> 16;
+}
+
+/*
  * Windows that begin in the three bytes before a block that changed, or within it: `bytes` has 8 before it, it, and 8 behind. Fields of eight bytes
  * stand at `phase` beyond a multiple of four: at every place, half of a -1 and what is beside it looks like an address. A -1 of four bytes that the
  * caller itself put there is no half of one either: it is elsewhere in the next call.
@@ -160,7 +170,7 @@ static inline void scan_block(const char *where, const uint8_t bytes[24], const 
 			continue;
 		if (is_tainted(number))
 			found_one("number", where, offset + at - 8, number);
-		else if (is_tainted(__builtin_bswap32(number)))
+		else if (is_tainted(__builtin_bswap32(number)) && !is_palindrome(seen + at + 1, before + at - 7))
 			found_one("swapped", where, offset + at - 8, __builtin_bswap32(number));
 	}
 }
@@ -238,6 +248,7 @@ static inline bool scan_works(void)
 	static const char text[] = "pid 3141121, ffff888012345678 314112";
 	static uint8_t now[96], before[96];
 	uint32_t number = tainted_from + 1, swapped = __builtin_bswap32(number), index = 3 | ~3u << 16;
+	uint32_t palindrome = (tainted_from & ~0xffu) | tainted_from >> 16;
 	uint64_t address = 0xffff888012345678, clock = wall_ns() - number;
 	unsigned i, aligned = whole_words_only() ? ~3u : ~0u;
 	bool works;
@@ -249,6 +260,9 @@ static inline bool scan_works(void)
 	memcpy(now + 8 + 76, &index, 4);
 	memcpy(now + 8 + (62 & aligned), &number, 4);
 	memcpy(before + 8 + (62 & aligned), &number, 4);
+	memcpy(now + 8 + 53, &palindrome, 4);
+	memcpy(before + 8 + 53, &palindrome, 4);
+	before[8 + 52] = 0x11;
 	scan("", now + 8, before + 8, 80, 0);
 	works = find_count == 3 && hit_count == 3;
 	memset(now, 0, sizeof(now));

@@ -94,7 +94,7 @@ fn unload_under(stage: &Stage, scene: &Scene, pids: &[u32]) -> Result<(), Fault>
 fn held_caller_does_not_block_hand_over(_: &Stage, scene: &Scene) -> Result<(), Fault> {
     hold(scene)?;
     // They call before it begins: on a slow machine, callers that start with it come too late to wait for it.
-    let callers = Callers::start(&scene.b, 2, &format!("nvctl spin 1 {}", scene.other.inside))?;
+    let callers = Callers::start(&scene.b, 2, &format!("nvctl spin 4 {}", scene.other.inside))?;
     let ((done, killed), took) = timed(|| taking_over(kill_blocked_caller));
     callers.stop()?;
     let done = done?;
@@ -144,7 +144,11 @@ fn blocked_callers() -> Vec<u32> {
     let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     let is_caller =
         |pid: &u32| std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm.trim() == "nvctl");
-    pids.filter(is_caller).filter(|pid| processes::state(*pid) == Some('D')).collect()
+    pids.filter(is_caller).filter(is_blocked).collect()
+}
+
+fn is_blocked(pid: &u32) -> bool {
+    processes::state(*pid) == Some('D')
 }
 
 /// The longest time that one caller was seen to sleep so, until it is over.
@@ -165,11 +169,13 @@ fn longest_block(is_over: &dyn Fn() -> bool) -> Duration {
 /// Kills a caller that waits while a hand-over goes on: it ends at once.
 fn kill_blocked_caller(is_over: &dyn Fn() -> bool) -> Result<(), Fault> {
     let mut killed = None;
-    // Seen twice, so that it is no short sleep of the driver's.
-    while killed.is_none() && !is_over() {
-        let before = blocked_callers();
+    // Seen twice, so that it is no short sleep of the driver's. A look at all processes may take longer than a caller waits.
+    let stays = |pid: &u32| {
         std::thread::sleep(Duration::from_millis(50));
-        killed = blocked_callers().into_iter().find(|pid| before.contains(pid));
+        is_blocked(pid)
+    };
+    while killed.is_none() && !is_over() {
+        killed = blocked_callers().into_iter().find(stays);
     }
     let ended = killed.map(|pid| {
         let began = Instant::now();

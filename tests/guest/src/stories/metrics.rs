@@ -19,7 +19,7 @@ fn metrics_show_usage_and_release_the_driver(stage: &Stage) -> Result<(), Fault>
     let exporter = Exporter::start(stage, &[])?;
     {
         let scene = stage.scene()?;
-        let page = exporter.scrape()?;
+        let page = exporter.scrape_gpu()?;
         let expected = [("", 300), ("a", 2 * 40 + 43), ("b", 2 * 50)];
         for (container, mib) in expected {
             let sum = page.sum(MEMORY, &[("container", container)]);
@@ -106,6 +106,19 @@ impl Exporter {
         // Pages are shared for 250 ms.
         std::thread::sleep(Duration::from_millis(300));
         fetch("metrics").map(Page)
+    }
+
+    /// A page with the GPU's part. On a slow machine its first look takes longer than the exporter's own limit.
+    fn scrape_gpu(&self) -> Result<Page> {
+        let mut page = self.scrape()?;
+        until("the GPU's part of the page does not come in time", || {
+            let has_part = page.sum("mpu_scrape_success", &[("part", "gpu")]) == Some(1);
+            if !has_part {
+                page = self.scrape()?;
+            }
+            Ok(has_part)
+        })?;
+        Ok(page)
     }
 
     /// The driver's files that it has open or mapped.
