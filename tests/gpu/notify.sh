@@ -9,7 +9,7 @@
 # output; ends with 1 if an answer is wrong.
 here=$(dirname "$(readlink -f "$0")")
 . "$here/common.sh"
-cc -O2 -o calls "$here/calls.c" -ldl || exit 3
+cc -O2 -o calls "$here/calls.c" -ldl && cc -O2 -o floor "$here/floor.c" || exit 3
 
 apps() { "$@" nvidia-smi --query-compute-apps=pid --format=csv,noheader,nounits | sort -n | tr '\n' ' '; }
 memory() { "$@" nvidia-smi --query-compute-apps=pid,used_memory --format=csv,noheader,nounits | sed -n "s/^$pid, //p"; }
@@ -160,6 +160,8 @@ for round in 1 2; do
 		echo "  500 training steps:" "$(runc exec $who "$python" /gpu/cost.py steps)"
 	done
 done
+echo "under a supervisor that does nothing: $(runc exec off /gpu/floor /gpu/calls)"
+echo "under one that reads the argument: $(runc exec off /gpu/floor --read /gpu/calls)"
 passed_on() { mpu status --json | "$python" -c 'import json,sys; print(json.load(sys.stdin)["notify_state"]["passed_on"])'; }
 before=$(passed_on)
 runc exec a "$python" /gpu/first.py
