@@ -24,13 +24,13 @@ pub const STORIES: &[Story] = &[
         anything that was never counted.")
     .module("loading and unloading")
     .real(Real::WithoutGpu)
-    .eras(&[0], "the engine comes and goes alike in every era: played in 0")
+    .of_the_kernel()
     .right("there is nothing to read"),
     story!(scene ending_caller_is_no_orphan, [7];
         "Callers end right after their calls while another process reads who is inside: every answer is right, and no \
         caller counts as dead.")
     .module("its state")
-    .eras(&[0], "callers come and go alike in every era: played in 0")
+    .of_the_kernel()
     .right("there is nothing to read"),
     story!(scene driver_probe_becomes_a_jump, [6];
         "Where the kernel can turn a probe into a jump, it does so with the one in the driver's function, which \

@@ -118,7 +118,7 @@ fn blocked(stage: &Stage, what: &str) -> Result<(), Fault> {
 
 pub(super) const SUPERVISOR_ONLY: &str = "it takes a call out of the caller's hands, and may give it back";
 
-/// Racing calls by each of four means, for each reload that a row has: a million in all with the 50 of each row of a full run.
+/// Racing calls by each of four means, for each reload that a row has: half a million in all in a full run.
 const SWAPPED_CALLS: u32 = 125;
 /// Of one program: emulated, a call takes milliseconds, and no program may take minutes.
 pub(super) const SWAPPED_AT_ONCE: u32 = 1000;

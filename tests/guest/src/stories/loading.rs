@@ -5,21 +5,15 @@ use crate::stories::common::*;
 pub const UNDER_LOAD: &[Story] = &[
     story!(scene engine_reload_under_load_mixes_no_answer, [7];
         "The engine is unloaded and loaded under four callers that are killed at any point: each answer is exactly \
-        right or exactly the bare driver's. With `x test --full` 50 times in each row of two eras, 1,000 in all.")
+        right or exactly the bare driver's. With `x test --full` 1,000 times in all.")
     .module("loading and unloading")
-    .eras(
-        &[0, 3],
-        "the engine comes and goes alike in every era: played in 0, the simplest, and 3, which has every redirect",
-    )
+    .of_the_kernel()
     .right("there is no engine to reload"),
     story!(scene engine_swap_under_load_loses_no_answer, [7];
         "One instance of the module takes over from another under four callers that are killed at any point, there \
         and back: every answer is right. With `x test --full` 1,000 times in all, as above.")
     .module("two instances of the module")
-    .eras(
-        &[0, 3],
-        "an engine takes over alike in every era: played in 0, the simplest, and 3, which has every redirect",
-    ),
+    .of_the_kernel(),
     story!(hand_over_during_driver_unload_is_clean, [7];
         "Another instance comes while the driver is being unloaded: the hand-over does not begin, no redirect stays \
         registered, and with the driver back the list is right.")
@@ -32,7 +26,7 @@ pub const UNDER_LOAD: &[Story] = &[
         nothing.")
     .module("its own going")
     .real(Real::Knob)
-    .eras(&[0], "both go alike in every era: played in 0")
+    .of_the_kernel()
     .right("there is no module to go"),
 ];
 

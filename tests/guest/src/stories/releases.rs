@@ -3,7 +3,7 @@
 use crate::stories::common::*;
 
 /// Calls of one run: on a driver without a GPU, and on one with a GPU.
-const CALLS: [u32; 2] = [4000, 250];
+const CALLS: [u32; 2] = [1500, 250];
 /// What they follow from.
 const SEED: u32 = 77;
 

@@ -12,7 +12,7 @@ const TO: u32 = 0x2f_eeff;
 const SCAN_PID: u32 = FROM + 150;
 const PID_MAX: &str = "/proc/sys/kernel/pid_max";
 
-/// Calls for each four reloads that a row has: 10⁴ in a quick row, and 5·10⁶ in all with the 50 of each of the 44 rows of a full run.
+/// Calls for each two reloads that a row has: 10⁴ in a quick row, and 5·10⁶ in all with the 24 of each of the 44 rows of a full run.
 const CALLS: u32 = 10_000;
 /// Of one program: a kernel that watches itself takes ten times as long, and no program may take minutes.
 const AT_ONCE: u32 = 2_500;
@@ -95,7 +95,7 @@ fn run_calls(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
     let raced = if notify { "--raced buffers --leave-out report" } else { "--raced buffers" };
     let each = if notify { SUPERVISED_CALLS } else { CALLS };
     let at_once = each.min(AT_ONCE);
-    let rounds = (stage.reloads / 4).max(1) * each / at_once;
+    let rounds = (stage.reloads / 2).max(1) * each / at_once;
     let raced_calls = RACED_CALLS * at_once / each;
     let (mut seen, mut refused) = (String::new(), Vec::new());
     let free_before = free_kib()?;
