@@ -64,12 +64,13 @@ pub fn check(filter: Option<&str>, full: bool, tally: &mut Tally) -> Result<()> 
     };
     say("containers");
     let mut cargo: Command = lint::cargo();
-    cargo.args(["test", "--quiet", "--locked", "--no-fail-fast", "-p", "mpu-container"]);
+    // No `--package`: libraries of one package have other features than those of all, and would be compiled again.
+    cargo.args(["test", "--quiet", "--locked", "--no-fail-fast"]);
     cargo.args(["--test", "rig", "--test", "cdi_hooks", "--test", "parity", "--"]);
     // What an image's environment does to a hook, only the static executable of a release can show.
     cargo.args(filter).env("MPU_CONTAINER", Build::TESTS.program(Arch::Amd64, "mpu-container")?);
-    // The plugin, for an engine that is real.
-    run(lint::cargo().args(["build", "--quiet", "--locked", "--package", "mpu", "--bin", "mpu"]))?;
+    // The plugin, for an engine that is real. The test gives it the features of `cargo test`, which has compiled it.
+    run(lint::cargo().args(["build", "--quiet", "--locked", "--bin", "mpu", "--test", "rig"]))?;
     cargo.env("MPU_PROGRAM", paths::target("debug")?.join("mpu"));
     if full {
         // Ignored are, besides what takes long, two tools.
