@@ -61,7 +61,7 @@ struct Pair {
 struct Cell {
     kernel: String,
     rows: Vec<[String; 2]>,
-    /// Eras whose rows are played with the engine in user space, too.
+    /// Eras whose first row is played with the engine in user space, too.
     #[serde(default)]
     notify: Vec<String>,
     #[serde(default)]
@@ -146,14 +146,15 @@ pub fn simulated(matrix: &Matrix, full: bool) -> Result<Vec<Guest>> {
         rows
     };
     let once = |cell: &Cell, rows: &[[String; 2]]| {
-        let rows = rows.iter().map(|[era, client]| {
+        let rows = rows.iter().enumerate().map(|(at, [era, client])| {
+            let is_first = rows[..at].iter().all(|[other, _]| other != era);
             let stories = match (full, cell.is_whole(era)) {
                 (false, _) if !cell.stories.is_empty() => cell.stories.clone(),
                 (_, true) => vec![],
                 (_, false) => of_the_driver(),
             };
             let row = Row { reloads: FEW_RELOADS, stories, ..row(era, client) };
-            if cell.notify.contains(era) { with_notify(row) } else { row }
+            if is_first && cell.notify.contains(era) { with_notify(row) } else { row }
         });
         let rows = rows_and_last(rows.collect(), cell.last);
         Guest { job: Job { redirect: cell.redirect.clone(), ..job(&cell.kernel, rows) }, seconds: cell.seconds }
