@@ -33,7 +33,7 @@ impl Job {
         self.rows.iter().any(|row| real::release(&row.era).is_some())
     }
 
-    /// The kernel, the eras, and the client where all rows have the same: no two guests of a run have one name.
+    /// The kernel and the eras, and with one era the first client.
     pub fn name(&self) -> String {
         let mut eras: Vec<&str> = self.rows.iter().map(|row| row.era.as_str()).collect();
         eras.dedup();
