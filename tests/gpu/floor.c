@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <poll.h>
 #include <stddef.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -40,14 +41,15 @@ static int listen_to_controls(void)
 // Until no process is left that could call.
 static void let_continue(int listener, int reads)
 {
-	for (;;) {
+	struct pollfd polled = { listener, POLLIN, 0 };
+
+	// Before Linux 6.11 the end of the last process wakes poll(2) alone.
+	while (poll(&polled, 1, -1) < 0 || polled.revents & POLLIN) {
 		struct seccomp_notif call = { 0 };
 
-		if (ioctl(listener, SECCOMP_IOCTL_NOTIF_RECV, &call)) {
-			if (errno == EINTR)
-				continue;
-			return;
-		}
+		// A caller may have been killed meanwhile.
+		if (ioctl(listener, SECCOMP_IOCTL_NOTIF_RECV, &call))
+			continue;
 		if (reads) {
 			char argument[32];
 			struct iovec here = { argument, sizeof(argument) }, there = { (void *)call.data.args[2], sizeof(argument) };
@@ -72,6 +74,7 @@ int main(int count, char **args)
 	pid_t program = fork();
 
 	if (!program) {
+		close(pair[0]);
 		listener = listen_to_controls();
 		// Running the program closes it, so we must have it before.
 		if (listener < 0 || write(pair[1], &listener, sizeof(listener)) < 0 || read(pair[1], &status, sizeof(status)) < 0)

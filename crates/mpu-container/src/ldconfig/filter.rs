@@ -88,7 +88,7 @@ const HERE: &[i64] = &[];
 /// Calls that return 0 at once. The cache need not survive a crash of the host, since a container's next start writes it anew.
 const SYNCS: &[i64] = &[libc::SYS_fdatasync, libc::SYS_fsync, libc::SYS_sync];
 
-/// Filters in the order in which they are applied: the last allows no further one.
+/// Filters in the order in which they are applied: the last allows no further one. It must allow [`SYNCS`], or its error would be the result.
 pub fn programs() -> Result<[BpfProgram; 2], seccompiler::BackendError> {
     let machine: TargetArch = std::env::consts::ARCH.try_into()?;
     let filter = |numbers: &mut dyn Iterator<Item = &i64>, others, these| {

@@ -26,7 +26,7 @@ pub const STORIES: &[Story] = &[
     .of_the_kernel()
     .right("there is no engine to hand over"),
     story!(scene starved_hand_over_keeps_no_caller_waiting, [7];
-        "Threads at SCHED_IDLE keep the kernel's grace periods from ending, so a hand-over takes long. Every answer \
+        "Threads at SCHED_IDLE keep the kernel's grace periods from ending for 8 s, so a hand-over takes as long. Every answer \
         meanwhile is right, and no caller is uninterruptible for two seconds.")
     .module("two instances of the module")
     .of_the_kernel()
@@ -117,14 +117,14 @@ fn starved_hand_over_keeps_no_caller_waiting(_: &Stage, scene: &Scene) -> Result
     let starver = format!("nvctl starve {IDLE} {BUSY} 60 >/tmp/starving & echo $! >/tmp/starver");
     scene.b.script(&format!("{starver}; until grep -q starving /tmp/starving; do usleep 50000; done"))?;
     let callers = Callers::start(&scene.a, 4, &format!("nvctl spin 2 {own}"));
-    let until_it_feeds = |is_over: &dyn Fn() -> bool| {
-        let began = Instant::now();
-        let starved = longest_block(&|| is_over() || began.elapsed() > STARVED);
-        let fed = scene.b.script("kill -9 $(cat /tmp/starver)");
-        fed.map(|_| starved.max(longest_block(is_over)))
-    };
-    let ((taken_over, longest), took) = timed(|| taking_over(until_it_feeds));
-    let longest = longest?;
+    let (((taken_over, longest), took), fed) = std::thread::scope(|threads| {
+        let feeding = threads.spawn(|| {
+            std::thread::sleep(STARVED);
+            scene.b.script("kill -9 $(cat /tmp/starver)")
+        });
+        (timed(|| taking_over(longest_block)), joined(feeding.join()))
+    });
+    fed??;
     let text = callers?.stop()?;
     let taken_over = taken_over?;
     right!(taken_over.status == 0, "the other instance does not take over: {}", taken_over.err);

@@ -23,7 +23,7 @@ pub const STORIES: &[Story] = &[
         another container is answered meanwhile, and their own container after they were killed.")
     .of_the_kernel(),
     story!(scene swapped_call_shows_no_foreign_pid, [3];
-        "In thousands of calls (a million over the rows of `--full`) a thread swaps the file, removes it, swaps \
+        "In thousands of calls (half a million over the rows of `--full`) a thread swaps the file, removes it, swaps \
         control and size, or swaps all of that and the parameters: no PID of another process comes back.")
     .notify(SUPERVISOR_ONLY)
     .of_the_kernel()
@@ -54,12 +54,12 @@ pub const STORIES: &[Story] = &[
     story!(scene huge_descriptor_table_slows_no_lookup, [7];
         "A process with room for 4,194,304 descriptors and hardly one open is asked about 200 times in one call: \
         that takes no longer than with another process.")
-    .eras(&[0], "descriptors are looked at alike in every era: played in 0")
+    .of_the_kernel()
     .right("the driver looks at no descriptors"),
     story!(ended_threads_slow_no_lookup, [7];
         "A process of which only 4,000 ended threads are left, because they are traced, is asked about 200 times in \
         one call: that takes no longer than with another process.")
-    .eras(&[0], "threads are looked at alike in every era: played in 0")
+    .of_the_kernel()
     .right("the driver looks at no threads"),
 ];
 

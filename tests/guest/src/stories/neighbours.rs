@@ -16,15 +16,15 @@ pub const STORIES: &[Story] = &[
         "A tracer starts and stops tracing the driver, over and over, while the module is unloaded and loaded: it is \
         placed each time, and lists are right.")
     .module("what is traced are the module's redirects")
-    .eras(&[0, 3], "redirects are placed alike in every era: played in 0, and in 3, which has every one")
+    .of_the_kernel()
     .right("there is no module to keep away"),
     story!(scene module_reloads_beside_a_kprobe, [7];
         "A user's kprobe stands on the first instruction of a redirected function while the module is taken out \
         and placed again: it is placed, the list is right, the probe is hit, and the list stays right when the probe \
-        goes. Era 0.")
+        goes.")
     .module("the probe is where the module's redirects are")
     .only(|_| std::path::Path::new(PROBES).exists(), "this kernel takes no probes from its root")
-    .eras(&[0], "redirects are placed alike in every era: played in 0")
+    .of_the_kernel()
     .right("there is no module to keep away"),
     story!(scene lookup_probes_avoid_patched_instructions, [7];
         "Each probe by which the module finds a function stands behind the instruction that ftrace patches, and so \

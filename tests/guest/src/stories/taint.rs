@@ -27,7 +27,7 @@ const RACED_CALLS: u32 = 200;
 const ALLOWED: &str = "--allowed /bin/taint.allowed --rate 2000";
 const ALLOWED_CALLS: u32 = 300;
 
-/// How much less memory may be free after any number of calls: a word lost in each is 80 MiB in 10⁷.
+/// How much less memory may be free after any number of calls: 280 bytes lost in each of a full row's 1.2·10⁵.
 const MAY_LACK_KIB: u64 = 32 << 10;
 
 /// docs/notify.md: its caller asks the driver itself, and is named by the host's number.
