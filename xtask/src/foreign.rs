@@ -17,12 +17,17 @@ pub fn require(arch: Arch) -> Result<()> {
     setup::rust_target(arch)
 }
 
+/// Ends a test program that hangs: all tests of a crate take a minute or two.
+const LIMIT: &str = "timeout --foreground --kill-after=5 900";
+
 /// Tells cargo how programs for it are linked and started.
 pub fn teach(arch: Arch, cargo: &mut Command) -> Result<()> {
     let emulator = emulator(arch)?;
     if !emulator.is_empty() {
         let target = arch.facts().target.replace('-', "_").to_uppercase();
-        cargo.envs(arch.linker()).env(format!("CARGO_TARGET_{target}_RUNNER"), emulator.join(" "));
+        cargo
+            .envs(arch.linker())
+            .env(format!("CARGO_TARGET_{target}_RUNNER"), format!("{LIMIT} {}", emulator.join(" ")));
     }
     Ok(())
 }
