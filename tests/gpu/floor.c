@@ -3,7 +3,6 @@
 //	floor [--read] PROGRAM [ARGUMENT...]     --read: it also reads the call's argument, and checks that the caller still waits
 #define _GNU_SOURCE
 #include <err.h>
-#include <errno.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <poll.h>
@@ -77,8 +76,10 @@ int main(int count, char **args)
 		close(pair[0]);
 		listener = listen_to_controls();
 		// Running the program closes it, so we must have it before.
-		if (listener < 0 || write(pair[1], &listener, sizeof(listener)) < 0 || read(pair[1], &status, sizeof(status)) < 0)
+		if (listener < 0 || write(pair[1], &listener, sizeof(listener)) < 0)
 			err(3, "no listener");
+		if (read(pair[1], &status, sizeof(status)) <= 0)
+			return 3;
 		execvp(args[1 + reads], args + 1 + reads);
 		err(3, "%s", args[1 + reads]);
 	}
