@@ -7,6 +7,8 @@ use anyhow::{Context, Result};
 use rustix::mount::{MountFlags, mount, mount_bind, mount_move};
 use rustix::system::{RebootCommand, reboot};
 
+use crate::command::must;
+
 /// File system, mount point, options.
 const MOUNTS: [(&str, &str, &str); 9] = [
     ("proc", "/proc", ""),
@@ -19,6 +21,8 @@ const MOUNTS: [(&str, &str, &str); 9] = [
     ("cgroup2", "/sys/fs/cgroup", ""),
     ("tracefs", "/sys/kernel/tracing", ""),
 ];
+
+const STALE: &str = "/sim/stale.ko";
 
 pub fn habitable() -> Result<()> {
     // Container runtimes pivot their root, and the root that a kernel unpacks cannot be pivoted. A bind mount moved over it can.
@@ -37,6 +41,10 @@ pub fn habitable() -> Result<()> {
     anyhow::ensure!(installed.success(), "busybox cannot make its links");
     // Containers talk over the loopback at most, and some runtimes want a host name.
     rustix::system::sethostname(b"guest")?;
+    // Where the kernel changes code by breakpoints, the emulator runs some that are no longer in memory.
+    if std::fs::exists(STALE)? {
+        must(&["insmod", STALE])?;
+    }
     Ok(())
 }
 

@@ -103,13 +103,14 @@ fn drivers(archive: &mut Archive, job: &Job) -> Result<()> {
     for release in real.into_iter().filter_map(real::release) {
         real_modules(archive, &kernel, release)?;
     }
-    // Stories on a real driver load rival.ko, too, which is built beside the simulated one.
+    // On a real driver, too, guests load rival.ko and stale.ko, which are built beside the simulated one.
     let simulated = if simulated.is_empty() { BTreeSet::from(["4"]) } else { simulated };
     for era in simulated {
         let driver = sim_module(&kernel, era)?;
         archive.file(&format!("sim/era{era}/nvidia.ko"), 0o644, &driver)?;
         // The same in each era.
-        for module in ["rival.ko", "nvidia-peermem.ko"] {
+        let others = ["rival.ko", "nvidia-peermem.ko"].into_iter();
+        for module in others.chain((kernel.arch == Arch::Amd64).then_some("stale.ko")) {
             archive.file(&format!("sim/{module}"), 0o644, &driver.with_file_name(module))?;
         }
     }
