@@ -41,8 +41,8 @@ pub struct Args {
     /// Leave the guests out
     #[arg(long, conflicts_with = "only")]
     no_guests: bool,
-    /// Guests at a time, and one fewer while this machine is tested
-    #[arg(long, default_value_t = 2)]
+    /// Guests at a time, and one fewer while this machine is tested; most take 1 GiB each, and wait a quarter of their time
+    #[arg(long, default_value_t = 3)]
     guests: usize,
 }
 
