@@ -1,24 +1,33 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 /*
- * Does in a guest's kernel what memory holds where the emulator ran a breakpoint that memory no longer holds. QEMU drops the translations of
- * changed code first and stores afterwards: a processor that translates in between runs the old byte until the page changes again
- * (docs/limits.md). A breakpoint that stays in memory is the kernel's.
+ * Lets a guest go on after a breakpoint that the emulator runs and memory no longer holds. QEMU drops the translations of changed code first
+ * and stores afterwards: a processor that translates in between runs the old byte until the page changes again (docs/limits.md). This does
+ * the call, jump or nop that memory holds. A breakpoint that stays in memory is the kernel's, and so is one where something else stands.
  */
 #include <linux/atomic.h>
+#include <linux/jiffies.h>
 #include <linux/kdebug.h>
 #include <linux/kprobes.h>
 #include <linux/module.h>
 #include <linux/notifier.h>
+#include <linux/percpu.h>
 #include <linux/ptrace.h>
 #include <linux/string.h>
 #include <asm/text-patching.h>
 
-/* How often a breakpoint that is in memory again may be run once more, in all: a change of code may have begun meanwhile. */
-#define STALE_AGAIN 1000
+/* How often one place is run again within a second where memory holds a breakpoint: the next change may have begun, which the kernel knows
+ * the next time. */
+#define STALE_AGAIN 100
 #define STALE_PRINTED 10
 
-static atomic_t stale_again = ATOMIC_INIT(0);
-static atomic_t stale_met = ATOMIC_INIT(0);
+struct stale_place {
+	unsigned long at;
+	unsigned long until;
+	unsigned int tries;
+};
+
+static DEFINE_PER_CPU(struct stale_place, stale_places);
+static atomic_t stale_printed = ATOMIC_INIT(0);
 
 static const u8 nop2[] = { 0x66, 0x90 };
 static const u8 nop5[][5] = { { 0x0f, 0x1f, 0x44, 0x00, 0x00 }, { 0x66, 0x66, 0x66, 0x66, 0x90 }, { 0x3e, 0x8d, 0x74, 0x26, 0x00 } };
@@ -59,25 +68,29 @@ NOKPROBE_SYMBOL(stale_done);
 static int stale_trap(struct notifier_block *block, unsigned long event, void *data)
 {
 	struct pt_regs *regs = ((struct die_args *)data)->regs;
-	const u8 *at = (const u8 *)regs->ip - INT3_INSN_SIZE;
+	struct stale_place *place = this_cpu_ptr(&stale_places);
+	unsigned long at = regs->ip - INT3_INSN_SIZE;
 	u8 code[CALL_INSN_SIZE];
 
 	if (event != DIE_INT3 || user_mode(regs))
 		return NOTIFY_DONE;
+	if (place->at != at || time_after(jiffies, place->until))
+		*place = (struct stale_place){ .at = at, .until = jiffies + HZ };
+	if (place->tries++ == STALE_AGAIN)
+		return NOTIFY_DONE;
 	/* The next change can write its breakpoint at any time. Before it writes more, it waits for this processor, whose interrupts are off. */
-	code[0] = READ_ONCE(at[0]);
-	barrier();
-	memcpy(code + 1, at + 1, sizeof(code) - 1);
+	code[0] = READ_ONCE(*(u8 *)at);
+	if (place->tries == 1 && atomic_inc_return(&stale_printed) <= STALE_PRINTED)
+		pr_notice("stale: a breakpoint at %pS, where memory holds %02x\n", (void *)at, code[0]);
 	if (code[0] == INT3_INSN_OPCODE) {
-		if (atomic_inc_return(&stale_again) > STALE_AGAIN)
-			return NOTIFY_DONE;
-		regs->ip = (unsigned long)at;
+		regs->ip = at;
 		return NOTIFY_STOP;
 	}
-	if (!stale_done(regs, (unsigned long)at, code))
+	memcpy(code + 1, (u8 *)at + 1, sizeof(code) - 1);
+	if (!stale_done(regs, at, code))
 		return NOTIFY_DONE;
-	if (atomic_inc_return(&stale_met) <= STALE_PRINTED)
-		pr_err("stale: the emulator ran a breakpoint at %pS, where memory holds %5ph\n", at, code);
+	/* One that is passed by is passed by as often as it comes. */
+	place->tries = 0;
 	return NOTIFY_STOP;
 }
 NOKPROBE_SYMBOL(stale_trap);

@@ -41,7 +41,7 @@ pub struct Args {
     /// Leave the guests out
     #[arg(long, conflicts_with = "only")]
     no_guests: bool,
-    /// Guests at a time, and one fewer while this machine is tested; most take 1 GiB each, and wait a quarter of their time
+    /// Guests at a time, and one fewer while this machine is tested; each takes 1 to 2 GiB, a whole Debian 4
     #[arg(long, default_value_t = 3)]
     guests: usize,
 }
@@ -67,8 +67,8 @@ pub fn test(args: &Args) -> Result<Outcome> {
     all_ran.map(|()| tally.outcome())
 }
 
-/// What tests this machine, and beside it, on the processor that this leaves idle, what makes packages and guests, and one guest at a time;
-/// then more guests.
+/// What tests this machine, and beside it, on the processor that this leaves idle, what makes packages and guests, and the first guests;
+/// then one guest more at a time.
 fn everything(args: &Args, selection: &Selection, clock: &Clock) -> (Tally, Result<()>) {
     let (sender, received) = channel();
     std::thread::scope(|scope| {

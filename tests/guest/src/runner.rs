@@ -77,6 +77,9 @@ fn run_story(story: &Story, stage: &Stage, log: &mut KernelLog) -> Result<Verdic
     let ending = (story.run)(stage);
     stage.restore().context("cannot restore the stage")?;
     let lines = log.lines()?;
+    for line in lines.iter().filter(|line| line.starts_with("stale: a breakpoint")) {
+        println!("guest: {line}");
+    }
     let complaints = stage.complaints(&lines)?;
     if let Some(first) = complaints.first() {
         return Ok(Verdict::Fail(format!("the kernel complained: {first}")));

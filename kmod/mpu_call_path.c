@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 /*
- * All that runs on the way through a redirected function, compiled at once as in mpu_placing.c. Kbuild compiles it without the calls that
- * let ftrace trace it: the way would lead through itself.
+ * Includes the files that must not be traced, as mpu_redirects.c does the others: redirected functions call them, and ftrace would enter
+ * them again. The compiler must not split what no probe may stand in (NOKPROBE_SYMBOL): see Kbuild.
  */
 #include "mpu_ipmodify.c"
 #include "mpu_calls.c"

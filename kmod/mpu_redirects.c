@@ -1,0 +1,10 @@
+// SPDX-License-Identifier: GPL-2.0 OR MIT
+/*
+ * Includes the files that load the module and place its redirects. Two files are compiled instead of thirteen, because a compiler takes
+ * longer to read the kernel's headers than to compile ours.
+ */
+#include "mpu_main.c"
+#include "mpu_stuck.c"
+#include "mpu_hooks.c"
+#include "mpu_registration.c"
+#include "mpu_direct.c"
