@@ -74,10 +74,13 @@ impl Build {
     fn build(&self, arch: Arch, package: &str) -> Result<PathBuf> {
         // Static, so that it runs in any root and loads nothing from one. mpu loads NVML, which a static program cannot.
         let is_static = package == "mpu-container";
-        let built = paths::target("dist")?.join(format!("{}{}", self.folder, if is_static { "-static" } else { "" }));
+        let built = paths::target("dist")?.join(self.folder);
         let (mut cargo, profile) = (lint::cargo(), self.profile.name());
-        cargo.args(["build", "--quiet", "--package", package, "--profile", profile, "--target", arch.facts().target]);
-        cargo.arg("--target-dir").arg(&built).current_dir(self.tree()?);
+        cargo.args([if is_static { "rustc" } else { "build" }, "--quiet", "--profile", profile]);
+        cargo.args(["--target", arch.facts().target, "--target-dir"]).arg(&built).current_dir(self.tree()?);
+        for package in self.built_with(package) {
+            cargo.args(["--package", package, "--bin", package]);
+        }
         if self.another_version.is_none() {
             cargo.arg("--locked");
         }
@@ -87,23 +90,32 @@ impl Build {
         let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
         let home = home.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cargo")));
         paths.extend(home.map(|home| (home, "cargo")));
-        let mut flags: Vec<String> =
+        let flags: Vec<String> =
             paths.iter().map(|(from, to)| format!("--remap-path-prefix={}={to}", from.display())).collect();
-        if is_static {
-            flags.push("-Ctarget-feature=+crt-static".to_owned());
-        }
         cargo.env_remove("RUSTFLAGS").env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f"));
         cargo.env("CARGO_PROFILE_RELEASE_STRIP", "symbols");
-        if package == "mpu" {
+        if !is_static {
             cargo.env("MPU_KMOD_DIR", self.sources(arch)?);
         }
         foreign::teach(arch, &mut cargo)?;
+        if is_static {
+            // Of the program alone: its libraries are the other programs', too.
+            cargo.args(["--", "-Ctarget-feature=+crt-static"]);
+        }
         run(&mut cargo).with_context(|| format!("cannot build {package}"))?;
         let program = built.join(arch.facts().target).join(profile).join(package);
         if is_static {
             check_static(&program)?;
         }
         Ok(program)
+    }
+
+    /// What one build makes. Apart, each program would have its libraries compiled anew, with features of its own.
+    fn built_with<'a>(&self, package: &'a str) -> Vec<&'a str> {
+        match (self.profile, package) {
+            (Profile::Quick, "mpu" | "mpu-guest") => vec!["mpu", "mpu-guest"],
+            _ => vec![package],
+        }
     }
 
     fn tree(&self) -> Result<PathBuf> {
