@@ -37,7 +37,7 @@ pub fn containers(args: &Args) -> Result<Outcome> {
 
 /// Times starts of containers with the executable as releases have it.
 pub fn bench() -> Result<()> {
-    let mut cargo: Command = lint::cargo();
+    let mut cargo: Command = lint::linting_cargo();
     cargo.args(["test", "--quiet", "--locked", "-p", "mpu-container", "--test", "rig", "--"]);
     cargo.args(["--ignored", "--exact", "--nocapture", "bench::starts"]);
     cargo.env("MPU_CONTAINER", Build::RELEASE.program(Arch::Amd64, "mpu-container")?).env(rig::VARIABLE, rig::ready()?);
@@ -63,14 +63,14 @@ pub fn check(filter: Option<&str>, full: bool, tally: &mut Tally) -> Result<()> 
         }
     };
     say("containers");
-    let mut cargo: Command = lint::cargo();
+    let mut cargo: Command = lint::linting_cargo();
     // No `--package`: libraries of one package have other features than those of all, and would be compiled again.
     cargo.args(["test", "--quiet", "--locked", "--no-fail-fast"]);
     cargo.args(["--test", "rig", "--test", "cdi_hooks", "--test", "parity", "--"]);
     // What an image's environment does to a hook, only the static executable of a release can show.
     cargo.args(filter).env("MPU_CONTAINER", Build::TESTS.program(Arch::Amd64, "mpu-container")?);
     // The plugin, for an engine that is real. The test gives it the features of `cargo test`, which has compiled it.
-    run(lint::cargo().args(["build", "--quiet", "--locked", "--bin", "mpu", "--test", "rig"]))?;
+    run(lint::linting_cargo().args(["build", "--quiet", "--locked", "--bin", "mpu", "--test", "rig"]))?;
     cargo.env("MPU_PROGRAM", paths::target("debug")?.join("mpu"));
     if full {
         // Ignored are, besides what takes long, two tools.

@@ -1,9 +1,10 @@
 //! Formatting, lints and dependencies. A distribution's compiler may lack rustfmt or clippy, or be too old to build cargo-deny: then the
 //! check is skipped with that reason.
 
-use std::process::Command;
+use std::process::{Command, Stdio};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
+use serde::Deserialize;
 
 use crate::outcome::Outcome;
 use crate::paths;
@@ -45,16 +46,49 @@ fn formatting() -> Result<Option<Outcome>> {
     Ok(Some(Outcome::of(passes(cargo().args(["fmt", "--all", "--check"]))?)))
 }
 
-/// Whether clippy is silent; none without clippy, or with one that these sources have not met.
-fn lints() -> Result<Option<Outcome>> {
+/// Whether clippy is there, and one that these sources have met.
+fn has_clippy() -> bool {
     // "clippy 0.1.95 (59807616e1 2026-04-14)"
-    let version = output(cargo().args(["clippy", "--version"])).unwrap_or_default();
+    let version = output(Command::new(CLIPPY).arg("--version")).unwrap_or_default();
     let minor = version.split([' ', '.']).nth(3).and_then(|minor| minor.parse().ok());
-    if minor.is_none_or(|minor: u32| minor > NEWEST) {
+    minor.is_some_and(|minor: u32| minor <= NEWEST)
+}
+
+const CLIPPY: &str = "clippy-driver";
+
+/// A cargo whose compiler is clippy's, if there is one: it compiles, as the plain one does, and lints. So tests and lints are one build. All
+/// that use what it built are to be built by it.
+pub fn linting_cargo() -> Command {
+    let mut cargo = cargo();
+    if has_clippy() {
+        cargo.env("RUSTC_WORKSPACE_WRAPPER", CLIPPY);
+    }
+    cargo
+}
+
+/// What cargo prints of a compiler's message.
+#[derive(Deserialize)]
+struct Printed {
+    message: Option<Diagnostic>,
+}
+
+#[derive(Deserialize)]
+struct Diagnostic {
+    rendered: String,
+}
+
+/// Whether compiler and clippy are silent on all that tests are built of; none without clippy.
+fn lints() -> Result<Option<Outcome>> {
+    if !has_clippy() {
         return Ok(None);
     }
-    let host = ["clippy", "--quiet", "--locked", "--all-targets", "--", "-D", "warnings"];
-    Ok(Some(Outcome::of(passes(cargo().args(host))?)))
+    let mut cargo = linting_cargo();
+    cargo.args(["test", "--no-run", "--quiet", "--locked", "--message-format", "json"]).stderr(Stdio::inherit());
+    let built = cargo.output().context("cannot start cargo")?;
+    let printed = String::from_utf8_lossy(&built.stdout);
+    let messages = printed.lines().filter_map(|line| serde_json::from_str::<Printed>(line).ok()?.message);
+    let count = messages.inspect(|message| eprint!("{}", message.rendered)).count();
+    Ok(Some(Outcome::of(built.status.success() && count == 0)))
 }
 
 /// The version of cargo-deny that deny.toml was read with.

@@ -244,7 +244,7 @@ fn host_checks(full: bool, selection: &Selection, lane: &mut Lane) -> Result<()>
 }
 
 fn host_tests(tally: &mut Tally) -> Result<()> {
-    let mut cargo = lint::cargo();
+    let mut cargo = lint::linting_cargo();
     match promtool::ready() {
         Ok(program) => drop(cargo.env(promtool::VARIABLE, program)),
         Err(error) => without(tally, "promtool", &error),
@@ -258,7 +258,7 @@ fn host_tests(tally: &mut Tally) -> Result<()> {
         tally.check("cargo test", Ending::Skip, reason);
     }
     // No default member: what it builds is for the kernel. Its test holds kmod/mpu_core.h to it.
-    let mut boundary = lint::cargo();
+    let mut boundary = lint::linting_cargo();
     boundary.args(["test", "--quiet", "--locked", "--package", "mpu-kmod"]);
     libtest::check(&mut boundary, "the boundary of C and Rust", &log("boundary-test.log")?, tally)?;
     Ok(())
