@@ -8,15 +8,21 @@ use anyhow::{Result, bail};
 pub const PATIENCE: Duration = Duration::from_secs(90);
 
 const PAUSE: Duration = Duration::from_millis(20);
+/// A look that starts a program can cost more than what is waited for: between two, so many times its own length passes.
+const REST: u32 = 2;
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// Waits until it holds; else an error with these words.
 pub fn until(otherwise: &str, mut holds: impl FnMut() -> Result<bool>) -> Result<()> {
     let began = Instant::now();
-    while !holds()? {
+    loop {
+        let asked = Instant::now();
+        if holds()? {
+            return Ok(());
+        }
         if began.elapsed() > PATIENCE {
             bail!("{otherwise} after {} s", PATIENCE.as_secs());
         }
-        std::thread::sleep(PAUSE);
+        std::thread::sleep((asked.elapsed() * REST).clamp(PAUSE, LONGEST_PAUSE));
     }
-    Ok(())
 }

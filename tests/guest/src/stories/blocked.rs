@@ -142,7 +142,7 @@ fn starved_hand_over_keeps_no_caller_waiting(_: &Stage, scene: &Scene) -> Result
 const IDLE: u32 = 400;
 const BUSY: u32 = 8;
 /// How long the threads are kept from running: a hand-over waits for them, and no caller may.
-const STARVED: Duration = Duration::from_secs(8);
+const STARVED: Duration = Duration::from_secs(5);
 /// The module's own limit is 1.5 s.
 const LONGEST_WAIT: Duration = Duration::from_secs(2);
 

@@ -98,7 +98,8 @@ fn successor_unloads_under_callers(stage: &Stage, scene: &Scene) -> Result<(), F
     stage.unload_engine()?;
     let gone = seen().and_then(|bare| {
         let spins = [0, 1].map(|place| format!("{} or {}", words(&bare[place]), words(&translated[place])));
-        has.iter().flat_map(|way| [way; 3]).try_for_each(|way| heir_goes(scene, &spins, way))
+        let times = stage.reloads.clamp(1, 3) as usize;
+        has.iter().flat_map(|way| [way].repeat(times)).try_for_each(|way| heir_goes(scene, &spins, way))
     });
     for module in ["mpu", "mpu_next"] {
         if fs::exists(format!("/sys/module/{module}"))? {
