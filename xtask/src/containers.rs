@@ -37,7 +37,7 @@ pub fn containers(args: &Args) -> Result<Outcome> {
 
 /// Times starts of containers with the executable as releases have it.
 pub fn bench() -> Result<()> {
-    let mut cargo: Command = lint::linting_cargo();
+    let mut cargo: Command = lint::cargo();
     cargo.args(["test", "--quiet", "--locked", "-p", "mpu-container", "--test", "rig", "--"]);
     cargo.args(["--ignored", "--exact", "--nocapture", "bench::starts"]);
     cargo.env("MPU_CONTAINER", Build::RELEASE.program(Arch::Amd64, "mpu-container")?).env(rig::VARIABLE, rig::ready()?);

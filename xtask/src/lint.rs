@@ -56,8 +56,8 @@ fn has_clippy() -> bool {
 
 const CLIPPY: &str = "clippy-driver";
 
-/// A cargo whose compiler is clippy's, if there is one: it compiles, as the plain one does, and lints. So tests and lints are one build. All
-/// that use what it built are to be built by it.
+/// A cargo whose compiler is clippy's, if there is one: it compiles and lints, so tests and lints are one build. Plain cargo would compile the
+/// workspace again, so every command that shares these builds uses this one.
 pub fn linting_cargo() -> Command {
     let mut cargo = cargo();
     if has_clippy() {
@@ -66,9 +66,9 @@ pub fn linting_cargo() -> Command {
     cargo
 }
 
-/// What cargo prints of a compiler's message.
+/// A line of cargo's output; it has a message if it is the compiler's.
 #[derive(Deserialize)]
-struct Printed {
+struct CargoLine {
     message: Option<Diagnostic>,
 }
 
@@ -86,7 +86,7 @@ fn lints() -> Result<Option<Outcome>> {
     cargo.args(["test", "--no-run", "--quiet", "--locked", "--message-format", "json"]).stderr(Stdio::inherit());
     let built = cargo.output().context("cannot start cargo")?;
     let printed = String::from_utf8_lossy(&built.stdout);
-    let messages = printed.lines().filter_map(|line| serde_json::from_str::<Printed>(line).ok()?.message);
+    let messages = printed.lines().filter_map(|line| serde_json::from_str::<CargoLine>(line).ok()?.message);
     let count = messages.inspect(|message| eprint!("{}", message.rendered)).count();
     Ok(Some(Outcome::of(built.status.success() && count == 0)))
 }
