@@ -7,6 +7,7 @@ use std::path::Path;
 use anyhow::{Context, Result, ensure};
 
 use crate::command::{must, run};
+use crate::wait::until;
 
 const GPU: &str = "/dev/nvidia0";
 const NODES: [(&str, &str); 2] = [("/dev/nvidiactl", "255"), (GPU, "0")];
@@ -18,9 +19,6 @@ const CLOSED_NODES: [(&str, &str); 2] = [("/dev/nvidiactl", "255"), (GPU, "77")]
 const PARAMETER: &str = "NVreg_EnableMSI=0";
 /// The chip is none for workstations.
 const OPEN_PARAMETER: &str = "NVreg_OpenRmEnableUnsupportedGpus=1";
-
-/// How often the driver is tried to be unloaded.
-const PATIENCE: u32 = 100;
 
 /// A driver that is loaded. An open one has its GPU.
 pub struct Loaded {
@@ -75,13 +73,7 @@ impl Loaded {
     pub fn unload(&mut self) -> Result<()> {
         self.gpu = None;
         // Callers come and go; between two of them no process has the driver open.
-        for _ in 0..PATIENCE {
-            if run(&["rmmod", "nvidia"])?.status == 0 {
-                break;
-            }
-            std::thread::sleep(std::time::Duration::from_millis(20));
-        }
-        if Path::new("/sys/module/nvidia").exists() {
+        if until("", || Ok(run(&["rmmod", "nvidia"])?.status == 0)).is_err() {
             must(&["rmmod", "nvidia"]).context("cannot unload NVIDIA's driver")?;
         }
         if self.is_open {

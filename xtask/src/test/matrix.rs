@@ -15,6 +15,8 @@ use crate::{apt, kernels, real_driver};
 #[derive(Deserialize)]
 pub struct Matrix {
     engines: Vec<String>,
+    /// Stories of the engine in user space where a cell plays it briefly.
+    brief: Vec<String>,
     minutes: u64,
     reloads: u32,
     /// What a row with every story takes, where it was not measured.
@@ -64,6 +66,9 @@ struct Cell {
     /// Eras whose first row is played with the engine in user space, too.
     #[serde(default)]
     notify: Vec<String>,
+    /// Eras whose first row is followed by one with that engine and `brief` only.
+    #[serde(default)]
+    notify_briefly: Vec<String>,
     #[serde(default)]
     last: bool,
     /// How the module redirects, where it is not left to it.
@@ -146,7 +151,7 @@ pub fn simulated(matrix: &Matrix, full: bool) -> Result<Vec<Guest>> {
         rows
     };
     let once = |cell: &Cell, rows: &[[String; 2]]| {
-        let rows = rows.iter().enumerate().map(|(at, [era, client])| {
+        let rows = rows.iter().enumerate().flat_map(|(at, [era, client])| {
             let is_first = rows[..at].iter().all(|[other, _]| other != era);
             let stories = match (full, cell.is_whole(era)) {
                 (false, _) if !cell.stories.is_empty() => cell.stories.clone(),
@@ -154,7 +159,11 @@ pub fn simulated(matrix: &Matrix, full: bool) -> Result<Vec<Guest>> {
                 (_, false) => of_the_driver(),
             };
             let row = Row { reloads: FEW_RELOADS, stories, ..row(era, client) };
-            if is_first && cell.notify.contains(era) { with_notify(row) } else { row }
+            if is_first && cell.notify.contains(era) {
+                return vec![with_notify(row)];
+            }
+            let brief = Row { engines: vec![NOTIFY.to_owned()], stories: matrix.brief.clone(), ..row.clone() };
+            if is_first && cell.notify_briefly.contains(era) { vec![row, brief] } else { vec![row] }
         });
         let rows = rows_and_last(rows.collect(), cell.last);
         Guest { job: Job { redirect: cell.redirect.clone(), ..job(&cell.kernel, rows) }, seconds: cell.seconds }
@@ -224,7 +233,7 @@ mod tests {
     fn every_name_of_matrix_is_known() {
         let matrix = Matrix::read().unwrap();
         let short = matrix.quick.iter().flat_map(|cell| &cell.stories);
-        let named = matrix.real.iter().flat_map(|real| &real.quick).chain(short);
+        let named = matrix.real.iter().flat_map(|real| &real.quick).chain(short).chain(&matrix.brief);
         for story in named {
             assert!(stories::all().any(|known| known.name == story), "no story is called {story}");
         }
@@ -265,7 +274,8 @@ mod tests {
         assert_eq!(names.len(), guests.len());
     }
 
-    /// What a row leaves out, another row of the same guest plays, with every engine that the guest has.
+    /// What a row leaves out, another row of the same guest plays, with every engine that the guest has; what the engine in user space
+    /// leaves out on a kernel, it plays on an older and on a newer one.
     #[test]
     fn each_guest_runs_every_story_and_engine() {
         let matrix = Matrix::read().unwrap();
@@ -275,17 +285,23 @@ mod tests {
             let name = guest.job.name();
             assert!(!whole.is_empty(), "{name} plays no row whole");
             assert!(guest.seconds > 0, "how long {name} takes is not known");
-            for engine in guest.job.rows.iter().flat_map(|row| &row.engines) {
+            let is_short = |row: &&crate::guest::Row| row.stories == matrix.brief || row.stories == [last()];
+            let rows: Vec<_> = guest.job.rows.iter().filter(|row| !is_short(row)).collect();
+            for engine in rows.iter().flat_map(|row| &row.engines) {
                 assert!(
                     whole.iter().any(|row| row.engines.contains(engine)),
                     "{name}: {engine} is played in part only"
                 );
             }
-            let in_part = guest.job.rows.iter().filter(|row| !whole.contains(row) && row.stories != [last()]);
+            let in_part = rows.into_iter().filter(|row| !whole.contains(row));
             assert!(in_part.clone().all(|row| row.stories == of_the_driver()), "{name}");
             let eras = in_part.map(|row| row.era.as_str());
             assert!(eras.clone().all(|era| !cell.is_whole(era)), "{name}");
         }
+        let cells: Vec<_> = matrix.quick.iter().filter(|cell| cell.stories.is_empty()).collect();
+        let ends = [cells.first(), cells.last()].map(|cell| cell.expect("the quick run has kernels"));
+        assert!(ends.iter().all(|cell| !cell.notify.is_empty() && cell.notify.iter().all(|era| cell.is_whole(era))));
+        assert!(cells.iter().all(|cell| !cell.notify.is_empty() || !cell.notify_briefly.is_empty()));
         let redirected = |cell: &&Cell| cell.redirect.is_some();
         assert!(
             matrix.quick.iter().any(|cell| redirected(&cell)),

@@ -78,7 +78,8 @@ fn another_release_of_the_driver_is_followed(stage: &Stage) -> Result<(), Fault>
     for driver in [&other, &own] {
         // A caller that came between an open driver and its overrides would have it start a GPU that is none.
         let load = if stage.has_gpu() && stage.release().is_some() { 0 } else { 2 };
-        let callers = Callers::start(&container, load, "nvroot 5 100 | tail -n 1; sleep 0.1")?;
+        // They rest long enough to leave the driver unused now and then, on a slow machine, too.
+        let callers = Callers::start(&container, load, "nvroot 5 100 | tail -n 1; sleep 1")?;
         stage.unload_driver_in_use()?;
         state(stage, &["waiting"])?;
         stage.load_driver_of(driver)?;

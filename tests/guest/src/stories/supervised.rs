@@ -21,7 +21,7 @@ pub const STORIES: &[Story] = &[
         "The supervisor is retired and resumed under callers: each answer is right or the bare driver's; a runtime's \
         exec still works meanwhile.")
     .notify(ITS_LIFE)
-    .eras(&[0, 3], "it retires alike in every era: played in 0 and 3, where the bare driver's list is another"),
+    .eras(&[0, 4], "it retires alike in every era: played in 0 and 4, where the bare driver's list is another"),
     story!(sixty_four_containers_are_right_under_load, [1, 7];
         "64 PID namespaces at once are each answered right; eight callers that never pause in one of them delay the \
         others by a bounded time.")
@@ -205,17 +205,21 @@ fn keepers() -> usize {
 }
 
 const MANY: usize = 64;
-/// Emulated, with eight callers that never pause on two processors, one call takes so long at most.
-const LATE: Duration = Duration::from_secs(10);
+/// Eight callers that never pause, and the supervisor's threads for them, may make the others so many times as slow.
+const SLOWER: u32 = 6;
+/// So much is never slow: emulated, with more callers than processors.
+const SLOW: Duration = Duration::from_secs(10);
 
 fn sixty_four_containers_are_right_under_load(stage: &Stage) -> Result<(), Fault> {
     let _foreign = stage.hold(&["--mem", "30"])?;
     let members = (0..MANY).map(|_| Member::start()).collect::<Result<Vec<_>>>()?;
-    query_from_all(&members, "quiet")?;
+    let quiet = query_from_all(&members, "quiet")?;
     let hammer = members[0].spawn(&["sh", "-c", "for i in 1 2 3 4 5 6 7 8; do nvctl spin 600 1 & done; wait"])?;
-    let verdict = query_from_all(&members[1..], "hammered");
+    let hammered = query_from_all(&members[1..], "hammered");
     end(hammer)?;
-    verdict
+    let (hammered, limit) = (hammered?, SLOW.max(SLOWER * quiet));
+    right!(hammered < limit, "hammered, it took {hammered:?} to answer; quiet, {quiet:?}");
+    Ok(())
 }
 
 /// A PID namespace with one GPU process, which is its process 1.
@@ -251,8 +255,8 @@ fn answer_of(caller: Child) -> Result<nvctl::Answer> {
     nvctl::read(&String::from_utf8_lossy(&done.stdout))
 }
 
-/// Eight ask at a time, until all have asked.
-fn query_from_all(members: &[Member], when: &str) -> Result<(), Fault> {
+/// Eight ask at a time, until all have asked. Returns the longest time that eight took.
+fn query_from_all(members: &[Member], when: &str) -> Result<Duration, Fault> {
     let mut worst = Duration::ZERO;
     for some in members.chunks(8) {
         let began = Instant::now();
@@ -263,8 +267,7 @@ fn query_from_all(members: &[Member], when: &str) -> Result<(), Fault> {
         worst = worst.max(began.elapsed());
     }
     println!("guest: {when}, eight containers were answered within {} ms", worst.as_millis());
-    right!(worst < LATE, "{when}, it took {} ms to answer", worst.as_millis());
-    Ok(())
+    Ok(worst)
 }
 
 fn end(mut child: Child) -> Result<()> {
