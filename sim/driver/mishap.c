@@ -19,9 +19,9 @@ static unsigned int hang;
 module_param(hang, uint, 0644);
 MODULE_PARM_DESC(hang, "the next control of this number takes hang_ms");
 
-static unsigned int hang_ms = 10000;
+static unsigned int hang_ms = 100000;
 module_param(hang_ms, uint, 0644);
-MODULE_PARM_DESC(hang_ms, "how long, in milliseconds");
+MODULE_PARM_DESC(hang_ms, "how long, in milliseconds; 0 ends it");
 
 static bool hang_killable = true;
 module_param(hang_killable, bool, 0644);
@@ -41,6 +41,18 @@ static bool taken(unsigned int *parameter, NvU32 cmd)
 	return READ_ONCE(*parameter) == cmd && cmd && cmpxchg(parameter, cmd, 0) == cmd;
 }
 
+static void stay(void)
+{
+	unsigned long from = jiffies;
+
+	while (time_before(jiffies, from + msecs_to_jiffies(READ_ONCE(hang_ms)))) {
+		if (!hang_killable)
+			schedule_timeout_uninterruptible(HZ / 20);
+		else if (schedule_timeout_killable(HZ / 20) && fatal_signal_pending(current))
+			return;
+	}
+}
+
 /* The parameters have been copied in: a handler's place, but without the lock that a dead one would keep. */
 void mishap_before(NvU32 cmd)
 {
@@ -50,10 +62,6 @@ void mishap_before(NvU32 cmd)
 		OPTIMIZER_HIDE_VAR(nowhere);
 		WRITE_ONCE(*nowhere, cmd);
 	}
-	if (taken(&hang, cmd)) {
-		if (hang_killable)
-			schedule_timeout_killable(msecs_to_jiffies(hang_ms));
-		else
-			schedule_timeout_uninterruptible(msecs_to_jiffies(hang_ms));
-	}
+	if (taken(&hang, cmd))
+		stay();
 }

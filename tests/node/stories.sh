@@ -188,12 +188,14 @@ supervised_stop() {
 # One caller: asks in rounds until it is enough, and stops at the first answer that is not the container's own process.
 ask() {
 	until [ -e /tmp/enough ]; do
-		in_container nice -n 19 nvctl spin 3 "$inside" || return 1
+		in_container nice -n 19 nvctl spin 1 "$inside" || return 1
+		# While the compiler runs no version changes: the emulator's processors are for it.
+		! pidof cc1 >/dev/null || sleep 2
 	done
 }
 
-# stays_right STORY COMMAND…: a caller in the container asks all the while; each answer must be right. One is enough here, and a nice one,
-# which leaves a processor to the build and has it when versions change; the same under eight callers is a story of tests/guest.
+# stays_right STORY COMMAND…: a caller in the container asks meanwhile, and all the time when versions change; each answer must be right. One is
+# enough here, and a nice one; the same under eight callers is a story of tests/guest.
 stays_right() {
 	story=$1
 	shift

@@ -46,8 +46,12 @@ fn formatting() -> Result<Option<Outcome>> {
     Ok(Some(Outcome::of(passes(cargo().args(["fmt", "--all", "--check"]))?)))
 }
 
-/// Whether clippy is there, and one that these sources have met.
+/// Whether the compiler's clippy is there, and one that these sources have met. Another compiler's could not read what this one compiled.
 fn has_clippy() -> bool {
+    let compiler = |arguments: &[&str], program| output(Command::new(program).args(arguments)).ok();
+    if compiler(&["--rustc", "--version"], CLIPPY) != compiler(&["--version"], "rustc") {
+        return false;
+    }
     // "clippy 0.1.95 (59807616e1 2026-04-14)"
     let version = output(Command::new(CLIPPY).arg("--version")).unwrap_or_default();
     let minor = version.split([' ', '.']).nth(3).and_then(|minor| minor.parse().ok());
@@ -82,13 +86,19 @@ fn lints() -> Result<Option<Outcome>> {
     if !has_clippy() {
         return Ok(None);
     }
+    // A program without tests in a folder of their own is built with `cfg(test)` alone by the first, and can have what only its tests use.
+    let silent = is_silent(&["test", "--no-run"])? && is_silent(&["build", "--bins"])?;
+    Ok(Some(Outcome::of(silent)))
+}
+
+fn is_silent(build: &[&str]) -> Result<bool> {
     let mut cargo = linting_cargo();
-    cargo.args(["test", "--no-run", "--quiet", "--locked", "--message-format", "json"]).stderr(Stdio::inherit());
+    cargo.args(build).args(["--quiet", "--locked", "--message-format", "json"]).stderr(Stdio::inherit());
     let built = cargo.output().context("cannot start cargo")?;
     let printed = String::from_utf8_lossy(&built.stdout);
     let messages = printed.lines().filter_map(|line| serde_json::from_str::<CargoLine>(line).ok()?.message);
     let count = messages.inspect(|message| eprint!("{}", message.rendered)).count();
-    Ok(Some(Outcome::of(built.status.success() && count == 0)))
+    Ok(built.status.success() && count == 0)
 }
 
 /// The version of cargo-deny that deny.toml was read with.

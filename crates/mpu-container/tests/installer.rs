@@ -254,7 +254,12 @@ fn docker_reads_its_file_again() {
     assert!(status.success(), "{output}");
     let left: serde_json::Value = serde_json::from_str(&host.text("etc/config")).expect("JSON");
     assert_eq!(left, serde_json::json!({"log-driver": "local"}));
-    thread::sleep(Duration::from_millis(200));
+    for _ in 0..1000 {
+        if host.text("engine.log").lines().count() >= 2 {
+            break;
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
     assert_eq!(host.text("engine.log"), "read again\nread again\n", "{output}");
     assert_eq!(engine.stop(), 1, "it never ended");
 }
@@ -520,15 +525,18 @@ fn full_engine_queue_does_not_block_exit() {
     assert!(waiting.iter().any(|one| rustix::net::connect(one, &address).is_err()), "the queue is full");
     let mut child = host.command(&[]).spawn().expect("started");
     let mut lines = BufReader::new(child.stderr.take().expect("piped")).lines();
-    let ended = thread::spawn(move || {
+    let (sender, received) = std::sync::mpsc::channel();
+    let reading = thread::spawn(move || {
         let first_failure = lines.by_ref().map_while(Result::ok).find(|line| line.contains("does not answer yet"));
-        (first_failure, lines)
+        let _ = sender.send(first_failure);
+        lines
     });
-    thread::sleep(Duration::from_secs(2));
+    let failed = received.recv_timeout(Duration::from_secs(60)).expect("it says something");
+    assert!(failed.is_some(), "it ended without a word of the engine");
     for _ in 0..10 {
         if let Some(status) = child.try_wait().expect("ours") {
             assert!(status.success(), "{status}");
-            assert!(ended.join().expect("its words").0.is_some());
+            drop(reading);
             assert_eq!(host.text("etc/config"), "{}\n");
             return;
         }

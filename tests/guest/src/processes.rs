@@ -47,6 +47,11 @@ pub fn state(outside: u32) -> Option<char> {
     stat(outside)?.chars().next()
 }
 
+pub fn kill(outside: u32) -> Result<()> {
+    let pid = rustix::process::Pid::from_raw(outside.cast_signed()).context("no process is 0")?;
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).context("cannot kill it")
+}
+
 /// Makes `pid` the next number given out in the init namespace. Another fork can come first: check what you got.
 pub fn next_outside(pid: u32) -> Result<()> {
     std::fs::write("/proc/sys/kernel/ns_last_pid", (pid - 1).to_string()).context("cannot set the next PID")

@@ -6,8 +6,8 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::command::{must, run};
-use crate::wait::until;
+use crate::command::must;
+use crate::wait::unload_unused;
 
 const GPU: &str = "/dev/nvidia0";
 const NODES: [(&str, &str); 2] = [("/dev/nvidiactl", "255"), (GPU, "0")];
@@ -72,10 +72,7 @@ impl Loaded {
     /// Stops the GPU and unloads the driver. A driver that stays can be tried again.
     pub fn unload(&mut self) -> Result<()> {
         self.gpu = None;
-        // Callers come and go; between two of them no process has the driver open.
-        if until("", || Ok(run(&["rmmod", "nvidia"])?.status == 0)).is_err() {
-            must(&["rmmod", "nvidia"]).context("cannot unload NVIDIA's driver")?;
-        }
+        unload_unused(c"nvidia")?;
         if self.is_open {
             must(&["rmmod", "made_up_overrides"])?;
         }

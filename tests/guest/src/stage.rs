@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use mpu_plan::Row;
 
 use crate::client::Client;
-use crate::command::{must, run};
+use crate::command::must;
 use crate::container::Container;
 use crate::engine::Engine;
 use crate::holder::Holder;
@@ -15,7 +15,7 @@ use crate::kernel_log;
 use crate::real::{self, Loaded, Real};
 use crate::scene::Scene;
 use crate::supervisor::{self, Supervisor};
-use crate::wait::until;
+use crate::wait::unload_unused;
 
 const POLICY: &str = "/sys/module/mpu/parameters/policy";
 
@@ -232,7 +232,7 @@ impl Stage {
         if self.release().is_some() {
             return self.unload_driver();
         }
-        until("the driver cannot be unloaded", || Ok(run(&["rmmod", "nvidia"])?.status == 0))
+        unload_unused(c"nvidia")
     }
 
     pub fn load_engine(&self) -> Result<()> {

@@ -1,8 +1,11 @@
 //! Waits for a condition on a slow, emulated machine. The limit decides nothing; it only ends a hanging guest.
 
+use std::ffi::CStr;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
+use rustix::fs::OFlags;
+use rustix::io::Errno;
 
 /// No machine that plays stories at all is slower.
 pub const PATIENCE: Duration = Duration::from_secs(90);
@@ -25,4 +28,16 @@ pub fn until(otherwise: &str, mut holds: impl FnMut() -> Result<bool>) -> Result
         }
         std::thread::sleep((asked.elapsed() * REST).clamp(PAUSE, LONGEST_PAUSE));
     }
+}
+
+/// Unloads a module whose users come and go. Each attempt is one system call, so that many fall between two uses.
+pub fn unload_unused(module: &CStr) -> Result<()> {
+    until("all the time the module is in use:", || {
+        match rustix::system::delete_module(module, OFlags::NONBLOCK.bits().cast_signed()) {
+            Ok(()) | Err(Errno::NOENT) => Ok(true),
+            Err(Errno::AGAIN | Errno::BUSY) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    })
+    .with_context(|| format!("cannot unload {}", module.to_string_lossy()))
 }

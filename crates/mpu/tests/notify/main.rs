@@ -346,7 +346,10 @@ fn budget_slows_container_and_spares_neighbour() {
     let rate = |of: &[[u64; 3]]| of.iter().map(|[calls, _, took]| *calls as f64 / *took as f64 * 1e6).sum::<f64>();
     let (before, after) = (rate(&hog[..4]), rate(&hog[4..]));
     assert!(after * 2.0 < before, "{before:.0} calls a second became {after:.0}: {out}");
-    assert!(neighbour[1][1] < 500_000 && rate(&neighbour[1..]) > rate(&neighbour[..1]) / 2.0, "{neighbour:?}: {out}");
+    assert!(
+        neighbour[1][1] < 500_000.max(4 * neighbour[0][1]) && rate(&neighbour[1..]) > rate(&neighbour[..1]) / 2.0,
+        "{neighbour:?}: {out}"
+    );
     assert!(out.contains("a budget is a number of percent"), "{out}");
     println!(
         "the hog's {before:.0} calls a second became {after:.0}, {free} us {held}; the neighbour's longest {} us {}",

@@ -358,10 +358,10 @@ fn plugin_retries_refusing_or_silent_engine() {
     let place = Place::new();
     let engine = Engine::at(&place.socket());
     let mut plugin = Plugin::start(&place, &[]);
+    let began = Instant::now();
     engine.accept().refuse("no plugin\n\u{1b}[2J today");
     plugin.says(r"refused the plugin: no plugin\n\u{1b}[2J today", 1);
     // It registers, and the engine does not configure it; another does not even take the registration.
-    let began = Instant::now();
     let mut silent = engine.accept();
     assert!(began.elapsed() >= Duration::from_millis(900), "not at once");
     silent.registration();

@@ -119,7 +119,8 @@ fn counters_are_readable_during_reload(stage: &Stage) -> Result<(), Fault> {
     let (cycled, seen) = std::thread::scope(|scope| {
         let readers = ["counters", "counters", "state"].map(|file| scope.spawn(move || read(file)));
         let cycled = (0..stage.reloads).try_for_each(|_| {
-            unload(stage)?;
+            // A process that reads a parameter holds the module meanwhile.
+            unload_unused(c"mpu")?;
             stage.load_engine()
         });
         stop.store(true, Ordering::Relaxed);
@@ -178,15 +179,4 @@ const PROBES: &str = "/sys/kernel/debug/kprobes/list";
 /// No counter gets that far in a story.
 fn is_absurd(line: &str) -> bool {
     line.split_once('=').and_then(|(_, value)| value.parse::<u64>().ok()).is_some_and(|value| value > 1 << 40)
-}
-
-/// A process that reads a parameter holds the module meanwhile.
-fn unload(stage: &crate::stage::Stage) -> Result<()> {
-    for _ in 0..200 {
-        if run(&["rmmod", "mpu"])?.status == 0 {
-            return Ok(());
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    stage.unload_engine()
 }

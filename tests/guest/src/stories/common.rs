@@ -17,7 +17,7 @@ pub(super) use crate::scene::{Scene, sorted};
 pub(super) use crate::stage::{Stage, unload_module};
 pub(super) use crate::story::{Fault, Story, Without, once};
 pub(super) use crate::supervisor;
-pub(super) use crate::wait::until;
+pub(super) use crate::wait::{unload_unused, until};
 
 /// Where [`Stage::host_sees_threads`].
 pub const THREADS_TO_THE_HOST: &str =
@@ -104,6 +104,12 @@ pub fn raced(text: &str, at_least: u32) -> Result<(u32, Vec<u32>), Fault> {
     let &[made, accepted] = counts.as_slice() else { return Err(anyhow!("no counts in {text}").into()) };
     right!(made >= at_least && accepted > 0, "{accepted} of {made} racing calls were accepted: {text}");
     Ok((made, text.lines().filter_map(|line| line.strip_prefix("saw ")?.parse().ok()).collect()))
+}
+
+/// Waits until a caller hangs in the driver, which then takes the control's number out of its parameter.
+pub fn until_hung() -> Result<()> {
+    let is_hung = || Ok(std::fs::read_to_string("/sys/module/nvidia/parameters/hang")?.trim() == "0");
+    until("no caller hangs in the driver", is_hung)
 }
 
 /// What it comes to, and how long it took.

@@ -7,7 +7,7 @@ const POD: &str = "/sys/fs/cgroup/pod";
 pub const STORIES: &[Story] = &[story!(scene policy_shows_more_by_cgroup, [3, 4];
         "A rule of the policy shows a caller its group's processes, or exactly the host's bytes. Every other caller \
         sees its own, and a policy with a bad line is refused as a whole.")
-.eras(&[0, 3], "rules decide alike in every era: played in 0, the simplest, and 3, which has every redirect")];
+.eras(&[0, 4], "rules decide alike in every era: played in 0, the simplest, and 4, which has every redirect")];
 
 fn policy_shows_more_by_cgroup(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
     own_list(scene, "the list")?;

@@ -24,7 +24,7 @@ pub const STORIES: &[Story] = &[
     .eras(&[0, 4], "it retires alike in every era: played in 0 and 4, where the bare driver's list is another"),
     story!(sixty_four_containers_are_right_under_load, [1, 7];
         "64 PID namespaces at once are each answered right; eight callers that never pause in one of them delay the \
-        others by a bounded time.")
+        others sixfold, or by ten seconds, at most.")
     .notify(ITS_LIFE)
     .eras(&[0, 4], "the supervisor's life does not follow the era: played in 0 and 4"),
     story!(up_status_down_control_the_supervisor, [5, 7];
@@ -173,7 +173,8 @@ fn concurrent_starts(stage: &Stage) -> Result<(), Fault> {
     right!(run(&["sh", "-c", both])?.status == 0, "of two starts at once one fails: {}", log());
     // A start that finds another tries for half a second: a process that only looks holds the lock as well.
     std::thread::sleep(Duration::from_secs(2));
-    right!(keepers() == 1, "two starts at once leave {} keepers: {}", keepers(), log());
+    let one = until("two starts at once leave several keepers", || Ok(keepers() == 1));
+    right!(one.is_ok(), "{one:?}: {} are left: {}", keepers(), log());
     let container = stage.container("box")?;
     let holder = container.hold(&["--mem", "40"])?;
     lists(&container, "in a container of its, the list", &[holder.inside])?;
@@ -182,7 +183,8 @@ fn concurrent_starts(stage: &Stage) -> Result<(), Fault> {
     let up = run(&["mpu", "up", "--engine", "notify"])?;
     right!(up.status == 0, "after a crash `mpu up` says {} {}", up.out, up.err);
     std::thread::sleep(Duration::from_secs(2));
-    right!(keepers() == 1, "a start after a crash leaves {} keepers: {}{}", keepers(), up.out, up.err);
+    let one = until("a start after a crash leaves several keepers", || Ok(keepers() == 1));
+    right!(one.is_ok(), "{one:?}: {} are left: {}{}", keepers(), up.out, up.err);
     let after = supervisor::state()?.context("no supervisor")?;
     right!(
         after["pid"] != before["pid"] && after["since"] == before["since"],
@@ -213,12 +215,14 @@ const SLOW: Duration = Duration::from_secs(10);
 fn sixty_four_containers_are_right_under_load(stage: &Stage) -> Result<(), Fault> {
     let _foreign = stage.hold(&["--mem", "30"])?;
     let members = (0..MANY).map(|_| Member::start()).collect::<Result<Vec<_>>>()?;
-    let quiet = query_from_all(&members, "quiet")?;
+    let mut quiet = query_from_all(&members, "quiet")?;
+    quiet.sort_unstable();
     let hammer = members[0].spawn(&["sh", "-c", "for i in 1 2 3 4 5 6 7 8; do nvctl spin 600 1 & done; wait"])?;
     let hammered = query_from_all(&members[1..], "hammered");
     end(hammer)?;
-    let (hammered, limit) = (hammered?, SLOW.max(SLOWER * quiet));
-    right!(hammered < limit, "hammered, it took {hammered:?} to answer; quiet, {quiet:?}");
+    let worst = hammered?.into_iter().max().unwrap_or_default();
+    let limit = SLOW.max(SLOWER * quiet[quiet.len() / 2]);
+    right!(worst < limit, "hammered, eight were answered within {worst:?}; quiet, within {quiet:?}");
     Ok(())
 }
 
@@ -255,19 +259,19 @@ fn answer_of(caller: Child) -> Result<nvctl::Answer> {
     nvctl::read(&String::from_utf8_lossy(&done.stdout))
 }
 
-/// Eight ask at a time, until all have asked. Returns the longest time that eight took.
-fn query_from_all(members: &[Member], when: &str) -> Result<Duration, Fault> {
-    let mut worst = Duration::ZERO;
+/// Eight ask at a time, until all have asked. Returns the times that eight took.
+fn query_from_all(members: &[Member], when: &str) -> Result<Vec<Duration>, Fault> {
+    let mut times = Vec::new();
     for some in members.chunks(8) {
         let began = Instant::now();
         let callers = some.iter().map(|member| member.spawn(&["nvctl", "pids"])).collect::<Result<Vec<_>>>()?;
         for caller in callers {
             exactly(&format!("{when}, the list"), &answer_of(caller)?.pids(), &[1])?;
         }
-        worst = worst.max(began.elapsed());
+        times.push(began.elapsed());
     }
-    println!("guest: {when}, eight containers were answered within {} ms", worst.as_millis());
-    Ok(worst)
+    println!("guest: {when}, eight containers were answered within {times:?}");
+    Ok(times)
 }
 
 fn end(mut child: Child) -> Result<()> {
