@@ -110,57 +110,33 @@ fn engines(engines: &[Observed], text: &mut Text) {
             rows.put(&[engine.engine.name(), &clean(symbol), &errno.to_string()], 1);
         }
     }
-    let mut rows = text.family(&f::SINCE);
-    for engine in engines {
-        if let Some(since) = engine.since {
-            rows.put(&[engine.engine.name()], since);
-        }
-    }
-    let mut rows = text.family(&f::INSIDE);
-    for engine in engines {
-        rows.put(&[engine.engine.name()], engine.inside);
-    }
-    let mut rows = text.family(&f::ORPHANS);
-    for engine in engines {
-        if let Some(orphans) = engine.orphans {
-            rows.put(&[engine.engine.name()], orphans);
-        }
-    }
-    let mut rows = text.family(&f::CLAIMED);
-    for engine in engines {
-        if let Some(claimed) = engine.claimed {
-            rows.put(&[engine.engine.name()], u8::from(claimed));
-        }
-    }
-    let mut rows = text.family(&f::TRACING);
-    for engine in engines {
-        if let Some(tracing) = engine.tracing {
-            rows.put(&[engine.engine.name()], u8::from(tracing));
-        }
-    }
-    let mut rows = text.family(&f::CONTAINERS);
-    for engine in engines {
-        if let Some(containers) = engine.containers {
-            rows.put(&[engine.engine.name()], containers);
-        }
-    }
-    let mut rows = text.family(&f::FORWARDED);
-    for engine in engines {
-        if let Some(forwarded) = engine.forwarded {
-            rows.put(&[engine.engine.name()], forwarded);
-        }
-    }
-    let mut rows = text.family(&f::RESTARTS);
-    for engine in engines {
-        if let Some(restarts) = engine.restarts {
-            rows.put(&[engine.engine.name()], restarts);
-        }
-    }
+    by_engine(text, &f::SINCE, engines, |engine| engine.since);
+    by_engine(text, &f::INSIDE, engines, |engine| Some(engine.inside));
+    by_engine(text, &f::ORPHANS, engines, |engine| engine.orphans);
+    by_engine(text, &f::CLAIMED, engines, |engine| engine.claimed.map(u8::from));
+    by_engine(text, &f::TRACING, engines, |engine| engine.tracing.map(u8::from));
+    by_engine(text, &f::CONTAINERS, engines, |engine| engine.containers);
+    by_engine(text, &f::FORWARDED, engines, |engine| engine.forwarded);
+    by_engine(text, &f::RESTARTS, engines, |engine| engine.restarts);
     of_containers(text, &f::CPU, engines, |cost| cost.cpu_microseconds);
     of_containers(text, &f::HELD_BACK, engines, |cost| cost.held_back_microseconds);
     counts(text, &f::TRANSLATED, engines, |e| &e.translated, |_| true);
     counts(text, &f::PASSED, engines, |e| &e.passed, |_| true);
     counts(text, &f::MISSED, engines, |e| &e.passed, is_missed);
+}
+
+fn by_engine<N: Display>(
+    text: &mut Text,
+    family: &'static f::Family,
+    engines: &[Observed],
+    number: impl Fn(&Observed) -> Option<N>,
+) {
+    let mut rows = text.family(family);
+    for engine in engines {
+        if let Some(number) = number(engine) {
+            rows.put(&[engine.engine.name()], number);
+        }
+    }
 }
 
 fn of_containers(text: &mut Text, family: &'static f::Family, engines: &[Observed], micros: fn(&Cost) -> u64) {
@@ -207,16 +183,9 @@ fn gpus(usage: &Usage, extra_labels: &[Label], text: &mut Text) {
     for gpu in &usage.gpus {
         rows.put(&[&gpu.index.to_string(), &clean(&gpu.uuid), &clean(&gpu.name)], 1);
     }
-    let mut rows = text.family(&f::GPU_UP);
-    for gpu in &usage.gpus {
-        rows.put(&[&gpu.index.to_string(), &clean(&gpu.uuid)], u8::from(gpu.readable));
-    }
-    let mut rows = text.family(&f::SIZE);
-    for gpu in &usage.gpus {
-        if let Some(memory) = gpu.memory {
-            rows.put(&[&gpu.index.to_string(), &clean(&gpu.uuid)], memory);
-        }
-    }
+    let all = || usage.gpus.iter();
+    by_gpu(text, &f::GPU_UP, all().map(|gpu| (gpu.index, &*gpu.uuid, Some(u8::from(gpu.readable)))));
+    by_gpu(text, &f::SIZE, all().map(|gpu| (gpu.index, &*gpu.uuid, gpu.memory)));
     let memory_of_gpus = usage.memory_of_gpus();
     let devices: Vec<(&Gpu, u64, i128)> = usage
         .gpus
@@ -228,74 +197,58 @@ fn gpus(usage: &Usage, extra_labels: &[Label], text: &mut Text) {
             Some((gpu, used, i128::from(used) - i128::from(memory_of_processes)))
         })
         .collect();
-    let mut rows = text.family(&f::DEVICE_MEMORY);
-    for (gpu, used, _) in &devices {
-        rows.put(&[&gpu.index.to_string(), &clean(&gpu.uuid)], used);
-    }
-    let mut rows = text.family(&f::RESIDUE);
-    for (gpu, _, residue) in &devices {
-        rows.put(&[&gpu.index.to_string(), &clean(&gpu.uuid)], residue);
-    }
+    let readable = || devices.iter();
+    by_gpu(text, &f::DEVICE_MEMORY, readable().map(|(gpu, used, _)| (gpu.index, &*gpu.uuid, Some(used))));
+    by_gpu(text, &f::RESIDUE, readable().map(|(gpu, _, residue)| (gpu.index, &*gpu.uuid, Some(residue))));
     // Labels are long and the same in all six metrics.
     let sums: Vec<(Labels, Sum)> = usage
         .sums(extra_labels)
         .iter()
         .map(|(labels_of_user, sum)| (labels_of_user.labels(extra_labels), *sum))
         .collect();
-    of_processes(text, &f::PROCESSES, &sums, |sum| Some(sum.processes));
-    of_processes(text, &f::MEMORY, &sums, |sum| sum.amounts.memory);
+    by_labels(text, &f::PROCESSES, &sums, |sum| Some(sum.processes));
+    by_labels(text, &f::MEMORY, &sums, |sum| sum.amounts.memory);
     let ratio = |percent: Option<u32>| percent.map(|percent| f64::from(percent) / 100.0);
-    of_processes(text, &f::SM, &sums, |sum| ratio(sum.amounts.sm));
-    of_processes(text, &f::TRANSFER, &sums, |sum| ratio(sum.amounts.transfer));
-    of_processes(text, &f::ENCODER, &sums, |sum| ratio(sum.amounts.encoder));
-    of_processes(text, &f::DECODER, &sums, |sum| ratio(sum.amounts.decoder));
+    by_labels(text, &f::SM, &sums, |sum| ratio(sum.amounts.sm));
+    by_labels(text, &f::TRANSFER, &sums, |sum| ratio(sum.amounts.transfer));
+    by_labels(text, &f::ENCODER, &sums, |sum| ratio(sum.amounts.encoder));
+    by_labels(text, &f::DECODER, &sums, |sum| ratio(sum.amounts.decoder));
 }
 
 fn accounts(ledger: &Ledger, extra_labels: &[Label], text: &mut Text) {
     let accounts: Vec<_> = ledger.accounts(extra_labels).collect();
-    let mut rows = text.family(&f::BYTE_SECONDS);
-    for (labels, account) in &accounts {
-        if let Some(byte_seconds) = account.byte_seconds {
-            rows.put_labelled(labels, byte_seconds);
+    by_labels(text, &f::BYTE_SECONDS, &accounts, |account| account.byte_seconds);
+    by_labels(text, &f::IDLE, &accounts, |account| account.idle_seconds);
+    by_labels(text, &f::SM_SECONDS, &accounts, |account| account.sm_seconds);
+    by_labels(text, &f::ENDED, &accounts, |account| Some(account.ended));
+    let devices = || ledger.devices();
+    by_gpu(text, &f::DEVICE_BYTE_SECONDS, devices().map(|(gpu, uuid, device)| (gpu, uuid, device.byte_seconds)));
+    let observed = devices().map(|(gpu, uuid, device)| (gpu, uuid, Some(device.observed.as_secs_f64())));
+    by_gpu(text, &f::OBSERVED, observed);
+}
+
+fn by_gpu<'a, N: Display>(
+    text: &mut Text,
+    family: &'static f::Family,
+    gpus: impl Iterator<Item = (u32, &'a str, Option<N>)>,
+) {
+    let mut rows = text.family(family);
+    for (index, uuid, number) in gpus {
+        if let Some(number) = number {
+            rows.put(&[&index.to_string(), &clean(uuid)], number);
         }
-    }
-    let mut rows = text.family(&f::IDLE);
-    for (labels, account) in &accounts {
-        if let Some(idle_seconds) = account.idle_seconds {
-            rows.put_labelled(labels, idle_seconds);
-        }
-    }
-    let mut rows = text.family(&f::SM_SECONDS);
-    for (labels, account) in &accounts {
-        if let Some(sm_seconds) = account.sm_seconds {
-            rows.put_labelled(labels, sm_seconds);
-        }
-    }
-    let mut rows = text.family(&f::ENDED);
-    for (labels, account) in &accounts {
-        rows.put_labelled(labels, account.ended);
-    }
-    let mut rows = text.family(&f::DEVICE_BYTE_SECONDS);
-    for (gpu, uuid, device) in ledger.devices() {
-        if let Some(byte_seconds) = device.byte_seconds {
-            rows.put(&[&gpu.to_string(), &clean(uuid)], byte_seconds);
-        }
-    }
-    let mut rows = text.family(&f::OBSERVED);
-    for (gpu, uuid, device) in ledger.devices() {
-        rows.put(&[&gpu.to_string(), &clean(uuid)], device.observed.as_secs_f64());
     }
 }
 
-fn of_processes<N: Display>(
+fn by_labels<T, N: Display>(
     text: &mut Text,
     family: &'static f::Family,
-    sums: &[(Labels, Sum)],
-    number: impl Fn(&Sum) -> Option<N>,
+    all: &[(Labels, T)],
+    number: impl Fn(&T) -> Option<N>,
 ) {
     let mut rows = text.family(family);
-    for (labels, sum) in sums {
-        if let Some(number) = number(sum) {
+    for (labels, one) in all {
+        if let Some(number) = number(one) {
             rows.put_labelled(labels, number);
         }
     }
