@@ -5,10 +5,11 @@
 
 use mpu_seccomp::{NoListener, Notify, listen};
 use prost::Message;
-use serde_json::{Map, Value, json};
+use serde::Deserialize;
+use serde_json::{Value, json};
 
 use super::engines::Engine;
-use super::proto::{Adjustment, Argument, Container, Created, Errno, LinuxAdjustment, Seccomp, Syscall, UNCONFINED};
+use super::proto::{Adjustment, Container, Created, Device, LinuxAdjustment, Seccomp, UNCONFINED};
 
 /// Why a container starts without MPU's engine.
 #[derive(Debug, thiserror::Error)]
@@ -55,7 +56,7 @@ pub fn armed(container: &Container, engine: &Engine, notify: &Notify) -> Result<
         None if !is_known => return Err(NotServed::NoRules(engine.name_and_version.clone())),
         Some(Some(_)) | None => {}
     }
-    let policy = of_oci(&tree["linux"]["seccomp"]).ok_or(NotServed::Newer)?;
+    let policy = Seccomp::deserialize(&tree["linux"]["seccomp"]).map_err(|_| NotServed::Newer)?;
     let linux = LinuxAdjustment { seccomp_policy: Some(policy) };
     Ok(Created { adjust: Some(Adjustment { linux: Some(linux) }) })
 }
@@ -63,29 +64,21 @@ pub fn armed(container: &Container, engine: &Engine, notify: &Notify) -> Result<
 /// The part of an OCI specification that decides about the listener.
 fn tree(container: &Container, seccomp: Option<&Seccomp>) -> Value {
     let linux = container.linux.clone().unwrap_or_default();
-    let node =
-        |path: &str, kind: &str, major, minor| json!({"path": path, "type": kind, "major": major, "minor": minor});
-    let mut devices: Vec<Value> =
-        linux.devices.iter().map(|found| node(&found.path, &found.kind, found.major, found.minor)).collect();
+    let mut devices = linux.devices;
     // A CDI name stands for nodes that the engine adds, before or after it calls us.
     if container.cdi_devices.iter().any(|device| is_nvidias(&device.name)) {
-        devices.push(node("/dev/nvidiactl", "c", 195, 255));
+        devices.push(Device { path: "/dev/nvidiactl".into(), kind: "c".into(), major: 195, minor: 255 });
     }
-    let namespaces = linux.namespaces.iter().map(|one| json!({"type": one.kind, "path": one.path}));
-    let rules = linux.resources.iter().flat_map(|resources| &resources.devices).map(|rule| {
-        let number = |number: &Option<super::proto::Number>| number.as_ref().map(|number| number.value);
-        json!({"allow": rule.allow, "type": rule.kind, "major": number(&rule.major), "minor": number(&rule.minor),
-            "access": Some(&rule.access).filter(|access| !access.is_empty())})
-    });
+    let rules = linux.resources.map(|resources| resources.devices).unwrap_or_default();
     let mounts = container.mounts.iter().map(|mount| json!({"source": mount.source}));
     json!({
         "process": {"env": container.env},
         "mounts": mounts.collect::<Vec<_>>(),
         "linux": {
             "devices": devices,
-            "namespaces": namespaces.collect::<Vec<_>>(),
-            "resources": {"devices": rules.collect::<Vec<_>>()},
-            "seccomp": seccomp.map(to_oci),
+            "namespaces": linux.namespaces,
+            "resources": {"devices": rules},
+            "seccomp": seccomp,
         }
     })
 }
@@ -96,78 +89,9 @@ fn is_nvidias(name: &str) -> bool {
     vendor == "nvidia.com" || vendor.ends_with(".nvidia.com")
 }
 
-fn to_oci(seccomp: &Seccomp) -> Value {
-    let rules = seccomp.syscalls.iter().map(|rule| {
-        let arguments = rule.arguments.iter().map(|argument| {
-            json!({"index": argument.index, "value": argument.value, "valueTwo": argument.value_two, "op": argument.op})
-        });
-        let mut oci = Map::new();
-        oci.insert("names".into(), json!(rule.names));
-        oci.insert("action".into(), json!(rule.action));
-        if let Some(errno) = &rule.errno {
-            oci.insert("errnoRet".into(), json!(errno.value));
-        }
-        oci.insert("args".into(), arguments.collect());
-        Value::from(oci)
-    });
-    let mut oci = Map::new();
-    // NRI writes an empty string for an absent value.
-    if !seccomp.default_action.is_empty() {
-        oci.insert("defaultAction".into(), json!(seccomp.default_action));
-    }
-    if let Some(errno) = &seccomp.default_errno {
-        oci.insert("defaultErrnoRet".into(), json!(errno.value));
-    }
-    oci.insert("architectures".into(), json!(seccomp.architectures));
-    oci.insert("flags".into(), json!(seccomp.flags));
-    oci.insert("listenerPath".into(), json!(seccomp.listener_path));
-    oci.insert("listenerMetadata".into(), json!(seccomp.listener_metadata));
-    oci.insert("syscalls".into(), rules.collect());
-    oci.into()
-}
-
-/// Converts back; none if something is in an unexpected place.
-fn of_oci(oci: &Value) -> Option<Seccomp> {
-    let text = |of: &Value, key: &str| of.get(key).map_or(Some(String::new()), |text| text.as_str().map(str::to_owned));
-    let texts = |of: &Value, key: &str| -> Option<Vec<String>> {
-        let Some(list) = of.get(key) else { return Some(Vec::new()) };
-        list.as_array()?.iter().map(|text| text.as_str().map(str::to_owned)).collect()
-    };
-    let errno = |of: &Value, key: &str| -> Option<Option<Errno>> {
-        let Some(number) = of.get(key) else { return Some(None) };
-        Some(Some(Errno { value: number.as_u64()?.try_into().ok()? }))
-    };
-    let argument = |of: &Value| -> Option<Argument> {
-        Some(Argument {
-            index: of.get("index")?.as_u64()?.try_into().ok()?,
-            value: of.get("value")?.as_u64()?,
-            value_two: of.get("valueTwo").map_or(Some(0), Value::as_u64)?,
-            op: text(of, "op")?,
-        })
-    };
-    let rule = |of: &Value| -> Option<Syscall> {
-        let arguments = of.get("args").map_or(Some(&[][..]), |list| list.as_array().map(Vec::as_slice))?;
-        Some(Syscall {
-            names: texts(of, "names")?,
-            action: text(of, "action")?,
-            errno: errno(of, "errnoRet")?,
-            arguments: arguments.iter().map(argument).collect::<Option<_>>()?,
-        })
-    };
-    Some(Seccomp {
-        default_action: text(oci, "defaultAction")?,
-        default_errno: errno(oci, "defaultErrnoRet")?,
-        architectures: texts(oci, "architectures")?,
-        flags: texts(oci, "flags")?,
-        listener_path: text(oci, "listenerPath")?,
-        listener_metadata: text(oci, "listenerMetadata")?,
-        syscalls: oci.get("syscalls")?.as_array()?.iter().map(rule).collect::<Option<_>>()?,
-    })
-}
-
 #[cfg(test)]
 mod tests {
-    use super::super::proto::CreateContainer;
+    use super::super::proto::{Argument, CreateContainer, Errno, Syscall};
     use super::*;
     use proptest::prelude::*;
 
@@ -202,7 +126,7 @@ mod tests {
     proptest! {
         #[test]
         fn profile_round_trips(profile in seccomp()) {
-            prop_assert_eq!(of_oci(&to_oci(&profile)), Some(profile));
+            prop_assert_eq!(Seccomp::deserialize(json!(profile)).ok(), Some(profile));
         }
 
         /// And a container whose description is nonsense is left alone without a word of ours but a reason.

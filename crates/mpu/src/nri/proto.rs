@@ -4,6 +4,8 @@
 //!
 //! Source: `src/ttrpc.proto` of containerd/ttrpc 1.2 and `pkg/api/api.proto` of containerd/nri 0.12.
 
+use serde::{Deserialize, Serialize};
+
 /// A request, from either side.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Request {
@@ -126,19 +128,21 @@ pub struct Linux {
     pub seccomp_policy: Option<Vec<u8>>,
 }
 
-#[derive(Clone, PartialEq, prost::Message)]
+#[derive(Clone, PartialEq, prost::Message, Serialize)]
 pub struct Namespace {
     #[prost(string, tag = "1")]
+    #[serde(rename = "type")]
     pub kind: String,
     #[prost(string, tag = "2")]
     pub path: String,
 }
 
-#[derive(Clone, PartialEq, prost::Message)]
+#[derive(Clone, PartialEq, prost::Message, Serialize)]
 pub struct Device {
     #[prost(string, tag = "1")]
     pub path: String,
     #[prost(string, tag = "2")]
+    #[serde(rename = "type")]
     pub kind: String,
     #[prost(int64, tag = "3")]
     pub major: i64,
@@ -152,22 +156,25 @@ pub struct Resources {
     pub devices: Vec<DeviceRule>,
 }
 
-#[derive(Clone, PartialEq, prost::Message)]
+#[derive(Clone, PartialEq, prost::Message, Serialize)]
 pub struct DeviceRule {
     #[prost(bool, tag = "1")]
     pub allow: bool,
     #[prost(string, tag = "2")]
+    #[serde(rename = "type")]
     pub kind: String,
     #[prost(message, optional, tag = "3")]
     pub major: Option<Number>,
     #[prost(message, optional, tag = "4")]
     pub minor: Option<Number>,
     #[prost(string, tag = "5")]
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub access: String,
 }
 
 /// An optional number.
-#[derive(Clone, PartialEq, prost::Message)]
+#[derive(Clone, PartialEq, prost::Message, Serialize)]
+#[serde(transparent)]
 pub struct Number {
     #[prost(int64, tag = "1")]
     pub value: i64,
@@ -182,52 +189,68 @@ pub struct SecurityProfile {
 /// [`SecurityProfile::kind`] of a container without a profile.
 pub const UNCONFINED: i32 = 1;
 
-#[derive(Clone, PartialEq, prost::Message)]
+/// As in an OCI specification, where NRI writes an empty string for an absent value.
+#[derive(Clone, PartialEq, prost::Message, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Seccomp {
     #[prost(string, tag = "1")]
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub default_action: String,
     #[prost(message, optional, tag = "2")]
+    #[serde(rename = "defaultErrnoRet", default, skip_serializing_if = "Option::is_none")]
     pub default_errno: Option<Errno>,
     #[prost(string, repeated, tag = "3")]
+    #[serde(default)]
     pub architectures: Vec<String>,
     #[prost(string, repeated, tag = "4")]
+    #[serde(default)]
     pub flags: Vec<String>,
     #[prost(string, tag = "5")]
+    #[serde(default)]
     pub listener_path: String,
     #[prost(string, tag = "6")]
+    #[serde(default)]
     pub listener_metadata: String,
     #[prost(message, repeated, tag = "7")]
     pub syscalls: Vec<Syscall>,
 }
 
-#[derive(Clone, PartialEq, prost::Message)]
+#[derive(Clone, PartialEq, prost::Message, Serialize, Deserialize)]
 pub struct Syscall {
     #[prost(string, repeated, tag = "1")]
+    #[serde(default)]
     pub names: Vec<String>,
     #[prost(string, tag = "2")]
+    #[serde(default)]
     pub action: String,
     #[prost(message, optional, tag = "3")]
+    #[serde(rename = "errnoRet", default, skip_serializing_if = "Option::is_none")]
     pub errno: Option<Errno>,
     #[prost(message, repeated, tag = "4")]
+    #[serde(rename = "args", default)]
     pub arguments: Vec<Argument>,
 }
 
 /// An optional error number.
-#[derive(Clone, PartialEq, prost::Message)]
+#[derive(Clone, PartialEq, prost::Message, Serialize, Deserialize)]
+#[serde(transparent)]
 pub struct Errno {
     #[prost(uint32, tag = "1")]
     pub value: u32,
 }
 
-#[derive(Clone, PartialEq, prost::Message)]
+#[derive(Clone, PartialEq, prost::Message, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Argument {
     #[prost(uint32, tag = "1")]
     pub index: u32,
     #[prost(uint64, tag = "2")]
     pub value: u64,
     #[prost(uint64, tag = "3")]
+    #[serde(default)]
     pub value_two: u64,
     #[prost(string, tag = "4")]
+    #[serde(default)]
     pub op: String,
 }
 
