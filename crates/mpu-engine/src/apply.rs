@@ -1,8 +1,8 @@
 //! Applies the configuration's rules and budget to running engines. `mpu up` does so anyway.
 
-use super::error::EngineError;
 use super::module::{checks, state};
 use mpu_host::config::{Config, rules};
+use mpu_host::explain::Explained;
 use mpu_host::host::Host;
 use mpu_notify::client;
 use schemars::JsonSchema;
@@ -25,7 +25,7 @@ pub struct Applied {
     pub rules: usize,
 }
 
-pub fn apply(host: &Host) -> Result<Applied, EngineError> {
+pub fn apply(host: &Host) -> Result<Applied, Explained> {
     checks::root(host)?;
     let config = Config::of(host)?;
     let text = rules::of_host(host, &config);

@@ -1,11 +1,11 @@
 //! Takes the running engine down.
 
-use super::error::EngineError;
 use super::module::checks::{self, Unfit};
 use super::module::error::ModuleError;
 use super::module::load::{self, Kernel};
 use super::module::record::Record;
 use super::module::state::{self, Instance};
+use mpu_host::explain::Explained;
 use mpu_host::host::{CAP_SYS_MODULE, Host};
 use mpu_notify::raise::{self, Lowered};
 use schemars::JsonSchema;
@@ -37,7 +37,7 @@ pub struct Down {
 }
 
 /// Takes MPU down. Waits up to `patience` for processes inside the module.
-pub fn down(host: &Host, kernel: &dyn Kernel, patience: Duration) -> Result<Down, EngineError> {
+pub fn down(host: &Host, kernel: &dyn Kernel, patience: Duration) -> Result<Down, Explained> {
     let began = Instant::now();
     checks::root(host)?;
     let unloaded = lower_module(host, kernel, patience)?;

@@ -4,7 +4,6 @@
 
 pub mod apply;
 pub mod down;
-pub mod error;
 pub mod module;
 pub mod observe;
 pub mod signing;

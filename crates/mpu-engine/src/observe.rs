@@ -1,8 +1,8 @@
 //! Reads an engine's state, in one form for all engines.
 
-use super::error::EngineError;
 use super::{Engine, module::state};
 use crate::module::record::Record;
+use mpu_host::explain::Explained;
 use mpu_host::host::Host;
 use mpu_host::phase::Phase;
 use mpu_notify::client;
@@ -39,20 +39,20 @@ pub struct Observed {
 }
 
 /// Every engine that is up on the host.
-pub fn all(host: &Host) -> Result<Vec<Observed>, EngineError> {
+pub fn all(host: &Host) -> Result<Vec<Observed>, Explained> {
     let looks = Engine::ALL.iter().map(|engine| observe(*engine, host));
     looks.filter_map(Result::transpose).collect()
 }
 
 /// Reads one engine; none if it is not up.
-pub fn observe(engine: Engine, host: &Host) -> Result<Option<Observed>, EngineError> {
+pub fn observe(engine: Engine, host: &Host) -> Result<Option<Observed>, Explained> {
     match engine {
         Engine::Module => module(host),
         Engine::Notify => notify(host),
     }
 }
 
-fn notify(host: &Host) -> Result<Option<Observed>, EngineError> {
+fn notify(host: &Host) -> Result<Option<Observed>, Explained> {
     let Some(state) = client::state(host)? else { return Ok(None) };
     Ok(Some(Observed {
         engine: Engine::Notify,
@@ -73,7 +73,7 @@ fn notify(host: &Host) -> Result<Option<Observed>, EngineError> {
     }))
 }
 
-fn module(host: &Host) -> Result<Option<Observed>, EngineError> {
+fn module(host: &Host) -> Result<Option<Observed>, Explained> {
     let Some(state) = state::read(host)? else { return Ok(None) };
     // The module may be unloaded between the two reads.
     let Some(counters) = state::read_counters(host)? else { return Ok(None) };

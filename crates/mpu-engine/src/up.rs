@@ -2,7 +2,6 @@
 
 use super::Engine;
 use super::down::lower_module;
-use super::error::EngineError;
 use super::module::checks;
 use super::module::error::ModuleError;
 use super::module::foreign::{self, Foreign};
@@ -19,6 +18,7 @@ use mpu_host::config::{Config, Drivers, EngineSetting, rules};
 use mpu_host::driver::Driver;
 use mpu_host::exit::Exit;
 use mpu_host::explain::Explain;
+use mpu_host::explain::Explained;
 use mpu_host::host::{CAP_SYS_MODULE, Host};
 use mpu_notify::client;
 use mpu_notify::error::NotifyError;
@@ -105,7 +105,7 @@ pub struct Plan {
 ///
 /// # Errors
 /// If the state of a running module cannot be read.
-pub fn preflight(host: &Host, config: &Config, options: &UpOptions) -> Result<Plan, EngineError> {
+pub fn preflight(host: &Host, config: &Config, options: &UpOptions) -> Result<Plan, Explained> {
     let driver = Driver::loaded(host);
     let requested = options.engine.unwrap_or(config.engine);
     let options = ModuleOptions {
@@ -178,7 +178,7 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(120);
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Brings MPU up.
-pub fn up(host: &Host, kernel: &dyn Kernel, options: &UpOptions) -> Result<Up, EngineError> {
+pub fn up(host: &Host, kernel: &dyn Kernel, options: &UpOptions) -> Result<Up, Explained> {
     let began = Instant::now();
     if !options.module.build_only {
         checks::root(host)?;
@@ -271,7 +271,7 @@ fn by_notify(
     options: &notify::SupervisorOptions,
     choice: Choice,
     driver: Option<Driver>,
-) -> Result<Up, EngineError> {
+) -> Result<Up, Explained> {
     use notify::Raised::{Already, Replaced, Resumed, Started};
     load::same_host(host, kernel)?;
     let (how, state, replaced) = match notify::raise(host, options, driver.as_ref())? {

@@ -3,6 +3,8 @@
 use crate::exit::Exit;
 use mpu_os::lock::HeldLock;
 use std::error::Error;
+use std::fmt;
+use std::ops::Deref;
 
 /// An error with its fix.
 pub trait Explain: Error {
@@ -35,24 +37,6 @@ macro_rules! explain_by_facts {
     };
 }
 
-/// An error that wraps one of several errors, and explains itself as that one does.
-pub trait Sum: Error {
-    /// The wrapped error.
-    fn inner(&self) -> &dyn Explain;
-}
-
-impl<E: Sum> Explain for E {
-    fn code(&self) -> &'static str {
-        self.inner().code()
-    }
-    fn exit(&self) -> Exit {
-        self.inner().exit()
-    }
-    fn fix(&self) -> String {
-        self.inner().fix()
-    }
-}
-
 impl Explain for HeldLock {
     fn code(&self) -> &'static str {
         "lock_held"
@@ -62,6 +46,36 @@ impl Explain for HeldLock {
     }
     fn fix(&self) -> String {
         "wait for that process, or end it, then try again".to_string()
+    }
+}
+
+/// Any error with its fix.
+#[derive(Debug)]
+pub struct Explained(Box<dyn Explain + Send + Sync>);
+
+impl<E: Explain + Send + Sync + 'static> From<E> for Explained {
+    fn from(error: E) -> Explained {
+        Explained(Box::new(error))
+    }
+}
+
+impl Deref for Explained {
+    type Target = dyn Explain + Send + Sync;
+
+    fn deref(&self) -> &Self::Target {
+        &*self.0
+    }
+}
+
+impl fmt::Display for Explained {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl Error for Explained {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.0.source()
     }
 }
 
@@ -97,19 +111,9 @@ mod tests {
         }
     }
 
-    #[derive(Debug, thiserror::Error)]
-    #[error(transparent)]
-    struct One(#[from] Shut);
-
-    impl Sum for One {
-        fn inner(&self) -> &dyn Explain {
-            &self.0
-        }
-    }
-
     #[test]
-    fn enum_error_explains_as_its_inner_error() {
-        let one = One::from(Shut { source: std::io::Error::other("a process holds it") });
+    fn explained_error_keeps_code_exit_fix_and_causes() {
+        let one = Explained::from(Shut { source: std::io::Error::other("a process holds it") });
         assert_eq!((one.code(), one.exit(), one.fix().as_str()), ("shut", Exit::Refused, "open it"));
         assert_eq!(chain(&one), "the door is shut: a process holds it");
         assert_eq!(causes(&one).count(), 1);

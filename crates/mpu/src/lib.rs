@@ -14,7 +14,6 @@ pub mod cli;
 pub mod cluster;
 pub mod commands;
 pub mod doctor;
-pub mod error;
 pub mod install;
 pub mod issue;
 pub mod listing;
@@ -28,5 +27,3 @@ pub mod top;
 pub mod versions;
 pub mod who;
 pub mod wiring;
-
-pub use error::Error;

@@ -21,9 +21,9 @@ use mpu_host::config::{Config, rules};
 use mpu_host::progress::{Progress, say};
 use mpu_notify::{self as notify, error::NotifyError, supervisor};
 
-use mpu::Error;
 use mpu::report::{self, Report, Style};
-use mpu_host::{Exit, Explain, Host};
+use mpu_host::explain::Explained;
+use mpu_host::{Exit, Host};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::ffi::OsString;
@@ -50,7 +50,7 @@ fn run_supervised(cli: &Cli, command: &[OsString]) -> u8 {
     let program = supervisor::keeper::this_program().context("cannot find this executable");
     let ended = program.and_then(|program| {
         let ended = notify::run::run(&Host::this(), &program, &["notify", "init", "--"], command);
-        ended.map_err(Error::from).context("the command did not run")
+        ended.map_err(Explained::from).context("the command did not run")
     });
     ended.unwrap_or_else(|error| {
         fail(cli, &error);
@@ -69,7 +69,7 @@ fn part(cli: &Cli, what: &NotifyVerb) -> u8 {
         NotifyVerb::Init { command } => Ok(notify::run::init(command)),
     };
     ended.unwrap_or_else(|error| {
-        fail(cli, &anyhow::Error::from(Error::from(error)).context("the engine cannot go on")).code()
+        fail(cli, &anyhow::Error::from(Explained::from(error)).context("the engine cannot go on")).code()
     })
 }
 
@@ -91,7 +91,7 @@ fn run(cli: &Cli) -> anyhow::Result<Exit> {
             print_report(cli, &done)
         }
         Command::Down(options) => {
-            let done = engine::down::down(&host, &Running, Duration::from_secs(options.wait)).map_err(Error::from);
+            let done = engine::down::down(&host, &Running, Duration::from_secs(options.wait)).map_err(Explained::from);
             print_report(cli, &done.context("MPU is not down")?)
         }
         Command::Status => {
@@ -100,15 +100,15 @@ fn run(cli: &Cli) -> anyhow::Result<Exit> {
         Command::Probe => print_report(cli, &probe::probe(&host).context("nothing was measured")?),
         Command::Install(options) => {
             let documents = manual::documents().context("cannot render the manual pages")?;
-            let outcome = install::install(&host, &Running, options, &documents).map_err(Error::from);
+            let outcome = install::install(&host, &Running, options, &documents).map_err(Explained::from);
             print_report(cli, &outcome.context("MPU is not installed")?)
         }
         Command::Uninstall(options) => {
-            let outcome = install::uninstall(&host, &Running, options.dry_run, options.purge).map_err(Error::from);
+            let outcome = install::uninstall(&host, &Running, options.dry_run, options.purge).map_err(Explained::from);
             print_report(cli, &outcome.context("MPU is not removed")?)
         }
         Command::Stage { root } => {
-            install::stage(root, &manual::documents()?).map_err(Error::from).context("nothing is staged")?;
+            install::stage(root, &manual::documents()?).map_err(Explained::from).context("nothing is staged")?;
             Ok(Exit::Ok)
         }
         Command::Config { what } => match what {
@@ -117,35 +117,35 @@ fn run(cli: &Cli) -> anyhow::Result<Exit> {
             }
             ConfigVerb::Show => print_report(cli, &config::show(&host).context("the configuration is not known")?),
             ConfigVerb::Apply => {
-                let applied = engine::apply::apply(&host).map_err(Error::from).context("nothing was applied")?;
+                let applied = engine::apply::apply(&host).map_err(Explained::from).context("nothing was applied")?;
                 warn_of_rules(&host);
                 print_report(cli, &applied)
             }
             ConfigVerb::Default => print(mpu_host::config::DEFAULT.as_bytes()),
         },
         Command::Build(options) => {
-            let done = engine::module::elsewhere::build(&host, options).map_err(Error::from);
+            let done = engine::module::elsewhere::build(&host, options).map_err(Explained::from);
             print_report(cli, &done.context("there is no module for that kernel")?)
         }
         Command::Metrics(options) => {
-            match run_metrics(&host, options).map_err(Error::from).context("there are no metrics")? {
+            match run_metrics(&host, options).map_err(Explained::from).context("there are no metrics")? {
                 Done::Page(page) => print(&page),
                 Done::Stopped | Done::Written(_) => Ok(Exit::Ok),
             }
         }
         Command::Nri(options) => {
             let log = |line: &str| say(format_args!("{}mpu: {line}", mpu_host::time::of_line()));
-            nri::run_until_signal(options, &log).map_err(Error::from).context("the plugin does not serve")?;
+            nri::run_until_signal(options, &log).map_err(Explained::from).context("the plugin does not serve")?;
             Ok(Exit::Ok)
         }
         Command::Ps(options) => list(cli, &host, options),
         Command::Top(options) => {
-            mpu::top::top(&host, options, cli.json).map_err(Error::from).context("there is nothing to watch")?;
+            mpu::top::top(&host, options, cli.json).map_err(Explained::from).context("there is nothing to watch")?;
             Ok(Exit::Ok)
         }
         Command::Who(options) => {
             let log = |line: &str| say(format_args!("mpu: {line}"));
-            let who = mpu::who::who(&host, options, &log).map_err(Error::from);
+            let who = mpu::who::who(&host, options, &log).map_err(Explained::from);
             let who = who.context("the holders of the driver are not known")?;
             if !cli.json {
                 who.notes.iter().for_each(|line| say(format_args!("mpu: {line}")));
@@ -200,7 +200,7 @@ fn list(cli: &Cli, host: &Host, options: &listing::ListOptions) -> anyhow::Resul
         let _progress = Progress::of("asking the driver");
         let seen = processes::snapshot(host, processes::Depth::Everything);
         let seen = seen.and_then(|seen| options.filter.check(&seen.gpus).map(|()| seen));
-        let seen = seen.map_err(Error::from).context("GPU processes are not known")?;
+        let seen = seen.map_err(Explained::from).context("GPU processes are not known")?;
         listing::listed(host, seen, options, width)
     };
     if !cli.json {
@@ -264,9 +264,9 @@ fn print(bytes: &[u8]) -> anyhow::Result<Exit> {
 
 /// Prints a failure as a chain of causes, and its fix.
 fn fail(cli: &Cli, error: &anyhow::Error) -> Exit {
-    let known = error.downcast_ref::<Error>();
+    let known = error.downcast_ref::<Explained>();
     if let (true, Some(known)) = (cli.json, known) {
-        let _ = print((report::json_of_error(cli.command.name(), known) + "\n").as_bytes());
+        let _ = print((report::json_of_error(cli.command.name(), &**known) + "\n").as_bytes());
         return known.exit();
     }
     let causes: Vec<String> = error.chain().map(|cause| cause.to_string()).collect();

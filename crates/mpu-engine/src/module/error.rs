@@ -7,7 +7,7 @@ use super::state::StateError;
 use crate::signing::SignError;
 use mpu_host::config::UnknownDriver;
 use mpu_host::exit::Exit;
-use mpu_host::explain::{Explain, Facts, Sum, chain};
+use mpu_host::explain::{Explain, Facts, chain};
 use mpu_host::explain_by_facts;
 use mpu_os::lock::HeldLock;
 use std::io;
@@ -72,7 +72,19 @@ impl ModuleError {
     }
 }
 
-impl Sum for ModuleError {
+impl Explain for ModuleError {
+    fn code(&self) -> &'static str {
+        self.inner().code()
+    }
+    fn exit(&self) -> Exit {
+        self.inner().exit()
+    }
+    fn fix(&self) -> String {
+        self.inner().fix()
+    }
+}
+
+impl ModuleError {
     fn inner(&self) -> &dyn Explain {
         match self {
             ModuleError::Unfit(e) => e,

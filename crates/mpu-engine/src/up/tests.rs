@@ -5,7 +5,6 @@ use crate::module::load::fake::FakeKernel;
 use crate::module::prebuilt::{self, FOLDERS};
 use crate::module::raise::fake::Setup;
 use crate::module::sources;
-use mpu_host::explain::Explain;
 use mpu_host::host::fake::RELEASE;
 use mpu_notify::fake::FakeSupervisor;
 use std::fs;
@@ -31,7 +30,7 @@ fn with_old() -> Setup {
     s
 }
 
-fn replace(s: &Setup, kernel: &FakeKernel<'_>, module: ModuleOptions) -> Result<Up, EngineError> {
+fn replace(s: &Setup, kernel: &FakeKernel<'_>, module: ModuleOptions) -> Result<Up, Explained> {
     let module = ModuleOptions { replace: true, ..module };
     up(&s.fake.host(), kernel, &UpOptions { module, ..UpOptions::default() })
 }

@@ -6,7 +6,6 @@
 //! end with the pod, and the containers' calls with it. It leaves the node's own notify engine, and a newer module that no agent
 //! loaded, as they are.
 
-mod error;
 pub mod label;
 pub mod note;
 pub mod reporter;
@@ -14,7 +13,6 @@ pub mod turns;
 
 use crate::cluster::Cluster;
 use crate::versions::is_newer;
-pub use error::AgentError;
 use mpu_engine::module::checks::Unfit;
 use mpu_engine::module::load::Kernel;
 use mpu_engine::module::raise;
@@ -25,7 +23,7 @@ use mpu_engine::{Engine, apply, down, observe};
 use mpu_host::config::pods::Pods;
 use mpu_host::config::{Config, EngineSetting, rules};
 use mpu_host::driver::Driver;
-use mpu_host::explain::{Explain, chain};
+use mpu_host::explain::{Explain, Explained, chain};
 use mpu_host::host::{CAP_SYS_MODULE, Host};
 use note::{Doing, Measurement, Note, uptime};
 use reporter::{Reason, Reporter};
@@ -133,7 +131,7 @@ impl<'a> Agent<'a> {
         log: Log<'a>,
         cluster: Option<&'a dyn Cluster>,
         options: AgentOptions,
-    ) -> Result<Agent<'a>, AgentError> {
+    ) -> Result<Agent<'a>, Explained> {
         if !host.has_capability(CAP_SYS_MODULE) {
             return Err(Unfit::NotRoot.into());
         }
@@ -157,7 +155,7 @@ impl<'a> Agent<'a> {
     }
 
     /// Runs rounds until `wait`, which gets the time to the next round, returns true.
-    pub fn run(mut self, wait: &mut dyn FnMut(Duration) -> bool) -> Result<Parting, AgentError> {
+    pub fn run(mut self, wait: &mut dyn FnMut(Duration) -> bool) -> Result<Parting, Explained> {
         loop {
             self.round()?;
             if wait(Duration::from_secs(self.options.interval)) {
@@ -167,7 +165,7 @@ impl<'a> Agent<'a> {
     }
 
     /// One round. Fails only if the agents' directory cannot be used. Other errors are logged, and the next round tries again.
-    pub fn round(&mut self) -> Result<(), AgentError> {
+    pub fn round(&mut self) -> Result<(), Explained> {
         let driver = Driver::loaded(self.host).map(|driver| driver.version);
         if driver != self.driver {
             // The measurements are about another driver.
@@ -216,7 +214,7 @@ impl<'a> Agent<'a> {
     }
 
     /// Describes an engine that is up and that this agent must not touch. Fails if the node is to have its own engine, and has none.
-    fn engine_of_node(&mut self) -> Result<Option<String>, AgentError> {
+    fn engine_of_node(&mut self) -> Result<Option<String>, Explained> {
         let engine = self.engine();
         if let Some(words) = newer_of_others(self.host).filter(|_| engine != EngineSetting::Notify) {
             return Ok(Some(words));
@@ -235,7 +233,7 @@ impl<'a> Agent<'a> {
     }
 
     /// Raises the engine if it is not up, and applies the node's rules.
-    fn maintain_engine(&mut self, driver: &str) -> Result<(Doing, String), AgentError> {
+    fn maintain_engine(&mut self, driver: &str) -> Result<(Doing, String), Explained> {
         let now = uptime(self.host);
         if now < self.next_try {
             return Ok((Doing::Failed, self.failed.clone()));
@@ -264,14 +262,14 @@ impl<'a> Agent<'a> {
                 self.failures += 1;
                 self.next_try = uptime(self.host) + pause;
                 self.seen = None;
-                self.failed = format!("the engine is not up: {}", explain_in_full(&error));
+                self.failed = format!("the engine is not up: {}", explain_in_full(&*error));
                 Ok((Doing::Failed, self.failed.clone()))
             }
         }
     }
 
     /// Raises the engine, or replaces another version. Returns whether that changed anything, and a description.
-    fn raise(&self) -> Result<(bool, String), AgentError> {
+    fn raise(&self) -> Result<(bool, String), Explained> {
         let release = self.host.release().unwrap_or_default();
         let of_release = |path: &PathBuf| PathBuf::from(path.to_string_lossy().replace("{release}", &release));
         let module = raise::ModuleOptions {
@@ -304,7 +302,7 @@ impl<'a> Agent<'a> {
     }
 
     /// Gives the rules to engines that have others. Returns whether any had.
-    fn keep_rules(&self, config: &Config) -> Result<bool, AgentError> {
+    fn keep_rules(&self, config: &Config) -> Result<bool, Explained> {
         let compiled: Vec<String> = rules::of_host(self.host, config).lines().map(str::to_string).collect();
         if apply::holds(self.host, config, &compiled) != Some(false) {
             return Ok(false);
@@ -315,7 +313,7 @@ impl<'a> Agent<'a> {
     }
 
     /// The same for an engine that is the node's own: only where rules have a label, whose pods only an agent finds.
-    fn keep_labelled_rules(&self) -> Result<bool, AgentError> {
+    fn keep_labelled_rules(&self) -> Result<bool, Explained> {
         let config = Config::of(self.host)?;
         if rules::labels(&config).next().is_none() { Ok(false) } else { self.keep_rules(&config) }
     }
@@ -362,14 +360,14 @@ impl<'a> Agent<'a> {
         }
     }
 
-    fn note(&self, doing: Doing, words: &str) -> Result<(), AgentError> {
+    fn note(&self, doing: Doing, words: &str) -> Result<(), Explained> {
         let (version, words) = (env!("CARGO_PKG_VERSION").to_string(), words.to_string());
         let note = Note { at: uptime(self.host), version, doing, words, seen: self.seen.clone() };
         Ok(note.write(self.host, &self.options.id)?)
     }
 
     /// Deregisters, and takes the engine down if this is the last agent.
-    fn leave(self) -> Result<Parting, AgentError> {
+    fn leave(self) -> Result<Parting, Explained> {
         let Agent { host, kernel, options, turn, .. } = self;
         Note::remove(host, &options.id);
         // An engine that this agent did not raise stays up.

@@ -5,7 +5,7 @@
 //! The last agent to leave takes the engine down.
 
 use mpu_host::exit::Exit;
-use mpu_host::explain::Explain;
+use mpu_host::explain::{Explain, Facts};
 use mpu_host::host::Host;
 use mpu_os::lock::{self, HeldLock, LockError};
 use rustix::fs::{FlockOperation, flock};
@@ -48,43 +48,35 @@ pub enum TurnError {
     Io { path: PathBuf, source: io::Error },
 }
 
-impl Explain for TurnError {
-    fn code(&self) -> &'static str {
-        match self {
-            TurnError::BadId { .. } => "agent_id",
-            TurnError::Taken { .. } => "agent_runs",
-            TurnError::NotifyInPod => "notify_in_pod",
-            TurnError::NoNotifyEngine => "no_notify_engine",
-            TurnError::Held(held) => held.code(),
-            TurnError::Io { .. } => "agent_directory",
-        }
-    }
-
-    fn exit(&self) -> Exit {
-        match self {
-            TurnError::BadId { .. } => Exit::Usage,
-            TurnError::Io { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => Exit::Refused,
-            _ => Exit::Failed,
-        }
-    }
-
-    fn fix(&self) -> String {
-        match self {
-            TurnError::BadId { .. } => "pass the pod's uid as --id".to_string(),
-            TurnError::Taken { .. } => "give each agent an --id of its own, such as its pod's uid".to_string(),
+impl TurnError {
+    fn facts(&self) -> Facts {
+        use Exit::{Failed, Refused, Usage};
+        let (code, exit, fix) = match self {
+            TurnError::BadId { .. } => ("agent_id", Usage, "pass the pod's uid as --id"),
+            TurnError::Taken { .. } => {
+                ("agent_runs", Failed, "give each agent an --id of its own, such as its pod's uid")
+            }
             TurnError::NotifyInPod => {
-                "install MPU's package on the node, with this configuration there, and take the node out of the DaemonSet".to_string()
+                let fix = "install MPU's package on the node, with this configuration there, and take the node out of the DaemonSet";
+                ("notify_in_pod", Failed, fix)
             }
             TurnError::NoNotifyEngine => {
-                "on the node: install MPU's package, set engine = \"notify\" in /etc/mpu/config.toml, and run mpu up; or change \
-                 the node's label mpu-project.github.io/engine"
-                    .to_string()
+                let fix = "on the node: install MPU's package, set engine = \"notify\" in /etc/mpu/config.toml, and run mpu up; or \
+                           change the node's label mpu-project.github.io/engine";
+                ("no_notify_engine", Failed, fix)
             }
-            TurnError::Held(held) => held.fix(),
-            TurnError::Io { .. } => format!("mount the node's /run/mpu, writable: agents meet in {AGENTS_DIR}"),
-        }
+            TurnError::Held(held) => return (held.code(), held.exit(), held.fix()),
+            TurnError::Io { source, .. } => {
+                let is_denied = source.kind() == io::ErrorKind::PermissionDenied;
+                let fix = format!("mount the node's /run/mpu, writable: agents meet in {AGENTS_DIR}");
+                return ("agent_directory", if is_denied { Refused } else { Failed }, fix);
+            }
+        };
+        (code, exit, fix.to_string())
     }
 }
+
+mpu_host::explain_by_facts!(TurnError);
 
 /// Whether an agent's name can be part of a file's.
 pub fn check_id(id: &str) -> Result<(), TurnError> {

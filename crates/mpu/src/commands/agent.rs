@@ -3,12 +3,12 @@
 use crate::agent::note::{Note, Question, answer, uptime};
 use crate::agent::{Agent, AgentOptions, Parting};
 use crate::cluster::{ApiServer, Cluster};
-use crate::error::Error;
 use crate::probe::{ProbeError, compare};
 use crate::report::{Report, Style};
 use mpu_engine::module::load::Kernel;
 use mpu_host::exit::Exit;
 use mpu_host::explain::Explain;
+use mpu_host::explain::Explained;
 use mpu_host::host::Host;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -46,7 +46,7 @@ pub fn run(
     kernel: &dyn Kernel,
     options: AgentOptions,
     wait: &mut dyn FnMut(Duration) -> bool,
-) -> Result<AgentResult, Error> {
+) -> Result<AgentResult, Explained> {
     let log = |line: &str| mpu_host::progress::say(format_args!("mpu: {line}"));
     let server = options.cluster.as_deref().map(|credentials| {
         let node = options.node.as_deref().unwrap_or_default();
@@ -123,7 +123,7 @@ fn look(host: &Host) -> MeasureResult {
 }
 
 /// Answers a probe from the agent's note.
-pub fn probe(host: &Host, question: Question, id: &str, within: u64) -> Result<ProbeAnswer, Error> {
+pub fn probe(host: &Host, question: Question, id: &str, within: u64) -> Result<ProbeAnswer, Explained> {
     let note = Note::read(host, id)?;
     let (yes, because) = answer(question, note.as_ref(), uptime(host), within);
     Ok(ProbeAnswer { question, yes, because, note })

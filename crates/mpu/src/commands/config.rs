@@ -1,10 +1,10 @@
 //! `mpu config`: checks the file, shows it, and applies its rules to a running engine.
 
-use crate::error::Error;
 use crate::report::{Lines, Report, Style};
 use mpu_engine::apply::{Applied, How, holds};
 use mpu_host::config::{Config, Drivers, Modules, Visibility, rules};
 use mpu_host::exit::Exit;
+use mpu_host::explain::Explained;
 use mpu_host::host::Host;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -35,7 +35,7 @@ pub struct Shown {
 }
 
 /// Checks a file: the host's, which may be absent, or the named one.
-pub fn check(host: &Host, file: Option<&Path>) -> Result<Sound, Error> {
+pub fn check(host: &Host, file: Option<&Path>) -> Result<Sound, Explained> {
     let (file, config) = match file {
         Some(file) => (Some(file.to_path_buf()), Config::named(file)?),
         None => {
@@ -47,7 +47,7 @@ pub fn check(host: &Host, file: Option<&Path>) -> Result<Sound, Error> {
     Ok(Sound { file, rules: config.rules.len(), warnings: config.warnings(host) })
 }
 
-pub fn show(host: &Host) -> Result<Shown, Error> {
+pub fn show(host: &Host) -> Result<Shown, Explained> {
     let config = Config::of(host)?;
     let file = Some(PathBuf::from(mpu_host::config::FILE)).filter(|file| host.at(file).exists());
     let compiled: Vec<String> = rules::of_host(host, &config).lines().map(str::to_string).collect();
@@ -144,7 +144,6 @@ mod tests {
     use super::*;
     use mpu_engine::apply::apply;
     use mpu_engine::module::state::{self, ARMED};
-    use mpu_host::explain::Explain;
     use mpu_host::host::fake::FakeHost;
     use mpu_notify::fake::{self, FakeSupervisor};
 

@@ -1,10 +1,10 @@
 //! `mpu doctor`: prints the findings, the worst first.
 
 use crate::doctor::{self, Finding, Group, Level};
-use crate::error::Error;
 use crate::issue;
 use crate::report::{Report, Style};
 use mpu_host::exit::Exit;
+use mpu_host::explain::Explained;
 use mpu_host::host::Host;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -40,7 +40,7 @@ pub struct IssueReport {
     pub has_names: bool,
 }
 
-pub fn report(host: &Host, file: &Path, with_names: bool, force: bool) -> Result<IssueReport, Error> {
+pub fn report(host: &Host, file: &Path, with_names: bool, force: bool) -> Result<IssueReport, Explained> {
     let text = issue::report(host, with_names);
     issue::write(file, &text, force)?;
     Ok(IssueReport { report: file.to_path_buf(), bytes: text.len(), has_names: with_names })

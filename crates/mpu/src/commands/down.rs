@@ -29,13 +29,12 @@ impl Report for Down {
 mod tests {
     use super::*;
     use mpu_engine::down::down;
-    use mpu_engine::error::EngineError;
     use mpu_engine::module::foreign;
     use mpu_engine::module::load::fake::FakeKernel;
     use mpu_engine::module::record::Record;
     use mpu_engine::module::state::{self, ARMED};
     use mpu_host::exit::Exit;
-    use mpu_host::explain::Explain;
+    use mpu_host::explain::Explained;
     use mpu_host::host::fake::FakeHost;
     use mpu_notify as notify;
     use mpu_notify::fake::FakeSupervisor;
@@ -48,7 +47,7 @@ mod tests {
         fake
     }
 
-    fn down_now(fake: &FakeHost) -> Result<Down, EngineError> {
+    fn down_now(fake: &FakeHost) -> Result<Down, Explained> {
         down(&fake.host(), &FakeKernel::taking(fake, ARMED), Duration::ZERO)
     }
 

@@ -1,7 +1,6 @@
 //! `mpu probe`: reports what a container sees, and whether that is right.
 
 use super::DriverView;
-use crate::error::Error;
 use crate::probe::Evidence;
 use crate::probe::compare::{self, Comparison, Numbers};
 use crate::probe::verdict::Fault;
@@ -9,6 +8,7 @@ use crate::report::{Lines, Report, Style};
 use mpu_engine::Engine;
 use mpu_host::driver::Numbering;
 use mpu_host::exit::Exit;
+use mpu_host::explain::Explained;
 use mpu_host::host::Host;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -47,7 +47,7 @@ pub struct FaultView {
     pub explanation: &'static str,
 }
 
-pub fn probe(host: &Host) -> Result<Probed, Error> {
+pub fn probe(host: &Host) -> Result<Probed, Explained> {
     Ok(compare::probe(host)?.into())
 }
 

@@ -2,7 +2,6 @@
 
 use super::{DriverView, NotifyView, ProofView, StateView};
 use crate::agent::note::Note;
-use crate::error::Error;
 use crate::nri::presence::{self, Plugin, Standing};
 use crate::report::{Lines, Report, Style};
 use mpu_engine::Engine;
@@ -14,6 +13,7 @@ use mpu_engine::module::sources::PassedOver;
 use mpu_engine::module::state::{self, Phase};
 use mpu_host::driver::Driver;
 use mpu_host::exit::Exit;
+use mpu_host::explain::Explained;
 use mpu_host::host::Host;
 use mpu_host::time;
 use mpu_notify::{client, supervisor::keeper};
@@ -78,7 +78,7 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Reads the state. If the redirects stand and nothing was translated yet, one translation is asked for; afterwards the
 /// module is `armed`, so this happens once per placement.
-pub fn status(host: &Host, probe: ProbeFn) -> Result<Status, Error> {
+pub fn status(host: &Host, probe: ProbeFn) -> Result<Status, Explained> {
     let (module, proof) = match state::read(host)? {
         None => (None, None),
         Some(state) => {

@@ -1,7 +1,6 @@
 //! `mpu up`: reports how an engine came up.
 
 use super::{DriverView, NotifyView, ProofView, StateView};
-use crate::error::Error;
 use crate::report::{Lines, Report, Style};
 use crate::wiring;
 use mpu_engine::module::load::Kernel;
@@ -11,6 +10,7 @@ use mpu_engine::module::state::Phase;
 use mpu_engine::up::{How, Note, Up, UpOptions};
 use mpu_engine::{self as engine, Engine};
 use mpu_host::exit::Exit;
+use mpu_host::explain::Explained;
 use mpu_host::host::Host;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -55,7 +55,7 @@ pub struct Done {
     pub seconds: f64,
 }
 
-pub fn up(host: &Host, kernel: &dyn Kernel, options: &UpOptions) -> Result<Done, Error> {
+pub fn up(host: &Host, kernel: &dyn Kernel, options: &UpOptions) -> Result<Done, Explained> {
     Ok(Done::of(host, engine::up::up(host, kernel, options)?))
 }
 

@@ -1,7 +1,6 @@
 //! Why an installation, an upgrade or a removal did not happen.
 
 use super::layout::VERSION;
-use mpu_engine::error::EngineError;
 use mpu_host::exit::Exit;
 use mpu_host::explain::{Explain, Facts};
 use mpu_os::lock::HeldLock;
@@ -35,17 +34,6 @@ pub enum InstallError {
     Failed { command: String, why: String },
     #[error("`{what}` failed and was undone: {reason}{}", list_failures(failures))]
     RolledBack { what: String, reason: String, failures: Vec<String>, fix: String },
-    #[error(transparent)]
-    Engine(EngineError),
-}
-
-impl<E> From<E> for InstallError
-where
-    EngineError: From<E>,
-{
-    fn from(error: E) -> InstallError {
-        InstallError::Engine(error.into())
-    }
 }
 
 fn list_failures(failures: &[String]) -> String {
@@ -86,7 +74,6 @@ impl InstallError {
             }
             E::Failed { .. } => ("step_failed", Failed, "run the command by hand to see its whole output"),
             E::RolledBack { fix, .. } => ("rolled_back", Failed, &**fix),
-            E::Engine(error) => return (error.code(), error.exit(), error.fix()),
         };
         (code, exit, fix.to_string())
     }

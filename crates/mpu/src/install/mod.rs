@@ -21,7 +21,7 @@ use mpu_engine::module::{plan as module_plan, raise};
 use mpu_engine::{down, up};
 use mpu_host::config::{Config, EngineSetting, Modules};
 use mpu_host::driver::Driver;
-use mpu_host::explain::{Explain, chain};
+use mpu_host::explain::{Explained, chain};
 use mpu_host::host::{CAP_SYS_MODULE, Host};
 use mpu_host::progress::Progress;
 use mpu_notify::{self as notify, client};
@@ -94,11 +94,11 @@ pub fn install(
     kernel: &dyn Kernel,
     options: &InstallOptions,
     documents: &Documents,
-) -> Result<Outcome, InstallError> {
+) -> Result<Outcome, Explained> {
     let journal = begin(host, kernel, options.dry_run, |package| package.upgrade)?;
     let old = Record::read(host);
     if let Some(old) = old.as_ref().filter(|old| is_newer(&old.version, VERSION)) {
-        return Err(InstallError::Newer { installed: old.version.clone() });
+        return Err(InstallError::Newer { installed: old.version.clone() }.into());
     }
     let sources = options.source.as_deref().map_or_else(Sources::carried, Sources::in_directory)?;
     let items = layout::items(Layout::Local, executable(options.executable.as_deref())?, &sources, documents);
@@ -146,7 +146,7 @@ pub fn install(
 }
 
 /// Removes the installation, and all files that MPU made since.
-pub fn uninstall(host: &Host, kernel: &dyn Kernel, dry_run: bool, purge: bool) -> Result<Outcome, InstallError> {
+pub fn uninstall(host: &Host, kernel: &dyn Kernel, dry_run: bool, purge: bool) -> Result<Outcome, Explained> {
     let journal = begin(host, kernel, dry_run, |package| package.remove)?;
     let record = Record::read(host).ok_or(InstallError::NotInstalled)?;
     let steps = plan::uninstall(host, &record, purge);
@@ -166,7 +166,7 @@ pub fn uninstall(host: &Host, kernel: &dyn Kernel, dry_run: bool, purge: bool) -
 }
 
 /// Puts the files of a package below `root`, for the package's build.
-pub fn stage(root: &Path, documents: &Documents) -> Result<(), InstallError> {
+pub fn stage(root: &Path, documents: &Documents) -> Result<(), Explained> {
     for item in layout::items(Layout::Package, executable(None)?, &Sources::carried()?, documents) {
         let at = Host::below(root).at(&item.path);
         let folder = if item.bytes.is_some() { at.parent().unwrap_or(root) } else { &at };
@@ -190,17 +190,17 @@ fn begin<'a>(
     kernel: &dyn Kernel,
     dry_run: bool,
     instead: impl FnOnce(Package) -> String,
-) -> Result<Option<Journal<'a>>, InstallError> {
+) -> Result<Option<Journal<'a>>, Explained> {
     if !dry_run && !host.has_capability(CAP_SYS_MODULE) {
-        return Err(InstallError::NotRoot);
+        return Err(InstallError::NotRoot.into());
     }
     if let Some(package) = package(host) {
-        return Err(InstallError::Packaged { manager: package.manager, command: instead(package) });
+        return Err(InstallError::Packaged { manager: package.manager, command: instead(package) }.into());
     }
     if !dry_run && !kernel.is_for(host) {
-        return Err(InstallError::OtherRoot { root: host.at("/") });
+        return Err(InstallError::OtherRoot { root: host.at("/") }.into());
     }
-    if dry_run { Ok(None) } else { Journal::begin(host).map(Some) }
+    if dry_run { Ok(None) } else { Ok(Some(Journal::begin(host)?)) }
 }
 
 /// Carries out a plan completely or not at all, then the steps that cannot be undone.
@@ -211,7 +211,7 @@ fn carry_out(
     source: Option<&Path>,
     mut journal: Journal<'_>,
     last: impl FnOnce(),
-) -> Result<(), InstallError> {
+) -> Result<(), Explained> {
     for step in steps {
         // Another process may have raised or lowered an engine since the plan was made.
         let is_undone = match &step.action {
@@ -220,13 +220,15 @@ fn carry_out(
             _ => true,
         };
         let undo = step.undo.as_ref().filter(|_| is_undone).map_or(Ok(()), |undo| journal.will_undo(undo));
-        if let Err(error) = undo.and_then(|()| act(host, kernel, &step.action, source, &mut journal)) {
+        if let Err(error) =
+            undo.map_err(Explained::from).and_then(|()| act(host, kernel, &step.action, source, &mut journal))
+        {
             let what = step.view().map_or(String::new(), |view| view.what);
             let (reason, fix) = (chain(&error), error.fix());
-            return Err(InstallError::RolledBack { what, reason, failures: journal.roll_back(), fix });
+            return Err(InstallError::RolledBack { what, reason, failures: journal.roll_back(), fix }.into());
         }
     }
-    journal.commit(last)
+    Ok(journal.commit(last)?)
 }
 
 fn act(
@@ -235,7 +237,7 @@ fn act(
     action: &Action,
     source: Option<&Path>,
     journal: &mut Journal<'_>,
-) -> Result<(), InstallError> {
+) -> Result<(), Explained> {
     match action {
         Action::Write(item) => journal.write(&item.path, item.mode, item.bytes.as_deref())?,
         Action::Remove(path) => journal.remove(path)?,
@@ -259,7 +261,7 @@ fn act(
             _ if client::state(host)?.is_some_and(|state| state.state == Phase::Armed) => {}
             state => {
                 let why = state.map_or("the engine is not up".into(), |state| format!("{:?}", state.phase));
-                return Err(InstallError::Failed { command: "mpu status".into(), why });
+                return Err(InstallError::Failed { command: "mpu status".into(), why }.into());
             }
         },
     }

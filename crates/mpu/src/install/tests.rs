@@ -7,6 +7,7 @@ use mpu_engine::module::load::fake::FakeKernel;
 use mpu_engine::module::raise::fake::Setup;
 use mpu_engine::module::state::ARMED;
 use mpu_host::exit::Exit;
+use mpu_host::explain::Explain;
 use mpu_host::host::fake::FakeHost;
 use mpu_notify::fake::{self, FakeSupervisor};
 use std::io::{Read, Write};
@@ -119,20 +120,20 @@ impl Node {
         self.text("/calls").map_or(0, |text| text.parse().expect("a number"))
     }
 
-    fn install(&self) -> Result<Outcome, InstallError> {
+    fn install(&self) -> Result<Outcome, Explained> {
         self.install_with(&self.setup.kernel(), &self.options)
     }
 
-    fn install_with(&self, kernel: &dyn Kernel, options: &InstallOptions) -> Result<Outcome, InstallError> {
+    fn install_with(&self, kernel: &dyn Kernel, options: &InstallOptions) -> Result<Outcome, Explained> {
         let pages = ["mpu", "mpu-up", "mpu-agent-run"].map(|name| (name.to_string(), b".TH".to_vec()));
         install(&self.host(), kernel, options, &Documents { pages: pages.to_vec(), ..Documents::default() })
     }
 
-    fn plan(&self) -> Result<Outcome, InstallError> {
+    fn plan(&self) -> Result<Outcome, Explained> {
         self.install_with(&self.setup.kernel(), &InstallOptions { dry_run: true, ..self.options.clone() })
     }
 
-    fn uninstall(&self) -> Result<Outcome, InstallError> {
+    fn uninstall(&self) -> Result<Outcome, Explained> {
         uninstall(&self.host(), &self.setup.kernel(), false, false)
     }
 

@@ -18,7 +18,7 @@ pub fn sources(host: &Host) -> Sources {
     let (here, gpus) = (host.clone(), host.clone());
     Sources {
         host: Box::new(move || {
-            let engines = observe::all(&here).map_err(|error| trouble(&error))?;
+            let engines = observe::all(&here).map_err(|error| trouble(&*error))?;
             Ok(HostFacts { engines, driver: Driver::loaded(&here) })
         }),
         usage: Box::new(move || usage(&gpus)),

@@ -9,16 +9,15 @@ use mpu_engine::module::raise::fake::Setup;
 use mpu_engine::module::record::Record;
 use mpu_engine::module::{sources, state};
 use mpu_host::config::{EngineSetting, FILE};
-use mpu_host::explain::Explain;
 use mpu_host::host::fake::RELEASE;
 use mpu_notify::fake::{self, FakeSupervisor};
 
-fn up_with(s: &Setup, kernel: &FakeKernel<'_>, options: UpOptions) -> Result<Done, Error> {
+fn up_with(s: &Setup, kernel: &FakeKernel<'_>, options: UpOptions) -> Result<Done, Explained> {
     super::up(&s.fake.host(), kernel, &options)
 }
 
 /// By the sources at hand, and the engine that the configuration names.
-fn up(s: &Setup, kernel: &FakeKernel<'_>) -> Result<Done, Error> {
+fn up(s: &Setup, kernel: &FakeKernel<'_>) -> Result<Done, Explained> {
     up_with(s, kernel, UpOptions { module: s.options(), ..UpOptions::default() })
 }
 
@@ -27,7 +26,7 @@ fn by(engine: EngineSetting, s: &Setup) -> UpOptions {
 }
 
 /// `mpu up` that must fail so, after so many insertions and removals.
-fn fails(s: &Setup, kernel: &FakeKernel<'_>, options: UpOptions, expect: (&str, Exit, (usize, usize))) -> Error {
+fn fails(s: &Setup, kernel: &FakeKernel<'_>, options: UpOptions, expect: (&str, Exit, (usize, usize))) -> Explained {
     let error = up_with(s, kernel, options).expect_err(expect.0);
     assert_eq!((error.code(), error.exit(), kernel.calls.get()), expect, "{error}");
     error
@@ -57,7 +56,7 @@ fn repeated_up_is_already_up() {
 }
 
 /// `mpu up` of a module that says `placed`, with a function that asks the driver.
-fn up_with_probe(s: &Setup, kernel: &FakeKernel<'_>, probe: ProbeFn) -> Result<Done, Error> {
+fn up_with_probe(s: &Setup, kernel: &FakeKernel<'_>, probe: ProbeFn) -> Result<Done, Explained> {
     up_with(s, kernel, UpOptions { module: s.options(), probe: Some(probe), ..UpOptions::default() })
 }
 
