@@ -5,9 +5,10 @@
 use crate::words::Words;
 use clap::ValueEnum;
 use std::fmt;
+use strum::VariantArray;
 
-/// A word of it stands in `NVIDIA_DRIVER_CAPABILITIES`, and with `--` before it is the container CLI's flag.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+/// A word of it stands in `NVIDIA_DRIVER_CAPABILITIES`, and with `--` before it is the container CLI's flag. In the alphabet's order, which is the hook's order of arguments.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum, VariantArray)]
 #[repr(u8)]
 pub enum Capability {
     Compat32,
@@ -20,16 +21,7 @@ pub enum Capability {
 }
 
 impl Capability {
-    /// All of them, in the alphabet's order, which is the hook's order of arguments.
-    pub const ALL: [Capability; 7] = [
-        Capability::Compat32,
-        Capability::Compute,
-        Capability::Display,
-        Capability::Graphics,
-        Capability::Ngx,
-        Capability::Utility,
-        Capability::Video,
-    ];
+    pub const ALL: &[Capability] = Self::VARIANTS;
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -56,7 +48,7 @@ impl Capabilities {
     }
 
     pub fn iter(self) -> impl Iterator<Item = Capability> {
-        Capability::ALL.into_iter().filter(move |capability| self.has(*capability))
+        Capability::ALL.iter().copied().filter(move |capability| self.has(*capability))
     }
 
     /// Reads a comma-separated list; `all` is every one. The first word that names none is the error.

@@ -1,8 +1,9 @@
 //! The exit codes. `--help`, `docs/exit-codes.md` and every error use this list. A number never changes its meaning.
 
 /// The outcome of a run of `mpu`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, strum::IntoStaticStr)]
 #[repr(u8)]
+#[strum(serialize_all = "snake_case")]
 pub enum Exit {
     /// The requested state is reached.
     Ok = 0,
@@ -35,15 +36,7 @@ impl Exit {
 
     /// One word for tables and JSON.
     pub fn name(self) -> &'static str {
-        match self {
-            Exit::Ok => "ok",
-            Exit::Failed => "failed",
-            Exit::Usage => "usage",
-            Exit::NotReady => "not_ready",
-            Exit::Refused => "refused",
-            Exit::Busy => "busy",
-            Exit::Broken => "broken",
-        }
+        self.into()
     }
 
     /// Its meaning, for `--help` and the documentation.

@@ -73,7 +73,8 @@ fn long_after() -> String {
 }
 
 /// The commands.
-#[derive(Debug, Subcommand)]
+#[derive(Debug, Subcommand, strum::IntoStaticStr)]
+#[strum(serialize_all = "kebab-case")]
 pub enum Command {
     /// Build the engine if needed, load it, and check that it works
     #[command(long_about = UP_LONG, after_long_help = UP_EXAMPLES)]
@@ -548,31 +549,7 @@ impl From<Shell> for clap_complete::Shell {
 impl Command {
     /// The name that was typed.
     pub fn name(&self) -> &'static str {
-        match self {
-            Command::Up(_) => "up",
-            Command::Down(_) => "down",
-            Command::Status => "status",
-            Command::Probe => "probe",
-            Command::Config { .. } => "config",
-            Command::Doctor(_) => "doctor",
-            Command::Install(_) => "install",
-            Command::Uninstall(_) => "uninstall",
-            Command::Stage { .. } => "stage",
-            Command::Build(_) => "build",
-            Command::Metrics(_) => "metrics",
-            Command::Nri(_) => "nri",
-            Command::MetricsChild => metrics::source::CHILD,
-            Command::Agent { .. } => "agent",
-            Command::Ps(_) => "ps",
-            Command::Top(_) => "top",
-            Command::Who(_) => "who",
-            Command::Run { .. } => "run",
-            Command::Notify { .. } => "notify",
-            Command::Schema { .. } => "schema",
-            Command::Completions { .. } => "completions",
-            Command::Man { .. } => "man",
-            Command::ProbeChild { .. } => "probe-child",
-        }
+        self.into()
     }
 }
 

@@ -91,7 +91,7 @@ fn run(cli: &Cli) -> anyhow::Result<Exit> {
             print_report(cli, &done)
         }
         Command::Down(options) => {
-            let done = engine::down::down(&host, &Running, Duration::from_secs(options.wait)).map_err(Explained::from);
+            let done = engine::down::down(&host, &Running, Duration::from_secs(options.wait));
             print_report(cli, &done.context("MPU is not down")?)
         }
         Command::Status => {
@@ -100,15 +100,15 @@ fn run(cli: &Cli) -> anyhow::Result<Exit> {
         Command::Probe => print_report(cli, &probe::probe(&host).context("nothing was measured")?),
         Command::Install(options) => {
             let documents = manual::documents().context("cannot render the manual pages")?;
-            let outcome = install::install(&host, &Running, options, &documents).map_err(Explained::from);
+            let outcome = install::install(&host, &Running, options, &documents);
             print_report(cli, &outcome.context("MPU is not installed")?)
         }
         Command::Uninstall(options) => {
-            let outcome = install::uninstall(&host, &Running, options.dry_run, options.purge).map_err(Explained::from);
+            let outcome = install::uninstall(&host, &Running, options.dry_run, options.purge);
             print_report(cli, &outcome.context("MPU is not removed")?)
         }
         Command::Stage { root } => {
-            install::stage(root, &manual::documents()?).map_err(Explained::from).context("nothing is staged")?;
+            install::stage(root, &manual::documents()?).context("nothing is staged")?;
             Ok(Exit::Ok)
         }
         Command::Config { what } => match what {
@@ -117,7 +117,7 @@ fn run(cli: &Cli) -> anyhow::Result<Exit> {
             }
             ConfigVerb::Show => print_report(cli, &config::show(&host).context("the configuration is not known")?),
             ConfigVerb::Apply => {
-                let applied = engine::apply::apply(&host).map_err(Explained::from).context("nothing was applied")?;
+                let applied = engine::apply::apply(&host).context("nothing was applied")?;
                 warn_of_rules(&host);
                 print_report(cli, &applied)
             }

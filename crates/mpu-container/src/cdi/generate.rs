@@ -225,7 +225,7 @@ fn one(edits: ContainerEdits, what: &'static str) -> Result<Vec<Device>, Generat
 /// All capabilities but 32-bit libraries, as in NVIDIA's generator: a file serves containers with different requests.
 fn full() -> Capabilities {
     let is_included = |capability: &Capability| *capability != Capability::Compat32;
-    Capability::ALL.into_iter().filter(is_included).fold(Capabilities::NONE, Capabilities::with)
+    Capability::ALL.iter().copied().filter(is_included).fold(Capabilities::NONE, Capabilities::with)
 }
 
 pub fn qualified(spec: &Spec) -> Vec<QualifiedName> {

@@ -77,7 +77,8 @@ struct Args {
     hook: Hook,
 }
 
-#[derive(Debug, Subcommand)]
+#[derive(Debug, Subcommand, strum::IntoStaticStr)]
+#[strum(serialize_all = "kebab-case")]
 enum Hook {
     /// Make symbolic links
     CreateSymlinks {
@@ -196,18 +197,7 @@ fn mistake(text: &str) -> String {
 
 impl Hook {
     fn name(&self) -> &'static str {
-        match self {
-            Hook::CreateSymlinks { .. } => "create-symlinks",
-            Hook::UpdateLdcache { .. } => "update-ldcache",
-            Hook::EnableCudaCompat(_) => "enable-cuda-compat",
-            Hook::DisableDeviceNodeModification => "disable-device-node-modification",
-            Hook::HideOtherGpus => "hide-other-gpus",
-            Hook::Chmod { .. } => "chmod",
-            Hook::UpdateApplicationProfile => "update-application-profile",
-            Hook::ApplyCudaMemoryLimits(_) => "apply-cuda-memory-limits",
-            Hook::Noop => "noop",
-            Hook::Unknown(_) => "unknown",
-        }
+        self.into()
     }
 }
 

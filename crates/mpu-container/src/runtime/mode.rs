@@ -332,7 +332,7 @@ fn conditions_by_name(names: &[&QualifiedName], request: &Request, config: &Conf
 
 /// Whether these are all capabilities, apart from 32-bit libraries.
 fn is_whole(capabilities: Capabilities) -> bool {
-    Capability::ALL.into_iter().all(|one| one == Capability::Compat32 || capabilities.has(one))
+    Capability::ALL.iter().all(|&one| one == Capability::Compat32 || capabilities.has(one))
 }
 
 /// Whether a device's file includes the driver. The vendor is `nvidia.com` or `k8s.device-plugin.nvidia.com`.

@@ -4,8 +4,22 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 /// Software that runs containers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, JsonSchema, clap::ValueEnum)]
+#[derive(
+    Debug,
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Serialize,
+    JsonSchema,
+    clap::ValueEnum,
+    strum::IntoStaticStr,
+)]
 #[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
 #[value(rename_all = "snake_case")]
 pub enum Runtime {
     /// Docker Engine
@@ -31,17 +45,7 @@ pub enum Runtime {
 impl Runtime {
     /// Its name, as JSON and filters write it.
     pub fn name(self) -> &'static str {
-        match self {
-            Runtime::Docker => "docker",
-            Runtime::Containerd => "containerd",
-            Runtime::Crio => "crio",
-            Runtime::Podman => "podman",
-            Runtime::Lxc => "lxc",
-            Runtime::Nspawn => "nspawn",
-            Runtime::Runc => "runc",
-            Runtime::Crun => "crun",
-            Runtime::Unknown => "unknown",
-        }
+        self.into()
     }
 }
 

@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// Labels on request. Those of a process make a row per process.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 #[value(rename_all = "snake_case")]
 pub enum Label {
     /// The process's PID on the host
@@ -31,13 +32,7 @@ impl Label {
 
     /// As the page writes it.
     pub fn name(self) -> &'static str {
-        match self {
-            Label::Pid => "pid",
-            Label::ContainerPid => "container_pid",
-            Label::PodUid => "pod_uid",
-            Label::SlurmJob => "slurm_job",
-            Label::SlurmStep => "slurm_step",
-        }
+        self.into()
     }
 }
 

@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 /// A wrong answer that a container would get.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema, strum::VariantArray)]
 #[serde(rename_all = "snake_case")]
 pub enum Fault {
     /// The caller's own process is not in the list.
@@ -30,18 +30,6 @@ pub enum Fault {
 }
 
 impl Fault {
-    pub const ALL: [Fault; 9] = [
-        Fault::ListMisses,
-        Fault::ListForeign,
-        Fault::ListThread,
-        Fault::ListRepeats,
-        Fault::DetailsMiss,
-        Fault::DetailsForeign,
-        Fault::SamplesForeign,
-        Fault::SamplesPointer,
-        Fault::HostMisses,
-    ];
-
     pub fn in_words(self) -> &'static str {
         match self {
             Fault::ListMisses => "its own process is missing from the process list",
@@ -203,7 +191,7 @@ mod tests {
     fn every_fault_can_be_found() {
         let mut found: Vec<Fault> = (0..5).flat_map(|era| judge(&fake::era(era)).faults).collect();
         found.push(Fault::HostMisses); // host_must_go_on_seeing_process
-        for fault in Fault::ALL {
+        for &fault in <Fault as strum::VariantArray>::VARIANTS {
             assert!(found.contains(&fault), "{fault:?} never fires");
         }
     }
