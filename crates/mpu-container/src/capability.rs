@@ -7,7 +7,8 @@ use clap::ValueEnum;
 use std::fmt;
 use strum::VariantArray;
 
-/// A word of it stands in `NVIDIA_DRIVER_CAPABILITIES`, and with `--` before it is the container CLI's flag. In the alphabet's order, which is the hook's order of arguments.
+/// A word of it stands in `NVIDIA_DRIVER_CAPABILITIES`, and with `--` before it is the container CLI's flag. In
+/// the alphabet's order, which is the hook's order of arguments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum, VariantArray)]
 #[repr(u8)]
 pub enum Capability {
