@@ -173,13 +173,19 @@ mod tests {
         let holder_text = format!("lock is held by process {} (", std::process::id());
         assert!(held.to_string().contains(&holder_text), "{held}");
         remove_unheld(&path);
+        let (sender, reported) = std::sync::mpsc::channel();
         let waiter = thread::spawn({
             let path = path.clone();
             move || {
                 let (file, mut by) = (open(&path).expect("open"), Vec::new());
-                hold(&file, &path, Duration::from_secs(60), |holder| by.push(holder.to_string())).map(|()| by)
+                let report = |holder: &str| {
+                    by.push(holder.to_string());
+                    let _ = sender.send(());
+                };
+                hold(&file, &path, Duration::from_secs(60), report).map(|()| by)
             }
         });
+        reported.recv().expect("it waits");
         thread::sleep(Duration::from_millis(300));
         drop(first);
         assert_eq!(waiter.join().expect("no panic").expect("its turn").len(), 1, "one report of the wait");

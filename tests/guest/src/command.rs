@@ -89,12 +89,12 @@ mod tests {
         let file = std::env::temp_dir().join(format!("mpu-late-{}", std::process::id()));
         let script = format!("sleep 300 & echo $! > {}; wait", file.display());
         let mut command = Command::new("sh");
-        let status = in_a_group(command.args(["-c", &script]), Duration::from_millis(500)).unwrap();
+        let status = in_a_group(command.args(["-c", &script]), Duration::from_secs(3)).unwrap();
         let started = std::fs::read_to_string(&file).unwrap();
         std::fs::remove_file(&file).unwrap();
         assert_eq!(status, 128 + 9);
-        std::thread::sleep(std::time::Duration::from_millis(300));
-        let state = std::fs::read_to_string(format!("/proc/{}/stat", started.trim())).unwrap_or_default();
-        assert!(state.is_empty() || state.contains(") Z "), "{state}");
+        let stat = format!("/proc/{}/stat", started.trim());
+        let is_gone = || Ok(std::fs::read_to_string(&stat).map_or(true, |stat| stat.contains(") Z ")));
+        crate::wait::until("it lives on", is_gone).unwrap();
     }
 }

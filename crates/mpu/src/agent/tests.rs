@@ -328,7 +328,7 @@ fn killed_agent_leaves_engine_to_next() {
         };
         // A program that another test starts at this moment has the lock, too, until it is executed.
         let mut came = again();
-        for _ in 0..50 {
+        for _ in 0..1000 {
             if came.is_ok() {
                 break;
             }
