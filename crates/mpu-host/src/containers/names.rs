@@ -1,23 +1,12 @@
 //! The names of containers, of their runtimes and of their pods.
 
+use clap::ValueEnum;
 use schemars::JsonSchema;
 use serde::Serialize;
+use strum::IntoStaticStr;
 
 /// Software that runs containers.
-#[derive(
-    Debug,
-    Clone,
-    Copy,
-    PartialEq,
-    Eq,
-    PartialOrd,
-    Ord,
-    Hash,
-    Serialize,
-    JsonSchema,
-    clap::ValueEnum,
-    strum::IntoStaticStr,
-)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, JsonSchema, ValueEnum, IntoStaticStr)]
 #[serde(rename_all = "snake_case")]
 #[strum(serialize_all = "snake_case")]
 #[value(rename_all = "snake_case")]
