@@ -28,7 +28,7 @@ use crate::{
 };
 use clock::{Clock, Lane};
 use matrix::{Guest, Matrix};
-use selection::{Selection, Stage};
+use selection::{Selection, Shard, Stage};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -38,6 +38,9 @@ pub struct Args {
     /// Cross every kernel, era and client instead of covering each once
     #[arg(long)]
     full: bool,
+    /// Of the guests, every Nth from the Kth alone: for N machines, or one after the other
+    #[arg(long, value_name = "K/N", default_value = "1/1", conflicts_with = "no_guests")]
+    shard: Shard,
     /// Leave the guests out
     #[arg(long, conflicts_with = "only")]
     no_guests: bool,
@@ -117,22 +120,19 @@ fn make_guests(args: &Args, selection: &Selection, lane: &mut Lane, sender: Send
     let mut work = Vec::new();
     if selection.has(Stage::Node) && !args.no_guests {
         lane.enter("what whole Debians are made of");
-        let seconds = |play: Play| matrix.plays.get(play.name()).copied().unwrap_or(matrix.row_seconds);
-        let plays = plays(args.full, &mut lane.tally)?;
-        if args.full && !plays.is_empty() {
-            cluster::fetch()?;
-            work.push((matrix.plays.get("cluster").copied().unwrap_or(matrix.row_seconds), Work::Cluster));
-        } else {
-            let reason =
-                if args.full { "debootstrap makes a Debian as root only" } else { "minutes more: `./x test --full`" };
-            lane.tally.check("cluster stories", Ending::Skip, reason);
+        for debian in debians(args, &mut lane.tally) {
+            let seconds = matrix.plays.get(&debian.name()).copied().unwrap_or(matrix.row_seconds);
+            work.push((seconds, debian.fetched()?));
         }
-        work.extend(plays.into_iter().map(|play| (seconds(play), Work::Node(play))));
     }
     if selection.has(Stage::Guest) && !args.no_guests {
         lane.enter("NVIDIA's own drivers, and what guests are made of");
-        let guests = guests(&matrix, args.full, selection, &mut lane.tally)?;
-        work.extend(guests.into_iter().map(|guest| (guest.seconds, Work::Guest(guest.job))));
+        for guest in guests(&matrix, args, selection, &mut lane.tally)? {
+            work.push((guest.seconds, Work::Guest(guest.job).fetched()?));
+        }
+    }
+    if args.shard.is_partial() {
+        lane.tally.check("guests", Ending::Skip, "those of the other shards: `--shard`");
     }
     // One that begins late and takes long would be waited for alone.
     work.sort_by_key(|(seconds, _)| Reverse(*seconds));
@@ -150,15 +150,16 @@ fn make_guests(args: &Args, selection: &Selection, lane: &mut Lane, sender: Send
 }
 
 /// The guests of the matrix, ready to be made.
-fn guests(matrix: &Matrix, full: bool, selection: &Selection, tally: &mut Tally) -> Result<Vec<Guest>> {
-    let mut guests = matrix::simulated(matrix, full)?;
-    guests.extend(matrix::real(matrix, full, tally)?);
+fn guests(matrix: &Matrix, args: &Args, selection: &Selection, tally: &mut Tally) -> Result<Vec<Guest>> {
+    let mut guests = matrix::simulated(matrix, args.full)?;
+    // So that each shard gets as much to do.
+    guests.sort_by_key(|guest| Reverse(guest.seconds));
+    let mut guests = args.shard.of(guests);
+    guests.extend(matrix::real(matrix, args.full, args.shard, tally)?);
     for guest in &mut guests {
         guest.job.rows.retain_mut(|row| selection.keeps(row, matrix::last()));
     }
     guests.retain(|guest| !guest.job.rows.is_empty());
-    // Downloads first, one at a time: a guest's time is for the guest.
-    guests.iter().try_for_each(|guest| guest.job.fetch())?;
     Ok(guests)
 }
 
@@ -178,6 +179,16 @@ impl Work {
         }
     }
 
+    /// Itself, with what it is made of fetched: a guest's time is for the guest.
+    fn fetched(self) -> Result<Self> {
+        match &self {
+            Work::Guest(job) => job.fetch()?,
+            Work::Node(play) => node::fetch(&[*play])?,
+            Work::Cluster => cluster::fetch()?,
+        }
+        Ok(self)
+    }
+
     fn build(&self) -> Result<PathBuf> {
         match self {
             Work::Guest(job) => image::build(job),
@@ -195,18 +206,15 @@ impl Work {
     }
 }
 
-/// The Debian's plays, where this user can make one.
-fn plays(full: bool, tally: &mut Tally) -> Result<Vec<Play>> {
-    if !node::possible() {
-        tally.check("node stories", Ending::Skip, "debootstrap makes a Debian as root only");
-        return Ok(Vec::new());
-    }
-    let plays = if full { Play::ALL.to_vec() } else { vec![Play::Package, Play::Containers] };
-    for play in Play::ALL.iter().filter(|play| !plays.contains(play)) {
-        tally.check(&format!("node stories of {}", play.name()), Ending::Skip, "minutes more: `./x test --full`");
-    }
-    node::fetch(&plays)?;
-    Ok(plays)
+/// Whole Debians, where this user can make one.
+fn debians(args: &Args, tally: &mut Tally) -> Vec<Work> {
+    let is_quick = |debian: &Work| matches!(debian, Work::Node(Play::Package | Play::Containers));
+    let possible = node::possible();
+    let all = Play::ALL.into_iter().map(Work::Node).chain([Work::Cluster]);
+    let (played, others): (Vec<Work>, Vec<Work>) = all.partition(|debian| possible && (args.full || is_quick(debian)));
+    let reason = if possible { "minutes more: `./x test --full`" } else { "debootstrap makes a Debian as root only" };
+    others.iter().for_each(|debian| tally.check(&debian.name(), Ending::Skip, reason));
+    args.shard.of(played)
 }
 
 fn host_checks(full: bool, selection: &Selection, lane: &mut Lane) -> Result<()> {

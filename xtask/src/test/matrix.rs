@@ -10,6 +10,7 @@ use serde::Deserialize;
 use crate::arch::Arch;
 use crate::guest::verdict::{Ending, Tally};
 use crate::guest::{Job, Row};
+use crate::test::selection::Shard;
 use crate::{apt, kernels, real_driver};
 
 #[derive(Deserialize)]
@@ -19,8 +20,10 @@ pub struct Matrix {
     brief: Vec<String>,
     minutes: u64,
     reloads: u32,
-    /// What a row with every story takes, where it was not measured.
+    /// What a row takes, where it was not measured.
     pub row_seconds: u32,
+    /// What one takes with every story and `reloads`.
+    whole_seconds: u32,
     pub plays: BTreeMap<String, u32>,
     pair: Vec<Pair>,
     quick: Vec<Cell>,
@@ -54,6 +57,9 @@ impl Real {
 struct Pair {
     era: String,
     clients: Vec<String>,
+    /// Whether its rows play the stories of the kernel, too.
+    #[serde(default)]
+    whole: bool,
     /// Whether the guest ends with the story that leaves it unfit for others.
     #[serde(default)]
     last: bool,
@@ -127,7 +133,7 @@ pub fn simulated(matrix: &Matrix, full: bool) -> Result<Vec<Guest>> {
         client: client.to_owned(),
         engines: matrix.engines.clone(),
         stories: vec![],
-        reloads: if full { matrix.reloads } else { FEW_RELOADS },
+        reloads: FEW_RELOADS,
     };
     let job = |kernel: &str, rows: Vec<Row>| Job {
         kernel: kernel.to_owned(),
@@ -158,7 +164,7 @@ pub fn simulated(matrix: &Matrix, full: bool) -> Result<Vec<Guest>> {
                 (_, true) => vec![],
                 (_, false) => of_the_driver(),
             };
-            let row = Row { reloads: FEW_RELOADS, stories, ..row(era, client) };
+            let row = Row { stories, ..row(era, client) };
             if is_first && cell.notify.contains(era) {
                 return vec![with_notify(row)];
             }
@@ -178,8 +184,12 @@ pub fn simulated(matrix: &Matrix, full: bool) -> Result<Vec<Guest>> {
     for kernel in kernels::debian(Arch::Amd64)? {
         for pair in &matrix.pair {
             for client in &pair.clients {
-                let rows = rows_and_last(vec![with_notify(row(&pair.era, client))], pair.last);
-                guests.push(Guest { job: job(&kernel, rows), seconds: matrix.row_seconds });
+                let row = with_notify(row(&pair.era, client));
+                let (row, seconds) = match pair.whole {
+                    true => (Row { reloads: matrix.reloads, ..row }, matrix.whole_seconds),
+                    false => (Row { stories: of_the_driver(), ..row }, matrix.row_seconds),
+                };
+                guests.push(Guest { job: job(&kernel, rows_and_last(vec![row], pair.last)), seconds });
             }
         }
     }
@@ -187,10 +197,10 @@ pub fn simulated(matrix: &Matrix, full: bool) -> Result<Vec<Guest>> {
 }
 
 /// NVIDIA's own drivers, built now unless the cache has them; a release whose archive cannot be reached from here is a counted skip.
-pub fn real(matrix: &Matrix, full: bool, tally: &mut Tally) -> Result<Vec<Guest>> {
+pub fn real(matrix: &Matrix, full: bool, shard: Shard, tally: &mut Tally) -> Result<Vec<Guest>> {
     let mut guests = Vec::new();
     let engines = [BARE, MODULE, NOTIFY].map(str::to_owned);
-    for real in matrix.real.iter().filter(|real| full || !real.quick.is_empty()) {
+    for real in shard.of(matrix.real.iter().filter(|real| full || !real.quick.is_empty())) {
         let mut rows = Vec::new();
         for release in &real.releases {
             let tried = real_driver::fetch(release, real.closed).map_err(|error| (unfetched(&error), error));
@@ -220,7 +230,8 @@ fn unfetched(error: &anyhow::Error) -> Ending {
 
 #[cfg(test)]
 mod tests {
-    use super::{Cell, Ending, Job, MODULE, Matrix, NOTIFY, last, of_the_driver, simulated, stories, unfetched};
+    use super::{Cell, Ending, Guest, Job, MODULE, Matrix, NOTIFY, Shard};
+    use super::{last, of_the_driver, simulated, stories, unfetched};
 
     #[test]
     fn driver_with_wrong_checksum_fails() {
@@ -302,8 +313,36 @@ mod tests {
             matrix.quick.iter().any(|cell| redirected(&cell)),
             "no way to redirect but the module's first is played"
         );
-        let watched: &[Cell] = &matrix.watched;
-        assert!(watched.iter().all(|cell| cell.whole.is_empty()), "`--full` leaves nothing out");
+    }
+
+    /// What some rows of a kernel leave out, another of the same kernel plays, with every engine that the kernel has.
+    #[test]
+    fn full_run_runs_every_story_and_engine_on_each_kernel() {
+        let guests = simulated(&Matrix::read().unwrap(), true).unwrap();
+        for Guest { job, seconds } in &guests {
+            let name = job.name();
+            assert!(*seconds > 0 || job.redirect.is_some(), "how long {name} takes is not known");
+            let others = guests.iter().map(|guest| &guest.job);
+            let others = others.filter(|other| (&other.kernel, &other.redirect) == (&job.kernel, &job.redirect));
+            let whole: Vec<_> = others.flat_map(|other| &other.rows).filter(|row| row.stories.is_empty()).collect();
+            for row in job.rows.iter().filter(|row| row.stories != [last()]) {
+                assert!(row.stories.is_empty() || row.stories == of_the_driver(), "{name}");
+                for engine in &row.engines {
+                    let is_played = whole.iter().any(|row| row.engines.contains(engine));
+                    assert!(is_played, "{name}: {engine} is played in part only");
+                }
+            }
+        }
+    }
+
+    /// Each guest is in one shard.
+    #[test]
+    fn shards_together_are_the_whole_run() {
+        let shard = |number| format!("{number}/3").parse::<Shard>().unwrap();
+        let mut all: Vec<u32> = (1..=3).flat_map(|number| shard(number).of(0..10)).collect();
+        all.sort_unstable();
+        assert_eq!(all, (0..10).collect::<Vec<_>>());
+        assert_eq!(shard(2).of(0..10), [1, 4, 7]);
     }
 
     /// What the engine in user space leaves out on a kernel, it plays on an older and on a newer one.

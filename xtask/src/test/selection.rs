@@ -1,5 +1,7 @@
 //! Selects parts of the checks by the names of stages or stories.
 
+use std::str::FromStr;
+
 use anyhow::{Result, bail};
 use clap::ValueEnum;
 use mpu_guest::stories;
@@ -28,6 +30,37 @@ pub enum Stage {
     Guest,
     /// A whole Debian in guests, with the stories of docs/node-stories.md
     Node,
+}
+
+/// Each `count`th of some things, from the `first`.
+#[derive(Clone, Copy, Debug)]
+pub struct Shard {
+    first: usize,
+    count: usize,
+}
+
+impl Shard {
+    /// Its share of them.
+    pub fn of<T>(self, all: impl IntoIterator<Item = T>) -> Vec<T> {
+        all.into_iter().skip(self.first).step_by(self.count).collect()
+    }
+
+    /// Whether other shards have something.
+    pub fn is_partial(self) -> bool {
+        self.count > 1
+    }
+}
+
+impl FromStr for Shard {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let parts = text.split_once('/').and_then(|(number, count)| Some((number.parse().ok()?, count.parse().ok()?)));
+        match parts {
+            Some((number, count)) if (1..=count).contains(&number) => Ok(Self { first: number - 1, count }),
+            _ => Err("not K/N with K from 1 to N, such as 2/4".to_owned()),
+        }
+    }
 }
 
 /// What of it is wanted.
@@ -89,7 +122,7 @@ impl Stage {
 
 #[cfg(test)]
 mod tests {
-    use super::{Row, Selection, Stage};
+    use super::{Row, Selection, Shard, Stage};
 
     fn of(words: &[&str]) -> anyhow::Result<Selection> {
         Selection::of(&words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>())
@@ -132,6 +165,13 @@ mod tests {
         let last = Selection { stages: vec![Stage::Guest], stories: vec!["lock".to_owned()] };
         assert!(!last.keeps(&mut row("4", &[]), "lock") && last.keeps(&mut row("4", &["lock"]), "lock"));
         assert!(of(&[]).unwrap().keeps(&mut row("4", &["lock"]), "lock"));
+    }
+
+    #[test]
+    fn shard_outside_its_count_is_refused() {
+        for wrong in ["0/4", "5/4", "1/0", "0/0", "4", "/", "1/x", "-1/4", ""] {
+            assert!(wrong.parse::<Shard>().is_err(), "{wrong}");
+        }
     }
 
     #[test]

@@ -23,8 +23,8 @@ pub const STORIES: &[Story] = &[
         another container is answered meanwhile, and their own container after they were killed.")
     .of_the_kernel(),
     story!(scene swapped_call_shows_no_foreign_pid, [3];
-        "In thousands of calls (half a million over the rows of `--full`) a thread swaps the file, removes it, swaps \
-        control and size, or swaps all of that and the parameters: no PID of another process comes back.")
+        "In thousands of calls a thread swaps the file, removes it, swaps control and size, or swaps all of that and \
+        the parameters: no PID of another process comes back.")
     .notify(SUPERVISOR_ONLY)
     .of_the_kernel()
     .by(|stage| {
@@ -120,7 +120,7 @@ fn blocked(stage: &Stage, what: &str) -> Result<(), Fault> {
 
 pub(super) const SUPERVISOR_ONLY: &str = "it takes a call out of the caller's hands, and may give it back";
 
-/// Racing calls by each of four means, for each reload that a row has: half a million in all in a full run.
+/// Racing calls by each of four means, for each reload that a row has.
 const SWAPPED_CALLS: u32 = 125;
 /// Of one program: emulated, a call takes milliseconds, and no program may take minutes.
 pub(super) const SWAPPED_AT_ONCE: u32 = 1000;

@@ -5,13 +5,13 @@ use crate::stories::common::*;
 pub const UNDER_LOAD: &[Story] = &[
     story!(scene engine_reload_under_load_mixes_no_answer, [7];
         "The engine is unloaded and loaded under four callers that are killed at any point: each answer is exactly \
-        right or exactly the bare driver's. With `x test --full` 1,000 times in all.")
+        right or exactly the bare driver's. More often with `x test --full`.")
     .module("loading and unloading")
     .of_the_kernel()
     .right("there is no engine to reload"),
     story!(scene engine_swap_under_load_loses_no_answer, [7];
         "One instance of the module takes over from another under four callers that are killed at any point, there \
-        and back: every answer is right. With `x test --full` 1,000 times in all, as above.")
+        and back: every answer is right. More often with `x test --full`.")
     .module("two instances of the module")
     .of_the_kernel(),
     story!(hand_over_during_driver_unload_is_clean, [7];

@@ -12,11 +12,11 @@ const TO: u32 = 0x2f_eeff;
 const SCAN_PID: u32 = FROM + 150;
 const PID_MAX: &str = "/proc/sys/kernel/pid_max";
 
-/// Calls for each two reloads that a row has: 10⁴ in a quick row, and 5·10⁶ in all with the 24 of each of the 44 rows of a full run.
+/// Calls for each two reloads that a row has: with `x test --full` over 10⁶ in all.
 const CALLS: u32 = 10_000;
 /// Of one program: a kernel that watches itself takes ten times as long, and no program may take minutes.
 const AT_ONCE: u32 = 2_500;
-/// The same by an engine in user space, through which a call takes ten times as long: 10³ and 5·10⁵.
+/// The same by an engine in user space, through which a call takes ten times as long.
 const SUPERVISED_CALLS: u32 = 1_000;
 /// Without an engine each of them finds something.
 const BARE_CALLS: u32 = 2_000;
@@ -40,8 +40,8 @@ pub const STORIES: &[Story] = &[story!(tainted_pids_never_reach_a_container, [3]
         "Every process outside has a PID that occurs nowhere by chance. A program in a container makes every call it \
         can, seeded: each control and layout right, torn and raced, other controls, allocations, escapes, files. No \
         such PID comes back in either byte order, no kernel address, and no figures. What limits.md and notify.md \
-        leave open is seen. 10⁴ calls in each row; with `x test --full` 5·10⁶ in all; a tenth of that through \
-        the supervisor.")
+        leave open is seen. 10⁴ calls in each row, with `x test --full` over 10⁶ in all; a tenth of that \
+        through the supervisor.")
 .real(Real::Knob)
 .wrong("came back")];
 
