@@ -1,8 +1,8 @@
 //! Runs every check: formatting, lints, host tests and container engines; at the same time packages, the kernel object, module builds and
 //! guests' images, and the first guests.
 //!
-//! The quick matrix boots every kernel and covers every era, client and engine at least once; `--full` crosses them. `selection` limits
-//! a run to parts.
+//! The quick matrix boots every kernel and covers every era, client and engine at least once; `--full` crosses kernels and eras. `selection`
+//! limits a run to parts.
 
 mod clock;
 mod matrix;
@@ -35,7 +35,7 @@ pub struct Args {
     /// These stages alone: lint, chart, host, containers, packages, arm64, modules, guest, node; or the guests of the matrix with these stories alone
     #[arg(value_name = "STAGE|STORY")]
     only: Vec<String>,
-    /// Cross every kernel, era and client instead of covering each once
+    /// Cross every kernel and era instead of covering each once
     #[arg(long)]
     full: bool,
     /// Of the guests, every Nth from the Kth alone: for N machines, or one after the other

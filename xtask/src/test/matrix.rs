@@ -56,6 +56,7 @@ impl Real {
 #[derive(Deserialize)]
 struct Pair {
     era: String,
+    /// They take turns over the kernels, of which there are at least as many.
     clients: Vec<String>,
     /// Whether its rows play the stories of the kernel, too.
     #[serde(default)]
@@ -181,16 +182,14 @@ pub fn simulated(matrix: &Matrix, full: bool) -> Result<Vec<Guest>> {
     let short = matrix.quick.iter().filter(|cell| !cell.stories.is_empty());
     let cells = matrix.watched.iter().chain(short);
     let mut guests: Vec<Guest> = cells.flat_map(|cell| cell.rows.chunks(1).map(|row| once(cell, row))).collect();
-    for kernel in kernels::debian(Arch::Amd64)? {
+    for (at, kernel) in kernels::debian(Arch::Amd64)?.into_iter().enumerate() {
         for pair in &matrix.pair {
-            for client in &pair.clients {
-                let row = with_notify(row(&pair.era, client));
-                let (row, seconds) = match pair.whole {
-                    true => (Row { reloads: matrix.reloads, ..row }, matrix.whole_seconds),
-                    false => (Row { stories: of_the_driver(), ..row }, matrix.row_seconds),
-                };
-                guests.push(Guest { job: job(&kernel, rows_and_last(vec![row], pair.last)), seconds });
-            }
+            let row = with_notify(row(&pair.era, &pair.clients[at % pair.clients.len()]));
+            let (row, seconds) = match pair.whole {
+                true => (Row { reloads: matrix.reloads, ..row }, matrix.whole_seconds),
+                false => (Row { stories: of_the_driver(), ..row }, matrix.row_seconds),
+            };
+            guests.push(Guest { job: job(&kernel, rows_and_last(vec![row], pair.last)), seconds });
         }
     }
     Ok(guests)
@@ -318,7 +317,12 @@ mod tests {
     /// What some rows of a kernel leave out, another of the same kernel plays, with every engine that the kernel has.
     #[test]
     fn full_run_runs_every_story_and_engine_on_each_kernel() {
-        let guests = simulated(&Matrix::read().unwrap(), true).unwrap();
+        let matrix = Matrix::read().unwrap();
+        let guests = simulated(&matrix, true).unwrap();
+        for (era, client) in matrix.pair.iter().flat_map(|pair| pair.clients.iter().map(|client| (&pair.era, client))) {
+            let mut rows = guests.iter().flat_map(|guest| &guest.job.rows);
+            assert!(rows.any(|row| (&row.era, &row.client) == (era, client)), "era {era} with {client}");
+        }
         for Guest { job, seconds } in &guests {
             let name = job.name();
             assert!(*seconds > 0 || job.redirect.is_some(), "how long {name} takes is not known");
