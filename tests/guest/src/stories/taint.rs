@@ -12,7 +12,7 @@ const TO: u32 = 0x2f_eeff;
 const SCAN_PID: u32 = FROM + 150;
 const PID_MAX: &str = "/proc/sys/kernel/pid_max";
 
-/// Calls for each two reloads that a row has: with `x test --full` over 10⁶ in all.
+/// Calls for each two reloads that a row has: with `x test --full` about 10⁶ in all.
 const CALLS: u32 = 10_000;
 /// Of one program: a kernel that watches itself takes ten times as long, and no program may take minutes.
 const AT_ONCE: u32 = 2_500;
@@ -27,7 +27,7 @@ const RACED_CALLS: u32 = 200;
 const ALLOWED: &str = "--allowed /bin/taint.allowed --rate 2000";
 const ALLOWED_CALLS: u32 = 300;
 
-/// How much less memory may be free after any number of calls: 280 bytes lost in each of a full row's 1.2·10⁵.
+/// How much less memory may be free after any number of calls: 560 bytes lost in each of a full row's 6·10⁴.
 const MAY_LACK_KIB: u64 = 32 << 10;
 
 /// docs/notify.md: its caller asks the driver itself, and is named by the host's number.
@@ -40,7 +40,7 @@ pub const STORIES: &[Story] = &[story!(tainted_pids_never_reach_a_container, [3]
         "Every process outside has a PID that occurs nowhere by chance. A program in a container makes every call it \
         can, seeded: each control and layout right, torn and raced, other controls, allocations, escapes, files. No \
         such PID comes back in either byte order, no kernel address, and no figures. What limits.md and notify.md \
-        leave open is seen. 10⁴ calls in each row, with `x test --full` over 10⁶ in all; a tenth of that \
+        leave open is seen. 10⁴ calls in each row, with `x test --full` about 10⁶ in all; a tenth of that \
         through the supervisor.")
 .real(Real::Knob)
 .wrong("came back")];
