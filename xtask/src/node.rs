@@ -186,12 +186,12 @@ pub fn possible() -> bool {
     is_root()
 }
 
-/// Fetches and makes what the plays need, so that later steps need no network.
-pub fn fetch(plays: &[Play]) -> Result<()> {
+/// Fetches and makes what a play needs, so that later steps need no network.
+pub fn fetch(play: Play) -> Result<()> {
     setup::require(setup::NODE)?;
     setup::require(setup::PACKAGES)?;
     nvidia::ready(CLIENT, Arch::Amd64)?;
-    plays.iter().try_for_each(|play| debian(play.debian()).map(drop))?;
+    debian(play.debian())?;
     headers().map(drop)
 }
 

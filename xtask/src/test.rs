@@ -38,7 +38,7 @@ pub struct Args {
     /// Cross every kernel and era instead of covering each once
     #[arg(long)]
     full: bool,
-    /// Of the guests, every Nth from the Kth alone: for N machines, or one after the other
+    /// Boot every Nth guest from the Kth alone: for N machines, or for one in N runs
     #[arg(long, value_name = "K/N", default_value = "1/1", conflicts_with = "no_guests")]
     shard: Shard,
     /// Leave the guests out
@@ -131,8 +131,12 @@ fn make_guests(args: &Args, selection: &Selection, lane: &mut Lane, sender: Send
             work.push((guest.seconds, Work::Guest(guest.job).fetched()?));
         }
     }
-    if args.shard.is_partial() {
-        lane.tally.check("guests", Ending::Skip, "those of the other shards: `--shard`");
+    match (args.shard.is_partial(), work.is_empty()) {
+        (true, true) => {
+            lane.tally.check("--shard", Ending::Fail, "no guest is in this shard: name fewer shards")
+        }
+        (true, false) => lane.tally.check("guests", Ending::Skip, "those of the other shards: `--shard`"),
+        (false, _) => {}
     }
     // One that begins late and takes long would be waited for alone.
     work.sort_by_key(|(seconds, _)| Reverse(*seconds));
@@ -154,7 +158,7 @@ fn guests(matrix: &Matrix, args: &Args, selection: &Selection, tally: &mut Tally
     let mut guests = matrix::simulated(matrix, args.full)?;
     // So that each shard gets as much to do.
     guests.sort_by_key(|guest| Reverse(guest.seconds));
-    let mut guests = args.shard.of(guests);
+    let mut guests = args.shard.share(guests);
     guests.extend(matrix::real(matrix, args.full, args.shard, tally)?);
     for guest in &mut guests {
         guest.job.rows.retain_mut(|row| selection.keeps(row, matrix::last()));
@@ -179,11 +183,11 @@ impl Work {
         }
     }
 
-    /// Itself, with what it is made of fetched: a guest's time is for the guest.
+    /// Downloads what it is made of: a guest's time is for the guest.
     fn fetched(self) -> Result<Self> {
         match &self {
             Work::Guest(job) => job.fetch()?,
-            Work::Node(play) => node::fetch(&[*play])?,
+            Work::Node(play) => node::fetch(*play)?,
             Work::Cluster => cluster::fetch()?,
         }
         Ok(self)
@@ -214,7 +218,7 @@ fn debians(args: &Args, tally: &mut Tally) -> Vec<Work> {
     let (played, others): (Vec<Work>, Vec<Work>) = all.partition(|debian| possible && (args.full || is_quick(debian)));
     let reason = if possible { "minutes more: `./x test --full`" } else { "debootstrap makes a Debian as root only" };
     others.iter().for_each(|debian| tally.check(&debian.name(), Ending::Skip, reason));
-    args.shard.of(played)
+    args.shard.share(played)
 }
 
 fn host_checks(full: bool, selection: &Selection, lane: &mut Lane) -> Result<()> {

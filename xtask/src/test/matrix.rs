@@ -22,7 +22,7 @@ pub struct Matrix {
     reloads: u32,
     /// What a row takes, where it was not measured.
     pub row_seconds: u32,
-    /// What one takes with every story and `reloads`.
+    /// What a row with every story and `reloads` takes.
     whole_seconds: u32,
     pub plays: BTreeMap<String, u32>,
     pair: Vec<Pair>,
@@ -199,7 +199,7 @@ pub fn simulated(matrix: &Matrix, full: bool) -> Result<Vec<Guest>> {
 pub fn real(matrix: &Matrix, full: bool, shard: Shard, tally: &mut Tally) -> Result<Vec<Guest>> {
     let mut guests = Vec::new();
     let engines = [BARE, MODULE, NOTIFY].map(str::to_owned);
-    for real in shard.of(matrix.real.iter().filter(|real| full || !real.quick.is_empty())) {
+    for real in shard.share(matrix.real.iter().filter(|real| full || !real.quick.is_empty())) {
         let mut rows = Vec::new();
         for release in &real.releases {
             let tried = real_driver::fetch(release, real.closed).map_err(|error| (unfetched(&error), error));
@@ -229,7 +229,7 @@ fn unfetched(error: &anyhow::Error) -> Ending {
 
 #[cfg(test)]
 mod tests {
-    use super::{Cell, Ending, Guest, Job, MODULE, Matrix, NOTIFY, Shard};
+    use super::{Cell, Ending, Guest, Job, MODULE, Matrix, NOTIFY};
     use super::{last, of_the_driver, simulated, stories, unfetched};
 
     #[test]
@@ -325,7 +325,7 @@ mod tests {
         }
         for Guest { job, seconds } in &guests {
             let name = job.name();
-            assert!(*seconds > 0 || job.redirect.is_some(), "how long {name} takes is not known");
+            assert!(*seconds > 0, "how long {name} takes is not known");
             let others = guests.iter().map(|guest| &guest.job);
             let others = others.filter(|other| (&other.kernel, &other.redirect) == (&job.kernel, &job.redirect));
             let whole: Vec<_> = others.flat_map(|other| &other.rows).filter(|row| row.stories.is_empty()).collect();
@@ -337,16 +337,6 @@ mod tests {
                 }
             }
         }
-    }
-
-    /// Each guest is in one shard.
-    #[test]
-    fn shards_together_are_the_whole_run() {
-        let shard = |number| format!("{number}/3").parse::<Shard>().unwrap();
-        let mut all: Vec<u32> = (1..=3).flat_map(|number| shard(number).of(0..10)).collect();
-        all.sort_unstable();
-        assert_eq!(all, (0..10).collect::<Vec<_>>());
-        assert_eq!(shard(2).of(0..10), [1, 4, 7]);
     }
 
     /// What the engine in user space leaves out on a kernel, it plays on an older and on a newer one.

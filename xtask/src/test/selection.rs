@@ -32,7 +32,7 @@ pub enum Stage {
     Node,
 }
 
-/// Each `count`th of some things, from the `first`.
+/// The guests of one run of several: each `count`th, from number `first`, counted from 0.
 #[derive(Clone, Copy, Debug)]
 pub struct Shard {
     first: usize,
@@ -40,8 +40,8 @@ pub struct Shard {
 }
 
 impl Shard {
-    /// Its share of them.
-    pub fn of<T>(self, all: impl IntoIterator<Item = T>) -> Vec<T> {
+    /// What of all falls to this run.
+    pub fn share<T>(self, all: impl IntoIterator<Item = T>) -> Vec<T> {
         all.into_iter().skip(self.first).step_by(self.count).collect()
     }
 
@@ -165,6 +165,15 @@ mod tests {
         let last = Selection { stages: vec![Stage::Guest], stories: vec!["lock".to_owned()] };
         assert!(!last.keeps(&mut row("4", &[]), "lock") && last.keeps(&mut row("4", &["lock"]), "lock"));
         assert!(of(&[]).unwrap().keeps(&mut row("4", &["lock"]), "lock"));
+    }
+
+    #[test]
+    fn shards_together_are_the_whole_run() {
+        let shard = |number| format!("{number}/3").parse::<Shard>().unwrap();
+        let mut all: Vec<u32> = (1..=3).flat_map(|number| shard(number).share(0..10)).collect();
+        all.sort_unstable();
+        assert_eq!(all, (0..10).collect::<Vec<_>>());
+        assert_eq!(shard(2).share(0..10), [1, 4, 7]);
     }
 
     #[test]
