@@ -132,9 +132,7 @@ fn make_guests(args: &Args, selection: &Selection, lane: &mut Lane, sender: Send
         }
     }
     match (args.shard.is_partial(), work.is_empty()) {
-        (true, true) => {
-            lane.tally.check("--shard", Ending::Fail, "no guest is in this shard: name fewer shards")
-        }
+        (true, true) => lane.tally.check("--shard", Ending::Fail, "no guest is in this shard: name fewer shards"),
         (true, false) => lane.tally.check("guests", Ending::Skip, "those of the other shards: `--shard`"),
         (false, _) => {}
     }
