@@ -18,7 +18,7 @@ pub fn printable(text: &str) -> String {
         if !whole && shown.len() >= LONGEST {
             return shown + &format!("… ({} bytes)", text.len());
         }
-        match letter.is_control() {
+        match mpu_os::text::is_control(letter) {
             true => shown.extend(letter.escape_default()),
             false => shown.push(letter),
         }
@@ -43,7 +43,7 @@ mod tests {
 
     #[test]
     fn message_does_not_fill_log() {
-        assert_eq!(printable("a\nb"), "a\\nb");
+        assert_eq!(printable("a\nb\u{202e}c"), "a\\nb\\u{202e}c");
         let whole = "x".repeat(4096);
         assert_eq!(printable(&whole), whole);
         let cut = printable(&"\u{e9}".repeat(1 << 20));

@@ -40,7 +40,7 @@ pub(crate) fn make(link: &Link, dry: bool) -> io::Result<bool> {
             fs::create_dir_all(folder)?;
         }
         // Made beside its place and renamed, so that it never is missing.
-        let beside = path.with_extension("mpu-new");
+        let beside = path.with_extension(format!("new-{}", std::process::id()));
         let _ = fs::remove_file(&beside);
         symlink(target, &beside)?;
         fs::rename(&beside, path).inspect_err(|_| drop(fs::remove_file(&beside)))?;

@@ -38,19 +38,20 @@ pub fn save(path: &Path, text: &str) -> io::Result<()> {
     let path = real(path)?;
     let old = fs::metadata(&path).ok();
     fs::create_dir_all(folder(&path))?;
-    aside(&path, |mut beside| {
+    aside(&path, |beside| {
         let (mode, owner) = match &old {
             Some(old) => (old.mode() & 0o7777, Some((old.uid(), old.gid()))),
             None => (0o644, None),
         };
-        let file = beside.as_file_mut();
+        let mut new = beside.as_file();
         if let Some((uid, gid)) = owner {
-            std::os::unix::fs::fchown(&*file, Some(uid), Some(gid))?;
+            std::os::unix::fs::fchown(new, Some(uid), Some(gid))?;
         }
-        file.set_permissions(fs::Permissions::from_mode(mode))?;
-        file.write_all(text.as_bytes())?;
-        file.sync_all()?;
-        beside.persist(&path).map(drop).map_err(|error| error.error)
+        new.set_permissions(fs::Permissions::from_mode(mode))?;
+        new.write_all(text.as_bytes())?;
+        new.sync_all()?;
+        beside.persist(&path).map_err(|error| error.error)?;
+        file::sync_folder(&folder(&path))
     })
 }
 

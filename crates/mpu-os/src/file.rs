@@ -69,7 +69,10 @@ fn check_regular(of: &Metadata) -> io::Result<()> {
 /// # Errors
 /// `FileTooLarge` if there are more than `limit`.
 pub fn read_bounded(path: &Path, limit: u64, links: Links) -> io::Result<Vec<u8>> {
-    read_all(open_regular(path, links)?, limit)
+    let file = open_regular(path, links)?;
+    // Whole at once, not in parts that are moved as they grow.
+    let len = file.metadata()?.len().min(limit);
+    read_into(Vec::with_capacity(usize::try_from(len).unwrap_or(0) + 1), file, limit)
 }
 
 /// Reads a stream to its end.
@@ -77,7 +80,10 @@ pub fn read_bounded(path: &Path, limit: u64, links: Links) -> io::Result<Vec<u8>
 /// # Errors
 /// As [`read_bounded`].
 pub fn read_all(from: impl Read, limit: u64) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
+    read_into(Vec::new(), from, limit)
+}
+
+fn read_into(mut bytes: Vec<u8>, from: impl Read, limit: u64) -> io::Result<Vec<u8>> {
     from.take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
     match bytes.len() as u64 > limit {
         true => Err(io::Error::new(ErrorKind::FileTooLarge, format!("it has more than {limit} bytes"))),
@@ -120,10 +126,19 @@ fn put(
     file.as_file().set_permissions(Permissions::from_mode(mode))?;
     file.as_file().sync_all()?;
     let file = persist(file).map_err(|error| error.error)?;
+    sync_folder(folder)?;
+    Ok(file)
+}
+
+/// Makes the names in a folder last over a crash.
+///
+/// # Errors
+/// If the folder cannot be opened, or its disk fails.
+pub fn sync_folder(folder: &Path) -> io::Result<()> {
     match File::open(folder)?.sync_all() {
         // The file system has no disk of its own.
-        Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(file),
-        synced => synced.map(|()| file),
+        Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(()),
+        synced => synced,
     }
 }
 

@@ -13,7 +13,7 @@ mod sys;
 pub(crate) mod tests;
 mod write;
 
-pub use mount::{Restrictions, Tree};
+pub use mount::{Restrictions, Tree, restrict_mounted};
 pub use read::{Entry, MOST_NAMES};
 
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -115,18 +115,7 @@ impl Root {
 
     /// The one call by which names below the root are resolved.
     fn at(&self, path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
-        let mut until = None;
-        loop {
-            let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
-            let name = below(path);
-            match rustix::fs::openat2(&self.fd, &name, flags | OFlags::CLOEXEC, Mode::empty(), resolve) {
-                // A rename in the system conflicts with a `..` in our path; the kernel requests a retry. Limited by time: a container that
-                // renames all the time would use up a count of retries within a millisecond.
-                Err(Errno::AGAIN | Errno::INTR)
-                    if *until.get_or_insert_with(|| Instant::now() + RENAMES) > Instant::now() => {}
-                result => return result,
-            }
-        }
+        open_in_root(self.as_fd(), &below(path), flags)
     }
 
     fn wrap(&self, act: &'static str, path: &Path, error: Errno) -> BeneathError {
@@ -178,6 +167,24 @@ impl Beneath {
 impl AsFd for Beneath {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
+    }
+}
+
+/// Opens what a path leads to if a folder is taken for `/`.
+///
+/// # Errors
+/// `NOSYS` before Linux 5.6.
+pub fn open_in_root(folder: BorrowedFd<'_>, path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
+    let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+    let mut until = None;
+    loop {
+        match rustix::fs::openat2(folder, path, flags | OFlags::CLOEXEC, Mode::empty(), resolve) {
+            // A rename in the system conflicts with a `..` in our path; the kernel requests a retry. Limited by time: a container that
+            // renames all the time would use up a count of retries within a millisecond.
+            Err(Errno::AGAIN | Errno::INTR)
+                if *until.get_or_insert_with(|| Instant::now() + RENAMES) > Instant::now() => {}
+            result => return result,
+        }
     }
 }
 

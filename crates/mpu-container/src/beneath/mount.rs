@@ -5,6 +5,7 @@
 
 use super::{Beneath, BeneathError, sys};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::StatVfsMountFlags;
 use rustix::io::Errno;
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags,
@@ -12,6 +13,7 @@ use rustix::mount::{
 };
 use std::io;
 use std::os::fd::AsRawFd;
+use std::path::Path;
 
 /// Restrictions of a mount. Our mounts are always nosuid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -84,18 +86,9 @@ impl Tree {
 
     pub(super) fn mount_then_restrict(self, target: &Beneath, restrictions: Restrictions) -> Result<(), BeneathError> {
         self.attach(target.as_fd()).map_err(|error| target.wrap("mount onto", error))?;
-        let chosen = [
-            (restrictions.read_only, MountFlags::RDONLY),
-            (restrictions.no_exec, MountFlags::NOEXEC),
-            (restrictions.no_devices, MountFlags::NODEV),
-        ];
-        let flags = chosen.into_iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| flag);
-        let flags = flags.fold(MountFlags::BIND | MountFlags::NOSUID, |all, flag| all | flag);
         // The descriptor is the mount's own, wherever that is by now.
         let link = format!("/proc/self/fd/{}", self.fd.as_raw_fd());
-        let restricted = rustix::mount::mount_change(&link, MountPropagationFlags::PRIVATE)
-            .and_then(|()| rustix::mount::mount_remount(&link, flags, c""));
-        restricted.map_err(|error| {
+        restrict_mounted(Path::new(&link), restrictions).map_err(|error| {
             // A mount without its restrictions must not stay.
             let _ = rustix::mount::unmount(&link, UnmountFlags::DETACH);
             target.wrap("restrict what is mounted onto", error)
@@ -106,6 +99,23 @@ impl Tree {
         let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
         rustix::mount::move_mount(self.fd.as_fd(), "", target, "", flags)
     }
+}
+
+/// Adds restrictions to those of a mount and makes it private. In a user namespace the existing ones must be repeated.
+pub fn restrict_mounted(path: &Path, restrictions: Restrictions) -> Result<(), Errno> {
+    let has = rustix::fs::statvfs(path)?.f_flag;
+    let flags = [
+        (true, StatVfsMountFlags::NOSUID, MountFlags::NOSUID),
+        (restrictions.read_only, StatVfsMountFlags::RDONLY, MountFlags::RDONLY),
+        (restrictions.no_exec, StatVfsMountFlags::NOEXEC, MountFlags::NOEXEC),
+        (restrictions.no_devices, StatVfsMountFlags::NODEV, MountFlags::NODEV),
+        (false, StatVfsMountFlags::NOATIME, MountFlags::NOATIME),
+        (false, StatVfsMountFlags::RELATIME, MountFlags::RELATIME),
+        (false, StatVfsMountFlags::NODIRATIME, MountFlags::NODIRATIME),
+    ];
+    let set = flags.into_iter().filter(|(is_set, old, _)| *is_set || has.contains(*old)).map(|(_, _, flag)| flag);
+    rustix::mount::mount_change(path, MountPropagationFlags::PRIVATE)?;
+    rustix::mount::mount_remount(path, MountFlags::BIND | set.collect(), "")
 }
 
 pub fn unshare() -> io::Result<()> {

@@ -2,6 +2,8 @@
 
 use super::mount::unshare;
 use super::*;
+use rustix::fs::StatVfsMountFlags;
+use rustix::mount::{MountFlags, UnmountFlags};
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};
@@ -332,7 +334,7 @@ fn mount_lands_where_descriptor_is() {
     fs::write(place.path("usr/lib/x"), "y").unwrap();
     assert!(fs::write(place.path("usr/lib/large"), vec![0; 100_000]).is_err());
     for mounted in [made, place.path("usr/lib"), place.path("etc/later")] {
-        rustix::mount::unmount(mounted, rustix::mount::UnmountFlags::DETACH).unwrap();
+        rustix::mount::unmount(mounted, UnmountFlags::DETACH).unwrap();
     }
     let mut place = place;
     place.before = snapshot(&place.outside());
@@ -382,8 +384,28 @@ fn without_mount_setattr_attached_mount_is_restricted() {
         assert_eq!(place.text("etc/passwd"), "secret");
         let written = fs::write(place.path("etc/passwd"), "changed").unwrap_err();
         assert_eq!(written.kind(), io::ErrorKind::ReadOnlyFilesystem);
-        rustix::mount::unmount(place.path("etc/passwd"), rustix::mount::UnmountFlags::DETACH).unwrap();
+        rustix::mount::unmount(place.path("etc/passwd"), UnmountFlags::DETACH).unwrap();
     });
+}
+
+#[test]
+fn restricted_mount_keeps_its_older_restrictions() {
+    if !rustix::process::geteuid().is_root() || unshare().is_err() {
+        return println!("skipped: mounting needs root");
+    }
+    let place = Place::new();
+    let folder = place.path("usr/lib");
+    rustix::mount::mount("none", &folder, "tmpfs", MountFlags::NOEXEC | MountFlags::NOATIME, None).unwrap();
+    fs::write(folder.join("x"), "y").unwrap();
+    let tree = Tree::of(fs::File::open(folder.join("x")).unwrap(), false).unwrap();
+    let read_only = Restrictions { read_only: true, ..Restrictions::default() };
+    tree.mount_then_restrict(&place.root().resolve(p("/etc/passwd")).unwrap(), read_only).unwrap();
+    let has = rustix::fs::statvfs(place.path("etc/passwd")).unwrap().f_flag;
+    let kept = StatVfsMountFlags::NOEXEC | StatVfsMountFlags::NOATIME;
+    assert!(has.contains(kept | StatVfsMountFlags::RDONLY | StatVfsMountFlags::NOSUID), "{has:?}");
+    for mounted in [place.path("etc/passwd"), folder] {
+        rustix::mount::unmount(mounted, UnmountFlags::DETACH).unwrap();
+    }
 }
 
 /// All of this file once more without root's rights.

@@ -13,7 +13,7 @@ pub mod compat;
 mod gpus;
 mod memory;
 mod outcome;
-mod params;
+pub mod params;
 pub(crate) mod profile;
 pub mod state;
 #[cfg(test)]

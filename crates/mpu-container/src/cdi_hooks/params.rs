@@ -18,7 +18,11 @@ pub const PARAMS: &str = "/proc/driver/nvidia/params";
 
 /// Mounts a changed copy of the host's parameters over the container's. Nothing to do if host or container has no such file, or the
 /// value is 0 already.
-pub fn disable(host: &Path, root: impl FnOnce() -> Result<Rc<Root>, HookError>, notes: Notes) -> Result<(), HookError> {
+pub(super) fn disable(
+    host: &Path,
+    root: impl FnOnce() -> Result<Rc<Root>, HookError>,
+    notes: Notes,
+) -> Result<(), HookError> {
     let text = match std::fs::read_to_string(host) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         text => text.map_err(|source| HookError::System { act: "read the driver's parameters", source })?,
@@ -43,7 +47,7 @@ pub fn disable(host: &Path, root: impl FnOnce() -> Result<Rc<Root>, HookError>, 
 }
 
 /// The parameters with `ModifyDeviceFiles: 0`; none when they say so already, or nothing about it.
-fn changed(text: &str) -> Option<String> {
+pub fn changed(text: &str) -> Option<String> {
     const OFF: &str = "ModifyDeviceFiles: 0";
     let line = text.lines().find(|line| line.starts_with("ModifyDeviceFiles:"))?;
     (line.trim_end() != OFF).then(|| {
@@ -71,6 +75,6 @@ mod tests {
         assert_eq!(changed(&changed(text).unwrap()), None);
         assert_eq!(changed("DeviceFileUID: 0\n"), None);
         assert_eq!(changed(""), None);
-        assert_eq!(changed("ModifyDeviceFiles: 1").unwrap(), "ModifyDeviceFiles: 0\n");
+        assert_eq!(changed("ModifyDeviceFiles: 2").unwrap(), "ModifyDeviceFiles: 0\n");
     }
 }

@@ -1,10 +1,11 @@
 //! Finds files below the driver's root.
 
-use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
+use crate::beneath::open_in_root;
+use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
 use std::fs;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -39,8 +40,7 @@ impl RootDir {
     }
 
     fn openat2(&self, path: &Path) -> Result<OwnedFd, Errno> {
-        let limits = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
-        rustix::fs::openat2(&self.folder, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), limits)
+        open_in_root(self.folder.as_fd(), path, OFlags::PATH)
     }
 
     /// What a path below the root leads to, every link followed: its path below the root. None when there is nothing,

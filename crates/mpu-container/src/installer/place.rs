@@ -10,6 +10,7 @@ use super::error::InstallError;
 use super::flags::Options;
 use crate::config::{BESIDE, Config, edit, keys};
 use crate::text_file;
+use mpu_os::file::sync_folder;
 use std::fs;
 use std::io;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -69,11 +70,14 @@ fn put(path: &Path, make: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()
     let done = make(&beside).and_then(|()| {
         if !beside.is_symlink() {
             fs::set_permissions(&beside, fs::Permissions::from_mode(0o755))?;
+            // Engines start it: after a crash it must not be empty.
+            fs::File::open(&beside)?.sync_all()?;
         }
         if path.is_dir() && !path.is_symlink() {
             fs::remove_dir_all(path)?;
         }
-        fs::rename(&beside, path)
+        fs::rename(&beside, path)?;
+        path.parent().map_or(Ok(()), sync_folder)
     });
     if done.is_err() {
         let _ = fs::remove_file(&beside);

@@ -1,13 +1,14 @@
 //! Finds, checks and seals the host's ldconfig before the container's root is entered.
 
 use super::error::LdconfigError;
+use mpu_os::file::{Links, read_bounded};
 use object::Endianness;
 use object::elf::{FileHeader32, FileHeader64, PT_INTERP};
 use object::read::elf::{FileHeader, ProgramHeader};
 use rustix::fd::OwnedFd;
 use rustix::fs::{MemfdFlags, SealFlags};
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 /// More than any ldconfig has: Debian's has one megabyte.
@@ -33,14 +34,7 @@ pub fn host_path(setting: &Path) -> PathBuf {
 /// A copy of the program that cannot be changed any more, ready to be executed by its descriptor.
 pub fn seal(path: &Path) -> Result<OwnedFd, LdconfigError> {
     let wrap = |source| LdconfigError::Program { path: path.to_path_buf(), source };
-    let read = || -> io::Result<Vec<u8>> {
-        let file = File::open(path)?;
-        // Whole at once, not in parts that are moved as they grow.
-        let mut bytes = Vec::with_capacity(file.metadata()?.len().min(LARGEST) as usize + 1);
-        file.take(LARGEST).read_to_end(&mut bytes)?;
-        Ok(bytes)
-    };
-    let bytes = read().map_err(wrap)?;
+    let bytes = read_bounded(path, LARGEST, Links::Followed).map_err(wrap)?;
     if !is_static(&bytes) {
         return Err(LdconfigError::Dynamic { path: path.to_path_buf() });
     }

@@ -5,7 +5,7 @@
 
 use rustix::process::Pid;
 use serde::Deserialize;
-use std::io::{self, Read};
+use std::io::{self, BufReader, Read};
 use std::path::{Component, Path, PathBuf};
 
 /// More than any state: it holds a few fields and the annotations.
@@ -43,12 +43,13 @@ struct Raw {
 }
 
 impl State {
-    /// Reads the first JSON value; what follows has no meaning.
+    /// Reads the first JSON value of a stream, so that a runtime may leave its end open.
     pub fn read(input: impl Read) -> Result<State, StateError> {
-        let mut text = Vec::new();
-        input.take(LIMIT).read_to_end(&mut text).map_err(StateError::Read)?;
-        let mut values = serde_json::Deserializer::from_slice(&text).into_iter::<Raw>();
-        let raw = values.next().ok_or(StateError::Empty)?.map_err(StateError::Json)?;
+        let mut values = serde_json::Deserializer::from_reader(BufReader::new(input.take(LIMIT))).into_iter::<Raw>();
+        let raw = values.next().ok_or(StateError::Empty)?.map_err(|error| match error.is_io() {
+            true => StateError::Read(error.into()),
+            false => StateError::Json(error),
+        })?;
         let given = |path: Option<PathBuf>| path.filter(|path| !path.as_os_str().is_empty());
         let bundle = given(raw.bundle).or_else(|| given(raw.bundle_path)).unwrap_or_else(|| PathBuf::from("."));
         let bundle = std::path::absolute(&bundle).map_err(|source| StateError::NoDirectory { bundle, source })?;
@@ -60,5 +61,29 @@ impl State {
     pub fn within_bundle(&self, path: &str) -> PathBuf {
         let whole = self.bundle.join(Path::new(path));
         whole.components().filter(|part| *part != Component::CurDir).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A runtime that keeps its end open.
+    struct Open;
+
+    impl Read for Open {
+        fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
+            Err(io::Error::other("waited for more"))
+        }
+    }
+
+    #[test]
+    fn state_is_read_from_stream_without_end() {
+        let state = State::read(br#"{"pid": 7, "bundle": "/b"}"#.chain(Open)).unwrap();
+        assert_eq!((state.pid.map(Pid::as_raw_pid), state.bundle.to_str()), (Some(7), Some("/b")));
+        let cut = State::read(br#"{"pid": 7,"#.chain(Open)).unwrap_err();
+        assert!(matches!(&cut, StateError::Read(error) if error.to_string() == "waited for more"), "{cut:?}");
+        assert!(matches!(State::read(io::empty()), Err(StateError::Empty)));
+        assert!(matches!(State::read(&b"["[..]), Err(StateError::Json(_))));
     }
 }

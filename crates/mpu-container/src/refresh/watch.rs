@@ -27,14 +27,15 @@ pub(super) fn forever(root: &DriverRoot, output: &Path, every: Duration) -> ! {
         if last.as_ref() != Some(&now) {
             // For engines that read the file and call no wrapper. Without the links, a daemon-reload takes the GPUs from containers.
             let _ = char_links::ensure();
-            let message = match once(root, output) {
+            let done = once(root, output);
+            // A failure is tried again in the next round, and logged once.
+            let failed = done.is_err();
+            let message = match done {
                 Ok(Done::Nothing) => String::new(),
                 Ok(Done::Written) => format!("{} was written", output.display()),
                 Ok(Done::Removed) => format!("{} was removed: there is no driver", output.display()),
                 Err(error) => error.to_string(),
             };
-            // A failure is tried again in the next round, and logged once.
-            let failed = !message.is_empty() && !message.contains(" was ");
             if !message.is_empty() && message != last_message {
                 say(&message);
             }

@@ -6,13 +6,13 @@
 //! Source: mount(2), umount2(2).
 
 use crate::beneath::host::Peers;
-use crate::beneath::{Beneath, BeneathError, Restrictions, Root, Tree};
+use crate::beneath::{Beneath, BeneathError, Restrictions, Root, Tree, restrict_mounted};
 use crate::cli::log::Log;
 use crate::cli::process::Process;
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, StatVfsMountFlags};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags};
 use rustix::io::Errno;
-use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
+use rustix::mount::UnmountFlags;
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::ffi::OsStringExt;
@@ -177,7 +177,7 @@ impl<'a> Changes<'a> {
         match restricted {
             // Before Linux 5.12, a mount can be restricted only where it is attached.
             Some((restrictions, Err(error))) if error.raw_os_error() == Some(Errno::NOSYS.raw_os_error()) => {
-                remount(fd, restrictions).map_err(failed)
+                restrict_mounted(&own(fd), restrictions).map_err(|error| failed(error.into()))
             }
             Some((_, Err(error))) => Err(failed(error)),
             _ => Ok(()),
@@ -253,22 +253,4 @@ fn remove_directory(root: &Root, path: &Path) -> io::Result<()> {
 
 fn own(fd: i32) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{fd}"))
-}
-
-/// Adds restrictions to those of a mount and makes it private. In a user namespace the existing ones must be repeated.
-fn remount(fd: i32, restrictions: Restrictions) -> io::Result<()> {
-    let path = own(fd);
-    let has = rustix::fs::statvfs(&path)?.f_flag;
-    let flags = [
-        (true, StatVfsMountFlags::NOSUID, MountFlags::NOSUID),
-        (restrictions.read_only, StatVfsMountFlags::RDONLY, MountFlags::RDONLY),
-        (restrictions.no_exec, StatVfsMountFlags::NOEXEC, MountFlags::NOEXEC),
-        (restrictions.no_devices, StatVfsMountFlags::NODEV, MountFlags::NODEV),
-        (false, StatVfsMountFlags::NOATIME, MountFlags::NOATIME),
-        (false, StatVfsMountFlags::RELATIME, MountFlags::RELATIME),
-        (false, StatVfsMountFlags::NODIRATIME, MountFlags::NODIRATIME),
-    ];
-    let set = flags.into_iter().filter(|(is_set, old, _)| *is_set || has.contains(*old)).map(|(_, _, flag)| flag);
-    rustix::mount::mount_change(&path, MountPropagationFlags::PRIVATE)?;
-    Ok(rustix::mount::mount_remount(path, MountFlags::BIND | set.collect(), "")?)
 }
