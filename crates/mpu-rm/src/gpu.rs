@@ -3,7 +3,7 @@
 //!
 //! Outside truth: NVIDIA's open kernel modules 515 to 595: `ctrl2080gpu.h`, `ctrl2080mc.h`, `ctrlc638.h`.
 
-use crate::bytes::{get, set};
+use crate::bytes::get;
 use crate::client::Client;
 use crate::object::{GPU_INSTANCE, Object, SUBDEVICE};
 use std::os::fd::BorrowedFd;
@@ -12,10 +12,6 @@ use std::os::fd::BorrowedFd;
 const GPU_UUID: (u32, usize) = (0x2080_014a, 268);
 /// `NV2080_CTRL_CMD_MC_GET_ARCH_INFO`: architecture, implementation, revisions.
 const ARCHITECTURE: (u32, usize) = (0x2080_1701, 16);
-/// `NV2080_CTRL_CMD_GPU_GET_INFO_V2`: a count and pairs of index and value. The lengths are those of 515, 535, 550 and 580.
-const GPU_INFO: (u32, [usize; 4]) = (0x2080_0102, [564, 524, 516, 500]);
-/// `NV2080_CTRL_GPU_INFO_INDEX_GPU_SMC_MODE`, and its value for "enabled".
-const MIG_MODE: (u32, u32) = (0x2a, 1);
 /// `NVC638_CTRL_CMD_GET_UUID`: 16 bytes, and 41 bytes of text.
 const COMPUTE_INSTANCE_UUID: (u32, usize) = (0xc638_0101, 57);
 
@@ -25,17 +21,6 @@ impl Client {
         let mut params = vec![0u8; ARCHITECTURE.1];
         self.control("MC_GET_ARCH_INFO", ARCHITECTURE.0, SUBDEVICE, &mut params).ok()?;
         Some((get(&params, 0), get(&params, 4)))
-    }
-
-    /// Whether the GPU is in MIG mode.
-    pub fn mig_mode(&self) -> Option<bool> {
-        GPU_INFO.1.into_iter().find_map(|size| {
-            let mut params = vec![0u8; size];
-            set(&mut params, 0, 1);
-            set(&mut params, 4, MIG_MODE.0);
-            self.control("GPU_GET_INFO_V2", GPU_INFO.0, SUBDEVICE, &mut params).ok()?;
-            Some(get(&params, 8) == MIG_MODE.1)
-        })
     }
 
     /// The UUID of a compute instance, as `MIG-…`. The descriptors are the open nodes of the two capabilities.

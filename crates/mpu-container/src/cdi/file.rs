@@ -7,7 +7,6 @@ use mpu_os::file::{self, Links, Mode};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 use serde_saphyr::DoubleQuoted;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
@@ -128,11 +127,6 @@ fn named(path: &serde_ignored::Path) -> String {
 pub fn read(path: &Path) -> Result<Spec, ReadError> {
     let bytes = file::read_bounded(path, LARGEST, Links::Followed)?;
     Ok(parse(&bytes, Format::of_path(path).unwrap_or(Format::Yaml))?)
-}
-
-/// Reads what `from` holds, if it is not too much.
-pub fn bounded(from: impl Read) -> Result<Vec<u8>, ReadError> {
-    Ok(file::read_all(from, LARGEST)?)
 }
 
 /// A spec's text: the same for the same spec.

@@ -9,7 +9,7 @@ use super::name::{Kind, QualifiedName};
 use super::registry::append;
 use super::validate::{self, Invalid};
 use super::version;
-use crate::capability::{Capabilities, Capability};
+use crate::capability::Capabilities;
 use crate::driver::{Driver, DriverError, DriverRoot, Gpu, LAST_IMEX_CHANNEL, Mig, Selection, UnknownDevice};
 use crate::edits::{ContainerEdits, Device, Spec};
 use std::collections::BTreeSet;
@@ -63,12 +63,15 @@ impl From<NoChannel> for GenerateError {
     }
 }
 
+/// What a file describes, as NVIDIA's generator does: it serves containers with different requests.
+const DESCRIBED: Capabilities = Capabilities::WHOLE;
+
 pub fn generate(root: &DriverRoot, request: &Request) -> Result<Spec, GenerateError> {
     let (devices, container_edits) = match request.mode {
         Mode::Nvml => of_gpus(&Driver::find(root)?, request)?,
         Mode::Management => {
             let driver = Driver::find(root)?;
-            let common = inject::for_managers(&driver, full(), &request.edits)?;
+            let common = inject::for_managers(&driver, DESCRIBED, &request.edits)?;
             let nodes = extra::nodes(root, Mode::Management);
             (one(inject::plain_nodes(nodes, &request.edits), "NVIDIA device node")?, common)
         }
@@ -118,7 +121,7 @@ pub fn generate_for(driver: &Driver, request: &Request) -> Result<Spec, Generate
 }
 
 fn of_gpus(driver: &Driver, request: &Request) -> Result<(Vec<Device>, ContainerEdits), GenerateError> {
-    let common = inject::common(driver, full(), &request.edits)?;
+    let common = inject::edits_for(driver, &Selection::default(), DESCRIBED, &request.edits)?;
     if request.devices.iter().any(|word| word == "none") {
         // A device must bring something.
         let env = vec!["NVCT_EMPTY_DEVICE=".into()];
@@ -132,7 +135,7 @@ fn of_gpus(driver: &Driver, request: &Request) -> Result<(Vec<Device>, Container
     let shared: BTreeSet<_> = common.device_nodes.iter().map(|node| node.path.clone()).collect();
     let mut devices = Vec::new();
     for selection in selections(driver, &request.devices)? {
-        let nodes = driver.nodes(&selection, full());
+        let nodes = driver.nodes(&selection, DESCRIBED);
         let own = nodes.into_iter().filter(|node| !shared.contains(&*node.container.to_string_lossy())).collect();
         let mut container_edits = inject::nodes(driver, selection.gpus.iter().copied(), own, &request.edits);
         container_edits.hooks.extend(inject::memory_limits(driver, &selection, &request.edits));
@@ -220,12 +223,6 @@ fn one(edits: ContainerEdits, what: &'static str) -> Result<Vec<Device>, Generat
         true => Err(GenerateError::Nothing(what)),
         false => Ok(vec![Device { name: ALL.into(), annotations: Default::default(), container_edits: edits }]),
     }
-}
-
-/// All capabilities but 32-bit libraries, as in NVIDIA's generator: a file serves containers with different requests.
-fn full() -> Capabilities {
-    let is_included = |capability: &Capability| *capability != Capability::Compat32;
-    Capability::ALL.iter().copied().filter(is_included).fold(Capabilities::NONE, Capabilities::with)
 }
 
 pub fn qualified(spec: &Spec) -> Vec<QualifiedName> {

@@ -79,14 +79,6 @@ pub fn edits_for(
     Ok(edits)
 }
 
-pub fn common(driver: &Driver, capabilities: Capabilities, options: &Options) -> Result<ContainerEdits, DriverError> {
-    let control = driver.nodes(&Selection::default(), capabilities);
-    let mut edits = nodes(driver, [], control, options);
-    append(&mut edits, &files(driver, capabilities, options)?);
-    sort(&mut edits);
-    Ok(edits)
-}
-
 /// Edits besides nodes for programs that manage GPUs: the driver without graphics. They may make device nodes, and see every GPU.
 pub fn for_managers(
     driver: &Driver,

@@ -1,7 +1,6 @@
 //! `list`: the parts of the driver, one path a line, as they are below the driver's root.
 
 use super::args::{Global, List};
-use super::configure;
 use super::error::CliError;
 use super::mig::{self, CAPABILITIES};
 use crate::capability::{Capabilities, Capability};
@@ -30,7 +29,7 @@ pub fn page(driver: &Driver, list: &List, global: &Global) -> Result<String, Cli
         rule(driver, file, &gpus, &mut page);
     }
     if list.binaries || list.libraries || list.ipcs || list.firmwares {
-        let found = configure::files(driver, Capabilities::ALL, global.ldcache.as_deref());
+        let found = driver.files_by_cache(Capabilities::ALL, global.ldcache.as_deref());
         files(found.map_err(CliError::Files)?, list, &mut page);
     }
     Ok(page.0)

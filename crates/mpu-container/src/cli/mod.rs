@@ -98,7 +98,7 @@ fn configure(global: &Global, arguments: &Configure, user: Option<User>, log: &L
     if global.load_kmods && !global.no_create_imex_channels {
         kmods::create_channels(&driver, &arguments.imex_channel, log);
     }
-    let files = configure::files(&driver, arguments.capabilities(), global.ldcache.as_deref());
+    let files = driver.files_by_cache(arguments.capabilities(), global.ldcache.as_deref());
     let files = files.map_err(CliError::Files)?;
     let order = Order {
         driver: &driver,

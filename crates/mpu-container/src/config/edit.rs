@@ -25,10 +25,6 @@ pub fn set(text: &str, sets: &[String], separator: &str) -> Result<String, EditE
 
 /// The same of changes that are one each: commas have no meaning but between a list's elements.
 pub fn set_each(text: &str, sets: &[String], separator: &str) -> Result<String, EditError> {
-    let check = |text: &str| match Config::parse(text, Config::default()) {
-        Ok(_) => Ok(()),
-        Err((line, what)) => Err(EditError::Malformed { line, what }),
-    };
     let mut text = text.to_string();
     for set in sets {
         let (name, value) = set.split_once('=').map_or((set.as_str(), None), |(name, value)| (name, Some(value)));
@@ -39,7 +35,7 @@ pub fn set_each(text: &str, sets: &[String], separator: &str) -> Result<String, 
             None => without(&text, key)?,
         };
     }
-    check(&text)?;
+    Config::parse(&text, Config::default()).map_err(|(line, what)| EditError::Malformed { line, what })?;
     Ok(text)
 }
 

@@ -6,8 +6,10 @@ use crate::cdi::file::{self, Format};
 use crate::cdi::transform::{self, Relative};
 use crate::cdi::{Registry, registry, validate};
 use crate::chain::chain_without_repeats;
+use crate::engines::command::given;
 use crate::engines::command::path;
 use clap::{Args, Subcommand};
+use mpu_os::file::read_all;
 use std::path::PathBuf;
 
 #[derive(Debug, Subcommand)]
@@ -92,10 +94,13 @@ struct Unreadable(PathBuf, #[source] file::ReadError);
 
 impl Root {
     fn run(&self) -> Result<(), Failure> {
-        let output = self.output.as_deref().filter(|path| !path.as_os_str().is_empty());
+        let output = given(&self.output);
         let mut spec = match self.input.to_str() {
             // JSON is YAML.
-            Some("-") => file::parse(&file::bounded(std::io::stdin().lock())?, Format::Yaml)?,
+            Some("-") => file::parse(
+                &read_all(std::io::stdin().lock(), file::LARGEST).map_err(file::ReadError::from)?,
+                Format::Yaml,
+            )?,
             _ => file::read(&self.input).map_err(|error| Unreadable(self.input.clone(), error))?,
         };
         transform::root(&mut spec, &self.from, &self.to, self.relative_to);

@@ -7,6 +7,7 @@ use crate::cdi::generate::{self, Naming};
 use crate::cdi::{Kind, Options, Request};
 use crate::config::Config;
 use crate::driver::DriverRoot;
+use crate::engines::command::given;
 use crate::engines::command::path;
 use clap::builder::PossibleValuesParser;
 use clap::{ArgAction, Args};
@@ -166,11 +167,6 @@ impl Generate {
             edits,
         })
     }
-}
-
-/// The path, or none if it is empty.
-fn given(path: &Option<PathBuf>) -> Option<&Path> {
-    path.as_deref().filter(|path| !path.as_os_str().is_empty())
 }
 
 fn hook_program(option: Option<&Path>) -> Result<PathBuf, Failure> {

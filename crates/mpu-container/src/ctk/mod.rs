@@ -9,7 +9,7 @@ mod config;
 mod context;
 mod generate;
 mod links;
-mod nodes;
+pub mod nodes;
 mod system;
 
 use crate::cdi::{Registry, registry};
@@ -121,10 +121,6 @@ fn main(arguments: Vec<OsString>) -> ExitCode {
             ExitCode::FAILURE
         }
     }
-}
-
-pub fn make_control_nodes(root: &DriverRoot, note: &mut dyn FnMut(String)) -> Result<(), NodeError> {
-    nodes::make_control(root, false, note)
 }
 
 fn cdi_main(arguments: Vec<OsString>) -> ExitCode {

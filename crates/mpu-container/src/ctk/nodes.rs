@@ -56,7 +56,7 @@ pub(super) fn load_modules(root: &Path, dry: bool, note: &mut dyn FnMut(String))
 }
 
 /// Makes the control nodes below a root's `dev`. An unknown number is an error before any node is made.
-pub(super) fn make_control(root: &DriverRoot, dry: bool, note: &mut dyn FnMut(String)) -> Result<(), NodeError> {
+pub fn make_control(root: &DriverRoot, dry: bool, note: &mut dyn FnMut(String)) -> Result<(), NodeError> {
     let mut known = control(root);
     // Modeset's number is NVIDIA's, and never was another. Hosts without displays do not load the module, but programs
     // that make these nodes on such hosts expect all four.

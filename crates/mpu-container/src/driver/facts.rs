@@ -8,16 +8,6 @@ use super::{Driver, Gpu};
 use crate::require::{Known, Version};
 use mpu_rm::Client;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Facts {
-    /// The brand in NVIDIA's word: `Tesla`, `GeForce`, `Nvidia` …; `Unknown` where the model's name does not say.
-    pub brand: &'static str,
-    /// The compute capability, as (9, 0); none if the chip is unknown.
-    pub architecture: Option<(u32, u32)>,
-    /// Whether the GPU is in MIG mode, with or without instances; none if the driver does not answer.
-    pub mig_mode: Option<bool>,
-}
-
 /// What a model's name has, and the brand that means; the first that fits.
 const BRANDS: &[(&str, &str)] = &[
     ("titan", "Titan"),
@@ -88,15 +78,6 @@ const CUDA: &[(u32, (u32, u32))] = &[
 ];
 
 impl Driver {
-    pub fn facts(&self, gpu: &Gpu) -> Facts {
-        let client = self.client(gpu);
-        Facts {
-            brand: brand(&gpu.model),
-            architecture: client.as_ref().and_then(Client::chip).and_then(compute_capability),
-            mig_mode: client.as_ref().and_then(Client::mig_mode),
-        }
-    }
-
     /// What is known of the driver, for an image's conditions.
     pub fn known(&self) -> Known {
         let cuda = self.cuda_version().map(Version::from);
@@ -105,9 +86,9 @@ impl Driver {
 
     /// The same, and what is known of one of its GPUs. Starts a GPU that is not started.
     pub fn known_of(&self, gpu: &Gpu) -> Known {
-        let facts = self.facts(gpu);
-        let arch = facts.architecture.map(Version::from);
-        Known { arch, brand: Some(facts.brand.to_owned()), ..self.known() }
+        let chip = self.client(gpu).as_ref().and_then(Client::chip);
+        let arch = chip.and_then(compute_capability).map(Version::from);
+        Known { arch, brand: Some(brand(&gpu.model).to_owned()), ..self.known() }
     }
 
     /// The newest CUDA version that this driver supports, as (13, 0). No file has it in a form that can be read without running the
@@ -118,11 +99,13 @@ impl Driver {
     }
 }
 
+/// The brand in NVIDIA's word: `Tesla`, `GeForce`, `Nvidia` …; `Unknown` where the model's name does not say.
 fn brand(model: &str) -> &'static str {
     let model = model.to_ascii_lowercase();
     BRANDS.iter().find(|(word, _)| model.contains(word)).map_or("Unknown", |(_, brand)| *brand)
 }
 
+/// The compute capability, as (9, 0); none if the chip is unknown.
 fn compute_capability((architecture, implementation): (u32, u32)) -> Option<(u32, u32)> {
     let fits = |chip: &&Chip| chip.0 == architecture && (chip.1.is_empty() || chip.1.contains(&implementation));
     CHIPS.iter().find(fits).map(|chip| chip.2)
@@ -182,7 +165,7 @@ mod tests {
         host.write("dev/nvidia0", "");
         host.write("dev/nvidiactl", "");
         let driver = Driver::find(&host.root()).expect("a driver");
-        let expected = Facts { brand: "Nvidia", architecture: None, mig_mode: None };
-        assert_eq!(driver.facts(&driver.gpus[0]), expected);
+        let known = driver.known_of(&driver.gpus[0]);
+        assert_eq!((known.arch, known.brand.as_deref()), (None, Some("Nvidia")));
     }
 }

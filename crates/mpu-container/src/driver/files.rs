@@ -6,7 +6,7 @@ use super::root_dir::RootDir;
 use super::tables::{self, FileRow, Suffix};
 use super::{Driver, DriverError, elf};
 use crate::capability::{Capabilities, Capability};
-use std::io::Read;
+use mpu_os::file::{self, Links};
 use std::path::{Path, PathBuf};
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -63,18 +63,18 @@ impl Driver {
     /// The files of these capabilities. Every capability brings firmware; an empty set brings nothing. It is an error if no library of
     /// the driver's release exists.
     pub fn files(&self, capabilities: Capabilities) -> Result<Files, DriverError> {
-        self.files_by_cache(capabilities, Path::new(CACHE))
+        self.files_by_cache(capabilities, None)
     }
 
-    /// The same by another list of the linker: a path below the driver's root.
-    pub fn files_by_cache(&self, capabilities: Capabilities, cache: &Path) -> Result<Files, DriverError> {
+    /// The same, by another list of the linker if one is named: a path below the driver's root.
+    pub fn files_by_cache(&self, capabilities: Capabilities, cache: Option<&Path>) -> Result<Files, DriverError> {
         if capabilities == Capabilities::NONE {
             return Ok(Files::default());
         }
         let failed = |source| DriverError::Read { path: self.root.files.clone(), source };
         let search =
             Search { root_dir: RootDir::open(&self.root.files).map_err(failed)?, version: &self.version, capabilities };
-        let folders = search.library_folders(cache);
+        let folders = search.library_folders(cache.unwrap_or(Path::new(CACHE)));
         let found = search.libraries(&folders);
         if found.is_empty() {
             return Err(DriverError::NoLibraries { root: self.root.files.clone(), version: self.version.clone() });
@@ -163,10 +163,9 @@ impl Search<'_> {
     /// The paths in the linker's list that may be the driver's. A list that is missing or broken has none.
     fn cached(&self, cache: &Path) -> Vec<PathBuf> {
         let Some(path) = self.root_dir.resolve(cache) else { return Vec::new() };
-        let mut bytes = Vec::new();
-        let read = std::fs::File::open(self.root_dir.host(&path))
-            .and_then(|file| file.take(ldcache::MOST_BYTES).read_to_end(&mut bytes));
-        let entries = read.ok().and_then(|_| ldcache::entries(&bytes).ok()).unwrap_or_default();
+        let path = self.root_dir.host(&path);
+        let bytes = file::read_bounded(&path, ldcache::MOST_BYTES, Links::Followed).unwrap_or_default();
+        let entries = ldcache::entries(&bytes).unwrap_or_default();
         let mut entries: Vec<_> = entries.into_iter().filter(|entry| entry.abi != Abi::Other).collect();
         entries
             .retain(|entry| stem(entry.name).is_some_and(|stem| tables::LIBRARIES.iter().any(|row| row.stem == stem)));
@@ -214,7 +213,7 @@ impl Search<'_> {
         let name = library.file.container.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         match tables::LIBRARIES.iter().find(|row| stem(name) == Some(row.stem)) {
             Some(row) => self.any(row.with),
-            None => Capability::ALL.iter().all(|one| *one == Capability::Compat32 || self.capabilities.has(*one)),
+            None => self.capabilities.and(Capabilities::WHOLE) == Capabilities::WHOLE,
         }
     }
 

@@ -23,18 +23,6 @@ pub struct Entry<'a> {
     pub abi: Abi,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum CacheError {
-    #[error("it does not begin as a glibc cache does; run ldconfig to write it anew")]
-    NotACache,
-    #[error("it holds only the format of before glibc 2.2; run ldconfig to write it anew")]
-    OldOnly,
-    #[error("it was written on a machine with the other byte order; run ldconfig to write it anew")]
-    OtherEndian,
-    #[error("it ends before its list of libraries does; run ldconfig to write it anew")]
-    Truncated,
-}
-
 const OLD: &[u8] = b"ld.so-1.7.0";
 const OLD_HEADER: usize = 16;
 const OLD_ENTRY: usize = 12;
@@ -44,38 +32,38 @@ const NEW_ENTRY: usize = 24;
 const ENDIAN_MASK: u8 = 3;
 const ENDIAN_HERE: u8 = if cfg!(target_endian = "little") { 2 } else { 3 };
 
-/// The entries of a cache, in the order in which the dynamic linker would meet them.
-pub fn entries(file: &[u8]) -> Result<Vec<Entry<'_>>, CacheError> {
+/// The entries of a cache, in the order in which the dynamic linker would meet them. None if it does not begin as one, has only the format
+/// of before glibc 2.2, has the other byte order, or ends before its list does.
+pub fn entries(file: &[u8]) -> Option<Vec<Entry<'_>>> {
     let new = new_part(file)?;
-    let count = word(new, 20).ok_or(CacheError::Truncated)? as usize;
-    let order = *new.get(28).ok_or(CacheError::Truncated)? & ENDIAN_MASK;
+    let count = word(new, 20)? as usize;
+    let order = *new.get(28)? & ENDIAN_MASK;
     if order != 0 && order != ENDIAN_HERE {
-        return Err(CacheError::OtherEndian);
+        return None;
     }
-    let size = count.checked_mul(NEW_ENTRY).ok_or(CacheError::Truncated)?;
-    let table = new.get(NEW_HEADER..).and_then(|rest| rest.get(..size)).ok_or(CacheError::Truncated)?;
+    let size = count.checked_mul(NEW_ENTRY)?;
+    let table = new.get(NEW_HEADER..).and_then(|rest| rest.get(..size))?;
     let read = |entry: &[u8]| {
         let at = |offset| word(entry, offset);
         Some(Entry { name: string(new, at(4)?)?, path: string(new, at(8)?)?, abi: abi(at(0)?) })
     };
-    Ok(table.chunks_exact(NEW_ENTRY).filter_map(read).collect())
+    Some(table.chunks_exact(NEW_ENTRY).filter_map(read).collect())
 }
 
 /// The part of the file in the new format: all of it, or what follows the old format's list.
-fn new_part(file: &[u8]) -> Result<&[u8], CacheError> {
+fn new_part(file: &[u8]) -> Option<&[u8]> {
     if file.starts_with(NEW) {
-        return Ok(file);
+        return Some(file);
     }
     if !file.starts_with(OLD) {
-        return Err(CacheError::NotACache);
+        return None;
     }
-    let count = word(file, OLD.len() + 1).ok_or(CacheError::Truncated)? as usize;
-    let end =
-        count.checked_mul(OLD_ENTRY).and_then(|size| size.checked_add(OLD_HEADER)).ok_or(CacheError::Truncated)?;
+    let count = word(file, OLD.len() + 1)? as usize;
+    let end = count.checked_mul(OLD_ENTRY).and_then(|size| size.checked_add(OLD_HEADER))?;
     // The new header is aligned as its 64-bit fields are: to 8 bytes, by a 32-bit ldconfig to 4.
     let starts = [end.checked_next_multiple_of(8), Some(end)].into_iter().flatten();
     let mut parts = starts.filter_map(|start| file.get(start..));
-    parts.find(|part| part.starts_with(NEW)).ok_or(CacheError::OldOnly)
+    parts.find(|part| part.starts_with(NEW))
 }
 
 fn abi(flags: u32) -> Abi {
@@ -168,16 +156,16 @@ mod tests {
 
     #[test]
     fn invalid_caches_are_errors() {
-        assert_eq!(entries(b""), Err(CacheError::NotACache));
-        assert_eq!(entries(b"\x7fELF"), Err(CacheError::NotACache));
-        assert_eq!(entries(OLD), Err(CacheError::Truncated));
-        assert_eq!(entries(&[OLD, &[0; 64]].concat()), Err(CacheError::OldOnly));
+        assert_eq!(entries(b""), None);
+        assert_eq!(entries(b"\x7fELF"), None);
+        assert_eq!(entries(OLD), None);
+        assert_eq!(entries(&[OLD, &[0; 64]].concat()), None);
         let mut other = written(TWO, None);
         other[28] ^= 1;
-        assert_eq!(entries(&other), Err(CacheError::OtherEndian));
+        assert_eq!(entries(&other), None);
         let mut huge = written(TWO, None);
         huge[20..24].fill(0xff);
-        assert_eq!(entries(&huge), Err(CacheError::Truncated));
+        assert_eq!(entries(&huge), None);
     }
 
     #[test]

@@ -25,7 +25,6 @@ use std::os::fd::AsFd;
 use std::path::PathBuf;
 
 pub use error::{DriverError, UnknownDevice};
-pub use facts::Facts;
 pub use memory::{LimitError, MemoryLimits};
 pub use nodes::{LAST_IMEX_CHANNEL, Node, imex_channel};
 pub(crate) use nodes::{Majors, number_of};

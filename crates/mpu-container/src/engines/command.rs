@@ -92,11 +92,11 @@ pub(crate) fn path() -> impl TypedValueParser<Value = PathBuf> {
     OsStringValueParser::new().map(PathBuf::from)
 }
 
-fn given(path: &Option<PathBuf>) -> Option<&Path> {
+pub(crate) fn given(path: &Option<PathBuf>) -> Option<&Path> {
     path.as_deref().filter(|path| !path.as_os_str().is_empty())
 }
 
-fn switch(word: &str) -> Result<bool, String> {
+pub(crate) fn switch(word: &str) -> Result<bool, String> {
     truth(word).ok_or_else(|| "true or false".into())
 }
 impl Configure {

@@ -106,10 +106,7 @@ pub(super) fn plain_runc(name: &str, keys: &Table) -> bool {
 }
 
 pub(super) fn not_default(of: &str, name: &str, version: i64) -> Result<String, Malformed> {
-    edit(of, |root| {
-        forget(root, &["plugins", plugin(version)?, "containerd"], "default_runtime_name", name);
-        Ok(())
-    })
+    tables::not_default(of, &["plugins", plugin(version)?, "containerd"], "default_runtime_name", name)
 }
 
 pub(super) fn without(of: &str, name: &str, version: i64) -> Result<Option<String>, Malformed> {

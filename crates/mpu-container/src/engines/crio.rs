@@ -7,11 +7,11 @@
 //! Source: `crio.conf(5)`, `crio.conf.d(5)`; CRI-O 1.34, `pkg/config`.
 
 use super::request::{Malformed, Runtime, RuntimeRequest, Settings};
-use super::tables::{self, bare, complete, edit, forget, set, table, text, within};
+use super::tables::{bare, complete, edit, forget, set, table, text, within};
 use toml_edit::{DocumentMut, Table};
 
-const RUNTIME: [&str; 2] = ["crio", "runtime"];
-const RUNTIMES: [&str; 3] = ["crio", "runtime", "runtimes"];
+pub(super) const RUNTIME: [&str; 2] = ["crio", "runtime"];
+pub(super) const RUNTIMES: [&str; 3] = ["crio", "runtime", "runtimes"];
 
 /// Keys that select a runtime's program. They are not copied.
 const ITS_OWN: [&str; 5] =
@@ -48,12 +48,4 @@ pub(super) fn with(of: &str, request: &RuntimeRequest, pattern: &Table) -> Resul
         }
         Ok(())
     })
-}
-
-pub(super) fn not_default(of: &str, name: &str) -> Result<String, Malformed> {
-    tables::not_default(of, &RUNTIME, "default_runtime", name)
-}
-
-pub(super) fn without(of: &str, name: &str) -> Result<Option<String>, Malformed> {
-    tables::without(of, &RUNTIMES, &RUNTIME, "default_runtime", name)
 }

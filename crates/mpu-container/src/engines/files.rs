@@ -6,7 +6,7 @@
 //! theirs after all of those); CRI-O 1.34, `UpdateFromPath`; `containers.conf(5)`.
 
 use super::containerd;
-use super::{Engine, EngineError, Malformed};
+use super::{Engine, EngineError, Malformed, malformed};
 use crate::glob;
 use crate::text_file;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -135,11 +135,10 @@ impl Files {
                 continue;
             }
             let Some(text) = read(&path, pending)? else { continue };
-            let malformed = |reason: Malformed| EngineError::Malformed { path: path.clone(), reason };
-            let version = containerd::version(&text, otherwise, otherwise).map_err(malformed)?;
-            for import in containerd::imports(&text).map_err(malformed)? {
+            let version = containerd::version(&text, otherwise, otherwise).map_err(malformed(&path))?;
+            for import in containerd::imports(&text).map_err(malformed(&path))? {
                 let files = expand(&self.imported_from(&path, &import), pending)?;
-                let files = files.ok_or(Malformed::Pattern(import)).map_err(malformed)?;
+                let files = files.ok_or(Malformed::Pattern(import)).map_err(malformed(&path))?;
                 waiting.extend(files.into_iter().map(|path| (path, version)));
             }
             all.push(Layer { path, text, version });

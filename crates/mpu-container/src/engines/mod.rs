@@ -57,7 +57,7 @@ impl Engine {
             Engine::Crio => crio::settings(&layer.text),
             Engine::Podman => podman::settings(&layer.text),
         };
-        settings.map_err(malformed(layer))
+        settings.map_err(malformed(&layer.path))
     }
 
     /// The text with the runtime, which gets the pattern's keys where it has none.
@@ -68,27 +68,27 @@ impl Engine {
             Engine::Crio => crio::with(&layer.text, request, pattern),
             Engine::Podman => podman::with(&layer.text, request),
         };
-        new.map_err(malformed(layer))
+        new.map_err(malformed(&layer.path))
     }
 
     fn not_default(self, layer: &Layer, name: &str) -> Result<String, EngineError> {
         let new = match self {
             Engine::Docker => docker::not_default(&layer.text, name),
             Engine::Containerd => containerd::not_default(&layer.text, name, layer.version),
-            Engine::Crio => crio::not_default(&layer.text, name),
-            Engine::Podman => podman::not_default(&layer.text, name),
+            Engine::Crio => tables::not_default(&layer.text, &crio::RUNTIME, "default_runtime", name),
+            Engine::Podman => tables::not_default(&layer.text, &podman::ENGINE, "runtime", name),
         };
-        new.map_err(malformed(layer))
+        new.map_err(malformed(&layer.path))
     }
 
     fn without(self, layer: &Layer, name: &str) -> Result<Option<String>, EngineError> {
         let left = match self {
             Engine::Docker => docker::without(&layer.text, name).map(Some),
             Engine::Containerd => containerd::without(&layer.text, name, layer.version),
-            Engine::Crio => crio::without(&layer.text, name),
-            Engine::Podman => podman::without(&layer.text, name),
+            Engine::Crio => tables::without(&layer.text, &crio::RUNTIMES, &crio::RUNTIME, "default_runtime", name),
+            Engine::Podman => tables::without(&layer.text, &podman::RUNTIMES, &podman::ENGINE, "runtime", name),
         };
-        left.map_err(malformed(layer))
+        left.map_err(malformed(&layer.path))
     }
 }
 
@@ -124,8 +124,8 @@ pub enum EngineError {
     Malformed { path: PathBuf, reason: Malformed },
 }
 
-fn malformed(layer: &Layer) -> impl FnOnce(Malformed) -> EngineError + '_ {
-    |reason| EngineError::Malformed { path: layer.path.clone(), reason }
+fn malformed(path: &Path) -> impl FnOnce(Malformed) -> EngineError + '_ {
+    |reason| EngineError::Malformed { path: path.to_path_buf(), reason }
 }
 
 const PATH: [&str; 6] = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];

@@ -47,8 +47,7 @@ pub fn adding(files: &Files, requests: &[RuntimeRequest], pattern: Option<&Force
         let new = match files.engine == Engine::Containerd && !files.merges {
             true => {
                 let names: Vec<String> = requests.iter().map(|request| request.name.clone()).collect();
-                let malformed = |reason| EngineError::Malformed { path: target.path.clone(), reason };
-                containerd::with_runc(&new, &names, target.version).map_err(malformed)?
+                containerd::with_runc(&new, &names, target.version).map_err(malformed(&target.path))?
             }
             false => new,
         };
@@ -76,14 +75,14 @@ pub fn dropping(files: &Files, names: &[&str]) -> Result<Plan, EngineError> {
 /// A record of Docker's file for [`restoring`]: runtimes, default runtime, and `features.cdi` if that is about to be set.
 pub fn before(files: &Files, names: &[&str], cdi: bool) -> Result<String, EngineError> {
     let text = read(&files.top, &Pending::new())?.unwrap_or_default();
-    docker::before(&text, names, cdi).map_err(|reason| EngineError::Malformed { path: files.top.clone(), reason })
+    docker::before(&text, names, cdi).map_err(malformed(&files.top))
 }
 
 pub fn restoring(files: &Files, names: &[&str], before: &str) -> Result<Plan, EngineError> {
     let mut pending = Pending::new();
     if let Some(text) = read(&files.top, &pending)? {
         let new = docker::restored(&text, names, before);
-        let new = new.map_err(|reason| EngineError::Malformed { path: files.top.clone(), reason })?;
+        let new = new.map_err(malformed(&files.top))?;
         pending.insert(files.top.clone(), new);
     }
     let force = Force::of(files, &files.layers(&pending)?)?;
@@ -111,7 +110,7 @@ fn removing_from(files: &Files, names: &[&str], cdi: bool, from: impl Fn(&Layer)
             Some(left) if layer.path != files.top && only_repeats(files, &layers, layer, &left, cdi)? => None,
             // The administrator's first file stays, if it has but its version left.
             None if files.engine == Engine::Containerd && layer.path == files.top && !containerd::made(&layer.text) => {
-                Some(containerd::emptied(&layer.text).map_err(malformed(layer))?)
+                Some(containerd::emptied(&layer.text).map_err(malformed(&layer.path))?)
             }
             other => other,
         };
@@ -138,7 +137,7 @@ fn unimport(files: &Files, layers: &[Layer], pending: &mut Pending) -> Result<()
                 false => gone.contains(&files.imported_from(&layer.path, name)),
             }
         };
-        let new = containerd::not_importing(&text, is_gone).map_err(malformed(layer))?;
+        let new = containerd::not_importing(&text, is_gone).map_err(malformed(&layer.path))?;
         if new != text {
             let spare = layer.path == files.top && containerd::made(&new) && containerd::bare(&new);
             pending.insert(layer.path.clone(), (!spare).then_some(new));
@@ -241,8 +240,7 @@ fn containerd_target(
     pending: &mut Pending,
 ) -> Result<Layer, EngineError> {
     let top = layers.first().map_or(String::new(), |layer| layer.text.clone());
-    let malformed = |reason| EngineError::Malformed { path: files.top.clone(), reason };
-    let version = containerd::version(&top, 1, request.containerd_version).map_err(malformed)?;
+    let version = containerd::version(&top, 1, request.containerd_version).map_err(malformed(&files.top))?;
     let top = Layer { path: files.top.clone(), text: top, version };
     let Some(own) = files.drop_in.clone().filter(|own| *own != files.top && version > 1) else {
         let deciding = layers.iter().rfind(|layer| files.engine.settings(layer).is_ok_and(|settings| settings.section));
@@ -254,11 +252,11 @@ fn containerd_target(
         let new = match kept {
             Some(kept) => kept,
             None => containerd::drop_in(version, &copied(files, layers, &own, old.as_deref(), version)?)
-                .map_err(malformed)?,
+                .map_err(malformed(&files.top))?,
         };
         pending.insert(own.clone(), Some(new));
         if !files.layers(pending)?.iter().any(|layer| layer.path == own) {
-            let new = containerd::importing(&top.text, &import(files, &own), version).map_err(malformed)?;
+            let new = containerd::importing(&top.text, &import(files, &own), version).map_err(malformed(&files.top))?;
             pending.insert(files.top.clone(), Some(new));
         }
     }
@@ -271,9 +269,8 @@ fn copied(files: &Files, layers: &[Layer], own: &Path, old: Option<&str>, versio
         return Ok(Table::new());
     }
     let mut copy = section(layers.iter().filter(|layer| layer.path != own))?;
-    let malformed = |reason| EngineError::Malformed { path: own.to_path_buf(), reason };
-    let before = containerd::settings(old.unwrap_or_default(), version).map_err(malformed)?;
-    let runtimes = super::tables::table(&mut copy, &["containerd", "runtimes"]).map_err(malformed)?;
+    let before = containerd::settings(old.unwrap_or_default(), version).map_err(malformed(own))?;
+    let runtimes = super::tables::table(&mut copy, &["containerd", "runtimes"]).map_err(malformed(own))?;
     for (name, runtime) in
         before.runtimes.into_iter().filter(|(name, runtime)| !containerd::plain_runc(name, &runtime.keys))
     {
@@ -285,8 +282,7 @@ fn copied(files: &Files, layers: &[Layer], own: &Path, old: Option<&str>, versio
 fn section<'a>(layers: impl Iterator<Item = &'a Layer>) -> Result<Table, EngineError> {
     let mut all = Table::new();
     for layer in layers {
-        let malformed = |reason| EngineError::Malformed { path: layer.path.clone(), reason };
-        all = containerd::section(&layer.text, layer.version).map_err(malformed)?.unwrap_or(all);
+        all = containerd::section(&layer.text, layer.version).map_err(malformed(&layer.path))?.unwrap_or(all);
     }
     Ok(all)
 }
@@ -328,14 +324,13 @@ fn only_repeats(files: &Files, layers: &[Layer], layer: &Layer, left: &str, cdi:
     if files.engine != Engine::Containerd {
         return Ok(false);
     }
-    let malformed = |reason: Malformed| EngineError::Malformed { path: layer.path.clone(), reason };
     let others = section(layers.iter().filter(|other| other.path != layer.path))?;
-    let root: DocumentMut = left.parse().map_err(|error| malformed(Malformed::Toml(error)))?;
-    let plugin = containerd::plugin(layer.version).map_err(malformed)?;
+    let root: DocumentMut = left.parse().map_err(|error| malformed(&layer.path)(Malformed::Toml(error)))?;
+    let plugin = containerd::plugin(layer.version).map_err(malformed(&layer.path))?;
     let plugins = root.get("plugins").and_then(Item::as_table_like);
     let alone = root.iter().all(|(key, _)| matches!(key, "version" | "plugins"))
         && plugins.is_none_or(|plugins| plugins.iter().all(|(key, _)| key == plugin));
-    let mut section = containerd::section(left, layer.version).map_err(malformed)?;
+    let mut section = containerd::section(left, layer.version).map_err(malformed(&layer.path))?;
     if let Some(section) = section.as_mut().filter(|_| !cdi) {
         section.remove("enable_cdi");
     }

@@ -3,11 +3,11 @@
 //! Source: `containers.conf(5)`, `[engine.runtimes]`.
 
 use super::request::{Malformed, Runtime, RuntimeRequest, Settings};
-use super::tables::{self, edit, find, forget, set, table, text};
+use super::tables::{edit, find, forget, set, table, text};
 use toml_edit::{Array, DocumentMut};
 
-const ENGINE: [&str; 1] = ["engine"];
-const RUNTIMES: [&str; 2] = ["engine", "runtimes"];
+pub(super) const ENGINE: [&str; 1] = ["engine"];
+pub(super) const RUNTIMES: [&str; 2] = ["engine", "runtimes"];
 
 pub(super) fn settings(of: &str) -> Result<Settings, Malformed> {
     let root: DocumentMut = of.parse()?;
@@ -30,12 +30,4 @@ pub(super) fn with(of: &str, request: &RuntimeRequest) -> Result<String, Malform
         }
         Ok(())
     })
-}
-
-pub(super) fn not_default(of: &str, name: &str) -> Result<String, Malformed> {
-    tables::not_default(of, &ENGINE, "runtime", name)
-}
-
-pub(super) fn without(of: &str, name: &str) -> Result<Option<String>, Malformed> {
-    tables::without(of, &RUNTIMES, &ENGINE, "runtime", name)
 }

@@ -4,7 +4,7 @@
 
 use super::files::{Files, LIMIT, Layer};
 use super::force::Force;
-use super::{Engine, EngineError};
+use super::{Engine, EngineError, malformed};
 use crate::words::Words;
 use mpu_os::child;
 use std::path::{Path, PathBuf};
@@ -47,9 +47,8 @@ pub fn containerd_release(root: &Path, program: Option<&Path>) -> Option<(u32, u
 
 fn read(engine: Engine, text: String) -> Result<Force, EngineError> {
     let path = PathBuf::from("what the engine printed");
-    let malformed = |reason| EngineError::Malformed { path: path.clone(), reason };
     let version = match engine {
-        Engine::Containerd => super::containerd::version(&text, 1, 2).map_err(malformed)?,
+        Engine::Containerd => super::containerd::version(&text, 1, 2).map_err(malformed(&path))?,
         _ => 0,
     };
     Force::of(&Files::of(engine), &[Layer { path: path.clone(), text, version }])

@@ -4,6 +4,7 @@ use super::files::{Files, Paths, Pending};
 use super::force::Force;
 use super::plan::{Plan, adding, removing, undefaulting};
 use super::*;
+use crate::beneath::tests::walk;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -79,18 +80,8 @@ impl Place {
     }
 
     fn tree(&self) -> Vec<(PathBuf, String)> {
-        fn walk(folder: &Path, all: &mut Vec<(PathBuf, String)>) {
-            for entry in fs::read_dir(folder).expect("read").flatten() {
-                match entry.path() {
-                    path if path.is_dir() => walk(&path, all),
-                    path => all.push((path.clone(), fs::read_to_string(path).expect("text"))),
-                }
-            }
-        }
-        let mut all = Vec::new();
-        walk(self.dir.path(), &mut all);
-        all.sort();
-        all
+        let files = walk(self.dir.path()).into_iter().filter(|(_, about)| !about.is_dir());
+        files.map(|(path, _)| (path.clone(), fs::read_to_string(path).expect("text"))).collect()
     }
 }
 

@@ -6,7 +6,7 @@ use crate::cdi::extra::Mode;
 use crate::cdi::file::{self, Format};
 use crate::cdi::transform::{self, Relative};
 use crate::cdi::{Kind, Options as Edits, Request, generate};
-use crate::ctk::make_control_nodes;
+use crate::ctk::nodes;
 use crate::driver::DriverRoot;
 use std::path::{Path, PathBuf};
 
@@ -24,7 +24,7 @@ pub fn write(folder: &Path, options: &Options, note: &dyn Fn(String)) -> Result<
     let devices = or("dev-root-ctr-path", "driver-root-ctr-path");
     let root = DriverRoot::at(&files, Some(&devices));
     if nodes(options)? {
-        make_control_nodes(&root, &mut |line| note(line))?;
+        nodes::make_control(&root, false, &mut |line| note(line))?;
     }
     let kind = kind(options)?;
     let path = Path::new(options.text("cdi-output-dir")).join(format!("{}-{}.yaml", kind.vendor(), kind.class()));

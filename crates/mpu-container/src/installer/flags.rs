@@ -5,7 +5,7 @@
 //! Source: `nvidia-ctk-installer --help` of NVIDIA Container Toolkit 1.20; `controllers/object_controls.go` of the GPU
 //! Operator 26.7 for the variables that it sets.
 
-use crate::config::edit::truth;
+use crate::engines::command::switch;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use std::ffi::OsString;
@@ -220,10 +220,6 @@ impl Options {
         let passed = FLAGS.iter().filter(|flag| flag.kind == PassedOver).map(|flag| flag.name);
         passed.filter(|name| self.given(name)).collect()
     }
-}
-
-fn switch(word: &str) -> Result<bool, String> {
-    truth(word).ok_or_else(|| "true or false".into())
 }
 
 #[cfg(test)]

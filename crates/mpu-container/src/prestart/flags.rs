@@ -3,7 +3,8 @@
 //! Source: the package's documentation, "Command line flag syntax".
 
 use crate::config::edit::truth;
-use std::ffi::{OsStr, OsString};
+use crate::runtime::command::flag;
+use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -21,29 +22,16 @@ impl Flags {
         let mut flags = Flags::default();
         let mut arguments = arguments.iter();
         while let Some(argument) = arguments.next() {
-            let bytes = argument.as_bytes();
-            let name = bytes.strip_prefix(b"--").or_else(|| bytes.strip_prefix(b"-"));
-            let name = match name {
-                Some(b"") if bytes == b"--" => {
-                    flags.command = arguments.next().cloned();
-                    break;
-                }
-                Some(name) if !name.is_empty() => name,
-                _ => {
-                    flags.command = Some(argument.clone());
-                    break;
-                }
-            };
-            let (name, value) = match name.iter().position(|byte| *byte == b'=') {
-                Some(at) => (&name[..at], Some(OsStr::from_bytes(&name[at + 1..]))),
-                None => (name, None),
+            let Some((name, value)) = flag(argument) else {
+                flags.command = if argument == "--" { arguments.next().cloned() } else { Some(argument.clone()) };
+                break;
             };
             let switch = || match value.map(|value| (value, value.to_str().and_then(truth))) {
                 None => Ok(true),
                 Some((_, Some(on))) => Ok(on),
                 Some((value, None)) => Err(format!("{argument:?}: {value:?} is neither true nor false")),
             };
-            match name {
+            match name.as_bytes() {
                 b"config" => {
                     let value = value.or_else(|| arguments.next().map(OsString::as_os_str));
                     flags.config = Some(value.ok_or("flag needs an argument: -config")?.to_os_string());

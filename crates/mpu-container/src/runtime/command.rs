@@ -89,7 +89,7 @@ impl Command {
 }
 
 /// A flag's name without its dashes, and its value if that is in the same argument.
-fn flag(argument: &OsStr) -> Option<(&OsStr, Option<&OsStr>)> {
+pub fn flag(argument: &OsStr) -> Option<(&OsStr, Option<&OsStr>)> {
     let bytes = argument.as_bytes();
     let name = bytes.strip_prefix(b"--").or_else(|| bytes.strip_prefix(b"-")).filter(|name| !name.is_empty())?;
     let mut parts = name.splitn(2, |byte| *byte == b'=');

@@ -2,7 +2,7 @@
 //!
 //! Source: NVIDIA Container Toolkit 1.20, "nvidia-container-runtime"; its modes are in [`mode`].
 
-mod command;
+pub mod command;
 mod log;
 mod low;
 mod merge;

@@ -16,7 +16,7 @@
 use super::log::Log;
 use super::merge::merge_hooks;
 use super::program;
-use crate::capability::{Capabilities, Capability};
+use crate::capability::Capabilities;
 use crate::cdi::name::BadName;
 use crate::cdi::registry::Unresolvable;
 use crate::cdi::{self, HookName, QualifiedName, Registry, extra, inject};
@@ -280,7 +280,7 @@ fn from_files(
     log: &mut Log,
 ) -> Result<ContainerEdits, ModeError> {
     let whole_drivers: Vec<&QualifiedName> = names.iter().filter(|name| brings_the_driver(name)).collect();
-    let narrowed = !whole_drivers.is_empty() && !is_whole(request.capabilities);
+    let narrowed = !whole_drivers.is_empty() && request.capabilities.and(Capabilities::WHOLE) != Capabilities::WHOLE;
     let could_be_described = mode != Mode::Cdi && names.iter().all(is_gpu);
     let on_the_spot = |why: String, log: &mut Log| {
         log.warning(&format!("{why}: describing it on the spot"));
@@ -328,11 +328,6 @@ fn conditions_by_name(names: &[&QualifiedName], request: &Request, config: &Conf
     let words: Vec<String> = names.iter().map(|name| name.device().to_owned()).collect();
     let selection = driver.select(&words).or_else(|_| driver.select(&["all".to_owned()]))?;
     conditions(request, &driver, &selection)
-}
-
-/// Whether these are all capabilities, apart from 32-bit libraries.
-fn is_whole(capabilities: Capabilities) -> bool {
-    Capability::ALL.iter().all(|&one| one == Capability::Compat32 || capabilities.has(one))
 }
 
 /// Whether a device's file includes the driver. The vendor is `nvidia.com` or `k8s.device-plugin.nvidia.com`.

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 const HOOKS: [&str; 6] = ["prestart", "createRuntime", "createContainer", "startContainer", "poststart", "poststop"];
 
-pub(super) fn apply(tree: &mut Value, edits: &ContainerEdits) -> Result<(), EditError> {
+pub fn apply(tree: &mut Value, edits: &ContainerEdits) -> Result<(), EditError> {
     for text in &edits.env {
         env(tree, text)?;
     }

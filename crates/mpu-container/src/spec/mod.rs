@@ -21,6 +21,7 @@ use thiserror::Error;
 use crate::edits::ContainerEdits;
 use crate::text_file;
 
+pub use apply::apply as edit;
 pub use error::EditError;
 
 /// The largest `config.json` that is read. Engines write some ten kilobytes; the kernel limits what an environment can be
@@ -30,18 +31,11 @@ pub const LIMIT: u64 = 16 << 20;
 #[derive(Debug)]
 pub struct Spec {
     path: PathBuf,
-    kept: Metadata,
+    /// Of the file: mode and owner are kept.
+    meta: fs::Metadata,
     tree: Value,
     /// Why the tree differs from the file. Then it can be read, but never stored.
     lossy: Option<serde_json::Error>,
-}
-
-/// Metadata of the file that is kept.
-#[derive(Debug)]
-struct Metadata {
-    mode: u32,
-    uid: u32,
-    gid: u32,
 }
 
 #[derive(Debug, Error)]
@@ -58,10 +52,6 @@ pub enum SpecError {
     NotAnObject(PathBuf),
     #[error("cannot replace {}", .0.display())]
     Write(PathBuf, #[source] io::Error),
-}
-
-pub fn edit(tree: &mut Value, edits: &ContainerEdits) -> Result<(), EditError> {
-    apply::apply(tree, edits)
 }
 
 impl Spec {
@@ -89,8 +79,7 @@ impl Spec {
             return Err(SpecError::NotAnObject(path));
         }
         fields::rename(&mut tree);
-        let kept = Metadata { mode: meta.permissions().mode() & 0o7777, uid: meta.uid(), gid: meta.gid() };
-        Ok(Spec { path, kept, tree, lossy })
+        Ok(Spec { path, meta, tree, lossy })
     }
 
     pub fn tree(&self) -> &Value {
@@ -127,11 +116,11 @@ impl Spec {
         let stored = || {
             let folder = self.path.parent().unwrap_or(Path::new("/"));
             let mut file = tempfile::Builder::new().prefix(".config.json.").tempfile_in(folder)?;
-            let meta = file.as_file().metadata()?;
-            if (meta.uid(), meta.gid()) != (self.kept.uid, self.kept.gid) {
-                std::os::unix::fs::fchown(&file, Some(self.kept.uid), Some(self.kept.gid))?;
+            let (new, old) = (file.as_file().metadata()?, &self.meta);
+            if (new.uid(), new.gid()) != (old.uid(), old.gid()) {
+                std::os::unix::fs::fchown(&file, Some(old.uid()), Some(old.gid()))?;
             }
-            file.as_file().set_permissions(fs::Permissions::from_mode(self.kept.mode))?;
+            file.as_file().set_permissions(fs::Permissions::from_mode(old.mode() & 0o7777))?;
             file.write_all(&text)?;
             file.persist(&self.path).map(drop).map_err(|error| error.error)
         };

@@ -8,8 +8,8 @@
 use super::changes::{ChangeError, Changes, DetachedMount};
 use super::layout::Layout;
 use crate::beneath::Restrictions;
-use crate::capability::{Capabilities, Capability};
-use crate::cdi_hooks::profile;
+use crate::capability::Capability;
+use crate::cdi_hooks::{params, profile};
 use crate::chain::chain;
 use crate::cli::args::Configure;
 use crate::cli::cgroup::program::Numbers;
@@ -102,7 +102,7 @@ impl DriverMounts {
         let folder = order.driver.root.facts.join("proc/driver/nvidia");
         for name in ["params", "version", "registry"] {
             if let Ok(text) = fs::read_to_string(folder.join(name)) {
-                self.facts.push((name, text.replace("ModifyDeviceFiles: 1", "ModifyDeviceFiles: 0")));
+                self.facts.push((name, params::changed(&text).unwrap_or(text)));
             }
         }
     }
@@ -267,16 +267,4 @@ pub fn mount_compat(
         changes.mount(mount, &layout.libraries.join(name), FILE)?;
     }
     Ok(())
-}
-
-/// Which of a driver's files the capabilities bring, looked up in another cache than the driver's own when one is named.
-pub fn files(
-    driver: &Driver,
-    capabilities: Capabilities,
-    cache: Option<&Path>,
-) -> Result<Files, crate::driver::DriverError> {
-    match cache {
-        Some(cache) => driver.files_by_cache(capabilities, cache),
-        None => driver.files(capabilities),
-    }
 }

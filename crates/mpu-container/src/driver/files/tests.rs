@@ -136,7 +136,7 @@ fn linker_cache_leads_to_unusual_folders() {
     check(&host, "utility", &["/opt/driver/libnvidia-ml.so.V"]);
 
     let driver = Driver::find(&host.root()).expect("a driver");
-    assert!(driver.files_by_cache(Capabilities::ALL, Path::new("/elsewhere")).is_err());
+    assert!(driver.files_by_cache(Capabilities::ALL, Some(Path::new("/elsewhere"))).is_err());
     host.write("etc/ld.so.cache", "ruined");
     assert!(files(&host, "utility").is_err());
 }
