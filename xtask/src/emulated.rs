@@ -8,8 +8,8 @@ use std::process::Command;
 
 use crate::arch::Arch;
 use crate::guest::verdict::{Ending, Tally};
-use crate::run::{output, quietly, say};
-use crate::{foreign, lint, paths, setup};
+use crate::run::{output, say};
+use crate::{foreign, libtest, lint, paths, setup};
 
 const TABLE: &str = include_str!("../emulated.toml");
 
@@ -64,8 +64,7 @@ pub fn check(full: bool, tally: &mut Tally) -> Result<()> {
             continue;
         }
         say(format!("building and running the tests of {label}"));
-        let failed = run(&name, &package)?;
-        tally.check(&label, if failed.is_none() { Ending::Pass } else { Ending::Fail }, &failed.unwrap_or_default());
+        run(&name, &package, &label, tally)?;
         for skip in &package.skip {
             let which = format!("{} tests of {name} for arm64", skip.tests.len());
             tally.check(&which, Ending::Skip, &skip.why);
@@ -74,13 +73,14 @@ pub fn check(full: bool, tally: &mut Tally) -> Result<()> {
     Ok(())
 }
 
-fn run(name: &str, package: &Package) -> Result<Option<String>> {
+fn run(name: &str, package: &Package, label: &str, tally: &mut Tally) -> Result<()> {
     let skipped: Vec<&str> = package.skip.iter().flat_map(|skip| &skip.tests).map(String::as_str).collect();
     let listed = output(tests(name)?.args(["--", "--list"]))?;
     let known: Vec<&str> = listed.lines().filter_map(|line| line.strip_suffix(": test")).collect();
     ensure!(!known.is_empty(), "{name} has no tests");
     if let Some(gone) = skipped.iter().find(|test| !known.contains(test)) {
-        return Ok(Some(format!("xtask/emulated.toml skips {gone}, which is no test of {name}")));
+        tally.check(label, Ending::Fail, &format!("xtask/emulated.toml skips {gone}, which is no test of {name}"));
+        return Ok(());
     }
     let mut command = tests(name)?;
     // A fork beside another thread can hang in QEMU's user emulation: the child waits for a lock that the thread held.
@@ -88,7 +88,7 @@ fn run(name: &str, package: &Package) -> Result<Option<String>> {
     for test in skipped {
         command.args(["--skip", test]);
     }
-    quietly(&mut command, &paths::target("log")?.join(format!("arm64-{name}.log")))
+    libtest::check(&mut command, label, &paths::target("log")?.join(format!("arm64-{name}.log")), tally).map(drop)
 }
 
 /// Those beside the code: tests in folders of their own start programs, which takes binfmt_misc on this machine.

@@ -90,14 +90,16 @@ pub fn guest(args: &Args) -> Result<Outcome> {
         redirect: args.redirect.clone(),
     };
     prepare(kernels::arch_of(&job.kernel)?)?;
-    if args.shell {
-        return qemu::shell(&job, &image::build(&job)?).map(|()| Outcome::Passed);
+    play(&job, args.shell)
+}
+
+/// Boots one guest with its console shown, and prints what came out; or opens a shell in it.
+pub fn play(job: &Job, shell: bool) -> Result<Outcome> {
+    let image = build_image(job)?;
+    match shell {
+        true => qemu::shell(job, &image).map(|()| Outcome::Passed),
+        false => Ok(Tally::print_one(&boot_image(job, &image, true)?)),
     }
-    let report = boot(&job, true)?;
-    let mut tally = Tally::default();
-    tally.add(&report);
-    tally.print();
-    Ok(tally.outcome())
 }
 
 /// Installs what guests of an architecture need on this machine.
@@ -108,15 +110,11 @@ pub fn prepare(arch: Arch) -> Result<()> {
     foreign::require(arch)
 }
 
-/// Boots one guest and returns what it reported; `loud` passes its console on.
-pub fn boot(job: &Job, loud: bool) -> Result<Report> {
-    boot_image(job, &build_image(job)?, loud)
-}
-
 pub fn build_image(job: &Job) -> Result<PathBuf> {
     image::build(job).with_context(|| format!("cannot make the image of the {} guest", job.kernel))
 }
 
+/// Boots one guest and returns what it reported; `loud` passes its console on.
 pub fn boot_image(job: &Job, image: &Path, loud: bool) -> Result<Report> {
     let log = paths::target("guest/log")?.join(format!("{}.log", job.name()));
     let console = qemu::boot(job, image, &log, loud)?;

@@ -13,6 +13,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use clap::ValueEnum;
 
 use crate::arch::Arch;
 use crate::cpio::Archive;
@@ -116,17 +117,6 @@ pub enum Play {
 }
 
 impl Play {
-    pub const ALL: [Play; 8] = [
-        Play::Package,
-        Play::Life,
-        Play::Kernels,
-        Play::SecureBoot,
-        Play::Containers,
-        Play::Engines,
-        Play::Selinux,
-        Play::Slurm,
-    ];
-
     /// What a person calls it, and its file in tests/node.
     pub fn name(self) -> &'static str {
         match self {
@@ -167,7 +157,7 @@ fn stories(scripts: &[PathBuf]) -> Result<BTreeSet<String>> {
 
 pub fn node(args: &Args) -> Result<Outcome> {
     guest::prepare(Arch::Amd64)?;
-    let plays = if args.play.is_empty() { Play::ALL.to_vec() } else { args.play.clone() };
+    let plays = if args.play.is_empty() { Play::value_variants().to_vec() } else { args.play.clone() };
     let mut tally = Tally::default();
     for play in plays {
         let made = build(play, args.shell)?;
@@ -530,6 +520,8 @@ fn furnish(root: &Path, kernel: &kernels::Kernel, headers: bool) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use clap::ValueEnum;
+
     use std::collections::BTreeSet;
 
     use mpu_plan::{Ending, Last, Verdict};
@@ -539,7 +531,7 @@ mod tests {
 
     #[test]
     fn pages_list_every_story() {
-        let of_node = Play::ALL.map(Play::order).to_vec();
+        let of_node = Play::value_variants().iter().map(|play| play.order()).collect::<Vec<_>>();
         for (page, scripts) in [("node-stories.md", of_node), ("cluster-stories.md", cluster::stories().unwrap())] {
             let page = std::fs::read_to_string(paths::repo().join("docs").join(page)).unwrap();
             let rows = page.lines().filter_map(|line| line.strip_prefix("| `")?.split_once('`'));

@@ -13,8 +13,7 @@ use mpu_abi::Release;
 
 use crate::arch::Arch;
 use crate::guest::real::{CLOSED, MARK, modules};
-use crate::guest::verdict::Tally;
-use crate::guest::{self, Job, Row, image, qemu};
+use crate::guest::{self, Job, Row};
 use crate::outcome::Outcome;
 use crate::run::say;
 use crate::{kernels, nvidia, paths};
@@ -81,14 +80,7 @@ pub fn real_driver(args: &Args) -> Result<Outcome> {
     }
     let limit = Duration::from_secs(args.limit);
     let job = Job { kernel: args.kernel.clone(), rows, cpus: args.cpus, limit, redirect: None };
-    if args.shell {
-        return qemu::shell(&job, &image::build(&job)?).map(|()| Outcome::Passed);
-    }
-    let report = guest::boot(&job, true)?;
-    let mut tally = Tally::default();
-    tally.add(&report);
-    tally.print();
-    Ok(tally.outcome())
+    guest::play(&job, args.shell)
 }
 
 pub fn fetch(release: &str, is_closed: bool) -> Result<()> {

@@ -59,16 +59,6 @@ pub fn watched(command: &mut Command, log: &Path, what: &str) -> Result<bool> {
     Ok(passed)
 }
 
-/// Runs with both outputs in a file. What there is to tell of a failure; of a success nothing is, whatever was printed on the way.
-pub fn quietly(command: &mut Command, log: &Path) -> Result<Option<String>> {
-    if logged(command, log)? {
-        return Ok(None);
-    }
-    let text = fs_err::read(log)?;
-    let text = String::from_utf8_lossy(&text).into_owned();
-    Ok(Some(format!("{}\nall of it: {}", tail(&text, 60), log.display())))
-}
-
 pub fn tail(text: &str, lines: usize) -> String {
     let all: Vec<&str> = text.lines().collect();
     all[all.len().saturating_sub(lines)..].join("\n")
@@ -119,20 +109,4 @@ pub fn is_root() -> bool {
 fn shown(command: &Command) -> String {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     words.map(|word| word.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" ")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn quiet_command_prints_only_failures() {
-        let folder = tempfile::tempdir().unwrap();
-        let log = folder.path().join("log");
-        let quiet_run = |script: &str| quietly(&mut command("sh", ["-c", script]), &log).unwrap();
-        assert_eq!(quiet_run("echo a panic that a test wants >&2"), None);
-        let failed = quiet_run("seq 100; echo why >&2; exit 1").unwrap();
-        assert!(failed.contains("\nwhy\n") && failed.contains("\n99\n") && !failed.contains("\n7\n"), "{failed}");
-        assert!(failed.ends_with(&format!("{}", log.display())), "{failed}");
-    }
 }

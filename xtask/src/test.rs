@@ -15,6 +15,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Result, anyhow};
+use clap::ValueEnum;
 
 use crate::arch::Arch;
 use crate::guest::verdict::{Ending, Report, Tally};
@@ -212,7 +213,7 @@ impl Work {
 fn debians(args: &Args, tally: &mut Tally) -> Vec<Work> {
     let is_quick = |debian: &Work| matches!(debian, Work::Node(Play::Package | Play::Containers));
     let possible = node::possible();
-    let all = Play::ALL.into_iter().map(Work::Node).chain([Work::Cluster]);
+    let all = Play::value_variants().iter().copied().map(Work::Node).chain([Work::Cluster]);
     let (played, others): (Vec<Work>, Vec<Work>) = all.partition(|debian| possible && (args.full || is_quick(debian)));
     let reason = if possible { "minutes more: `./x test --full`" } else { "debootstrap makes a Debian as root only" };
     others.iter().for_each(|debian| tally.check(&debian.name(), Ending::Skip, reason));

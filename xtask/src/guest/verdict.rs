@@ -168,6 +168,14 @@ impl Tally {
         println!("{} passed, {} failed, {} skipped", self.passed, self.problems.len(), self.skips.len());
     }
 
+    /// Prints what one guest reported, and returns how it ended.
+    pub fn print_one(report: &Report) -> Outcome {
+        let mut tally = Tally::default();
+        tally.add(report);
+        tally.print();
+        tally.outcome()
+    }
+
     /// Stories that every row skipped, and why the first one did.
     fn unplayed(&self) -> BTreeMap<&str, &str> {
         let (skipped, played): (Vec<_>, Vec<_>) =
