@@ -243,8 +243,8 @@ fn start_keeper(host: &Host, options: &SupervisorOptions) -> Result<Child, Notif
 
 /// The last log line of the keeper or its supervisor, and the log's path.
 fn last_log_line(host: &Host) -> String {
-    let log = fs::read_to_string(host.at(LOG)).unwrap_or_default();
-    match log.lines().rev().map(str::trim).find(|line| !line.is_empty()) {
+    let log = fs::read(host.at(LOG)).unwrap_or_default();
+    match String::from_utf8_lossy(&log).lines().rev().map(str::trim).find(|line| !line.is_empty()) {
         Some(words) => format!("\"{words}\"; {LOG} has the rest"),
         None => format!("it wrote nothing to {LOG}"),
     }

@@ -171,7 +171,7 @@ pub enum Command {
     Completions {
         /// Which shell
         #[arg(value_enum)]
-        shell: Shell,
+        shell: clap_complete::Shell,
     },
 
     /// Export to Prometheus what MPU does and which container uses which GPU
@@ -525,27 +525,6 @@ pub struct Down {
     pub wait: u64,
 }
 
-/// Shells with completions.
-#[derive(Debug, Clone, Copy, clap::ValueEnum)]
-pub enum Shell {
-    /// Bash
-    Bash,
-    /// Zsh
-    Zsh,
-    /// Fish
-    Fish,
-}
-
-impl From<Shell> for clap_complete::Shell {
-    fn from(shell: Shell) -> clap_complete::Shell {
-        match shell {
-            Shell::Bash => clap_complete::Shell::Bash,
-            Shell::Zsh => clap_complete::Shell::Zsh,
-            Shell::Fish => clap_complete::Shell::Fish,
-        }
-    }
-}
-
 impl Command {
     /// The name that was typed.
     pub fn name(&self) -> &'static str {
@@ -554,9 +533,9 @@ impl Command {
 }
 
 /// The completion script for a shell.
-pub fn completions(shell: Shell) -> Vec<u8> {
+pub fn completions(shell: clap_complete::Shell) -> Vec<u8> {
     let mut out = Vec::new();
-    clap_complete::generate(clap_complete::Shell::from(shell), &mut Cli::command(), "mpu", &mut out);
+    clap_complete::generate(shell, &mut Cli::command(), "mpu", &mut out);
     out
 }
 

@@ -1,9 +1,10 @@
 //! The manual pages of `mpu`, of each command and of each subcommand, rendered by `clap_mangen` from the command line's definition
 //! and the exit codes. They have no date, so equal sources give equal pages. See `man 7 man`.
 
-use crate::cli::{self, Cli, Shell};
+use crate::cli::{self, Cli};
 use crate::install::layout::Documents;
 use clap::{Command, CommandFactory};
+use clap_complete::Shell;
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, roman};
 use mpu_host::exit::Exit;

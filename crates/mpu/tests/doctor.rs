@@ -457,7 +457,7 @@ fn supervisor(host: &Host, state: &str) -> FakeSupervisor {
     host.write("sys/kernel/security/lockdown", "none [integrity] confidentiality\n");
     let (state, died) = state.split_once(" after ").unwrap_or((state, "0"));
     let state = State {
-        state: state.parse().unwrap(),
+        state: state.to_string().into(),
         restarts: 11,
         restarts_last_hour: died.parse().unwrap(),
         ..fake::state(&[&"a".repeat(24)])

@@ -103,15 +103,13 @@ impl Store {
         }
         let built = compile(tools, &work, &self.dir.join("build.log"))?;
         let built_next = work.join(NEXT);
-        if let Some(signer) = &self.signer {
-            for module in [&built, &built_next].into_iter().filter(|module| module.is_file()) {
-                signer.sign(module)?;
-            }
+        // Older sources do not build the module under its other name.
+        for module in [&built, &built_next].into_iter().filter(|module| module.is_file()) {
+            self.signer.as_ref().map_or(Ok(()), |signer| signer.sign(module))?;
+            File::open(module).and_then(|file| file.sync_all()).map_err(store(module))?;
         }
-        File::open(&built).and_then(|file| file.sync_all()).map_err(store(&built))?;
         // The key is removed before the module and written after it: a module without its key is never used.
         let _ = fs::remove_file(key_file);
-        // Older sources do not build the module under its other name.
         let next = self.dir.join(NEXT);
         match fs::rename(&built_next, &next) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => drop(fs::remove_file(&next)),
@@ -149,7 +147,7 @@ pub(super) fn compile(tools: &Toolchain, work: &Path, log: &Path) -> Result<Path
     match ended.success() && built.is_file() {
         true => Ok(built),
         false => {
-            let line = error_line(&fs::read_to_string(log).unwrap_or_default());
+            let line = error_line(&String::from_utf8_lossy(&fs::read(log).unwrap_or_default()));
             Err(BuildError::Failed { release: tools.release.clone(), line, log: log.to_path_buf() }.into())
         }
     }

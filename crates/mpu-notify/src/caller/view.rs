@@ -69,15 +69,8 @@ impl PidMap for View<'_> {
     }
 }
 
-/// A view that can translate a cached process.
-pub(crate) trait ProcessView: PidMap {
-    /// As [`PidMap::view_of`]; the process lives.
-    fn view_of_process(&self, pid: HostPid, _process: &Process) -> Option<ViewPid> {
-        self.view_of(pid)
-    }
-}
-
-impl ProcessView for View<'_> {
+impl View<'_> {
+    /// As [`PidMap::view_of`], of a cached process that lives.
     fn view_of_process(&self, pid: HostPid, process: &Process) -> Option<ViewPid> {
         match self {
             View::Own(numbers) => numbers.view_of_process(process),
@@ -88,22 +81,22 @@ impl ProcessView for View<'_> {
 
 /// A view that first resolves the driver's numbers: a thread's number to its process, and a number only if its process can have made
 /// a client of the driver.
-pub(crate) struct Resolved<'a, M> {
+pub(crate) struct Resolved<'a, 'v> {
     pub(crate) threads: CallThreads,
     /// Checks for use of the driver; none if the record itself identifies its process.
     pub(crate) makers: Option<&'a ProcessCache>,
     /// The call's limit of descriptors to check.
     pub(crate) look: Look,
-    pub(crate) view: M,
+    pub(crate) view: View<'v>,
 }
 
-impl<M> Resolved<'_, M> {
+impl Resolved<'_, '_> {
     fn is_candidate(&self, pid: HostPid) -> bool {
         self.makers.is_none_or(|cache| cache.uses_driver(pid, &self.look))
     }
 }
 
-impl<M: ProcessView> PidMap for Resolved<'_, M> {
+impl PidMap for Resolved<'_, '_> {
     fn view_of(&self, pid: HostPid) -> Option<ViewPid> {
         let process = self.threads.process_of(pid)?;
         // For a cached process one check that it lives is enough.
@@ -128,20 +121,6 @@ mod tests {
     use super::*;
     use crate::caller::threads::Threads;
 
-    struct Identity;
-
-    impl PidMap for Identity {
-        fn view_of(&self, pid: HostPid) -> Option<ViewPid> {
-            ViewPid::new(pid.get())
-        }
-
-        fn host_of(&self, pid: ViewPid) -> Option<HostPid> {
-            HostPid::new(pid.get())
-        }
-    }
-
-    impl ProcessView for Identity {}
-
     #[test]
     fn pid_without_driver_use_is_not_translated() {
         let (cache, threads) = (ProcessCache::default(), Threads::default());
@@ -149,7 +128,7 @@ mod tests {
         let view = ViewPid::new(own.get()).expect("a PID");
         let translate = |makers| {
             let threads = threads.for_call(mpu_abi::Control::GpuGetPids);
-            let map = Resolved { threads, makers, look: Look::new(), view: Identity };
+            let map = Resolved { threads, makers, look: Look::new(), view: View::Host };
             (map.view_of(own), map.host_of(view))
         };
         assert_eq!(translate(None), (Some(view), Some(own)));

@@ -52,7 +52,7 @@ pub(crate) struct ControlCall<'a> {
 /// The call's state in mpu-core.
 struct CallContext<'a, 'v> {
     call: Call,
-    view: Resolved<'a, View<'v>>,
+    view: Resolved<'a, 'v>,
     /// The caller has the host's view, so nothing is translated.
     exempt: bool,
     /// PIDs in the caller's parameters, before their translation.

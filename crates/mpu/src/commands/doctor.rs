@@ -59,7 +59,7 @@ impl Report for IssueReport {
 }
 
 pub fn list() -> String {
-    doctor::checks().map(|(id, _, about, _)| format!("{id:<18} {about}\n")).collect()
+    doctor::checks().map(|(_, (id, about, _))| format!("{id:<18} {about}\n")).collect()
 }
 
 impl Report for DoctorReport {

@@ -80,8 +80,8 @@ pub(super) fn typeable(fix: String) -> String {
     }
 }
 
-/// A check: its stable name, its group, what it looks at and why, and the function.
-pub type CheckRow = (&'static str, Group, &'static str, fn(&Host) -> CheckResult);
+/// A check: its stable name, what it looks at and why, and the function.
+pub type CheckRow = (&'static str, &'static str, fn(&Host) -> CheckResult);
 
 #[cfg(test)]
 mod tests {

@@ -1,6 +1,6 @@
 //! Checks for other programs that redirect the same functions: live patches, tracers, preloaded libraries.
 
-use super::check::{CheckResult, CheckRow, Group};
+use super::check::{CheckResult, CheckRow};
 use mpu_engine::module::{foreign, state};
 use mpu_host::host::Host;
 use std::path::Path;
@@ -8,15 +8,13 @@ use std::path::Path;
 pub const CHECKS: &[CheckRow] = &[
     (
         "foreign_module",
-        Group::Conflicts,
         "whether another project's module named mpu is loaded, or would be at the next boot",
         foreign_module,
     ),
-    ("livepatch", Group::Conflicts, "live patches of the driver: MPU cannot redirect a patched function", livepatch),
-    ("other_redirects", Group::Conflicts, "whether somebody else redirects the functions that MPU needs", redirects),
+    ("livepatch", "live patches of the driver: MPU cannot redirect a patched function", livepatch),
+    ("other_redirects", "whether somebody else redirects the functions that MPU needs", redirects),
     (
         "preload",
-        Group::Conflicts,
         "libraries that are preloaded into every program: one that intercepts NVML would answer before the driver",
         preload,
     ),

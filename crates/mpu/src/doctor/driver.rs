@@ -1,6 +1,6 @@
 //! Checks of the NVIDIA driver: loaded, known, complete, and its answers to containers.
 
-use super::check::{CheckResult, CheckRow, Group, Level};
+use super::check::{CheckResult, CheckRow, Level};
 use super::engine_in_use::uses_notify;
 use crate::probe::compare;
 use crate::wiring::{self, Wiring};
@@ -22,26 +22,18 @@ const LIBRARIES: [&str; 8] = [
 ];
 
 pub const CHECKS: &[CheckRow] = &[
-    ("driver", Group::Driver, "whether a driver is loaded, and is a release that this MPU was checked against", driver),
+    ("driver", "whether a driver is loaded, and is a release that this MPU was checked against", driver),
     (
         "driver_library",
-        Group::Driver,
         "whether libnvidia-ml has the loaded driver's version: if not, every NVML tool fails, everywhere",
         library,
     ),
-    ("device_nodes", Group::Driver, "the driver's device files: without them no program reaches the driver", nodes),
-    (
-        "containers",
-        Group::Containers,
-        "what a process in a fresh PID namespace sees on this host right now",
-        containers,
-    ),
-    (
-        "container_gpus",
-        Group::Containers,
-        "whether the container engines of this host can put GPUs into containers",
-        container_gpus,
-    ),
+    ("device_nodes", "the driver's device files: without them no program reaches the driver", nodes),
+];
+
+pub const CONTAINERS: &[CheckRow] = &[
+    ("containers", "what a process in a fresh PID namespace sees on this host right now", containers),
+    ("container_gpus", "whether the container engines of this host can put GPUs into containers", container_gpus),
 ];
 
 fn driver(host: &Host) -> CheckResult {

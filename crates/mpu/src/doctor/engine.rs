@@ -1,6 +1,6 @@
 //! Checks of MPU itself: up, of this version, started at boot, with the configured policy.
 
-use super::check::{CheckResult, CheckRow, Group, Level};
+use super::check::{CheckResult, CheckRow, Level};
 use super::engine_in_use::planned;
 use super::kernel;
 use crate::install::journal::{self, JournalState};
@@ -24,31 +24,28 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 pub const CHECKS: &[CheckRow] = &[
-    ("engine_choice", Group::Engine, "which engine `mpu up` would take, and why", choice),
-    ("engine", Group::Engine, "whether an engine is up and works", up),
+    ("engine_choice", "which engine `mpu up` would take, and why", choice),
+    ("engine", "whether an engine is up and works", up),
     (
         "redirect",
-        Group::Engine,
         "by which of the kernel's two ways the module redirects, and what the kernel's headers held when it was built",
         redirect,
     ),
     (
         "argument",
-        Group::Engine,
         "whether MPU reads a call's argument from the driver's copy, or only from the caller's memory, which the caller can change",
         argument,
     ),
-    ("orphans", Group::Engine, "whether callers died inside the driver: each is a crash of the driver", orphans),
-    ("engine_version", Group::Engine, "whether the engine that is up is this mpu's version", version),
-    ("swap", Group::Engine, "whether a replacement of the engine was interrupted", swap),
-    ("untranslated", Group::Engine, "calls that were passed on untranslated, by reason", untranslated),
-    ("dkms", Group::Engine, "whether DKMS built the module for the running kernel, if it should", kernel::dkms),
-    ("service", Group::Engine, "whether the unit that starts MPU at boot is enabled, and has not failed", service),
-    ("installation", Group::Engine, "whether an installation was interrupted, or there are two", installation),
-    ("configuration", Group::Engine, "whether /etc/mpu/config.toml is valid", configuration),
+    ("orphans", "whether callers died inside the driver: each is a crash of the driver", orphans),
+    ("engine_version", "whether the engine that is up is this mpu's version", version),
+    ("swap", "whether a replacement of the engine was interrupted", swap),
+    ("untranslated", "calls that were passed on untranslated, by reason", untranslated),
+    ("dkms", "whether DKMS built the module for the running kernel, if it should", kernel::dkms),
+    ("service", "whether the unit that starts MPU at boot is enabled, and has not failed", service),
+    ("installation", "whether an installation was interrupted, or there are two", installation),
+    ("configuration", "whether /etc/mpu/config.toml is valid", configuration),
     (
         "policy",
-        Group::Engine,
         "whether the engine has the file's rules and budget, and the host has the cgroups that rules need",
         policy,
     ),

@@ -1,6 +1,6 @@
 //! Checks of the kernel: version, restrictions, and the tools to build a module.
 
-use super::check::{CheckResult, CheckRow, Group, Level};
+use super::check::{CheckResult, CheckRow, Level};
 use mpu_engine::module::build::STORE;
 use mpu_engine::module::plan::{self, Origin};
 use mpu_engine::module::record::Record;
@@ -13,36 +13,19 @@ use mpu_host::kernel_release;
 use std::path::Path;
 
 pub const CHECKS: &[CheckRow] = &[
-    ("root", Group::Kernel, "whether this runs as root: without root, some checks cannot look", root),
-    ("kernel", Group::Kernel, "the kernel's version and configuration: direct calls, kprobes, modules", kernel),
-    ("modules_allowed", Group::Kernel, "whether modules can be loaded at all until the next boot", modules_allowed),
-    (
-        "function_tracing",
-        Group::Kernel,
-        "whether function tracing is on: the module's redirects do not work without it",
-        tracing,
-    ),
+    ("root", "whether this runs as root: without root, some checks cannot look", root),
+    ("kernel", "the kernel's version and configuration: direct calls, kprobes, modules", kernel),
+    ("modules_allowed", "whether modules can be loaded at all until the next boot", modules_allowed),
+    ("function_tracing", "whether function tracing is on: the module's redirects do not work without it", tracing),
     (
         "signatures",
-        Group::Kernel,
         "Secure Boot, lockdown and signature enforcement, and whether the module at hand is signed",
         signatures,
     ),
-    (
-        "headers",
-        Group::Kernel,
-        "headers and compiler of the running kernel, or a module that is built already",
-        headers,
-    ),
-    (
-        "module_file",
-        Group::Kernel,
-        "which module file is used or would be, and which were passed over and why",
-        module_file,
-    ),
+    ("headers", "headers and compiler of the running kernel, or a module that is built already", headers),
+    ("module_file", "which module file is used or would be, and which were passed over and why", module_file),
     (
         "next_kernel",
-        Group::Kernel,
         "whether the newest installed kernel can have its module too: the next boot may start that kernel",
         next_kernel,
     ),

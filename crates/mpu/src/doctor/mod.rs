@@ -36,12 +36,20 @@ pub struct Finding {
     pub fix: Option<String>,
 }
 
-pub fn checks() -> impl Iterator<Item = &'static CheckRow> {
-    [kernel::CHECKS, driver::CHECKS, engine::CHECKS, notify::CHECKS, conflicts::CHECKS].into_iter().flatten()
+pub fn checks() -> impl Iterator<Item = (Group, &'static CheckRow)> {
+    let groups = [
+        (Group::Kernel, kernel::CHECKS),
+        (Group::Driver, driver::CHECKS),
+        (Group::Containers, driver::CONTAINERS),
+        (Group::Engine, engine::CHECKS),
+        (Group::Engine, notify::CHECKS),
+        (Group::Conflicts, conflicts::CHECKS),
+    ];
+    groups.into_iter().flat_map(|(group, checks)| checks.iter().map(move |check| (group, check)))
 }
 
 pub fn examine(host: &Host) -> Vec<Finding> {
-    checks().map(|check| finding(host, check, PATIENCE)).collect()
+    checks().map(|(group, check)| finding(host, group, check, PATIENCE)).collect()
 }
 
 /// The order in which findings are to be fixed, from a bare node to a container that sees its GPU.
@@ -80,9 +88,9 @@ pub fn next(findings: &[Finding]) -> Option<&str> {
     in_order.or_else(worst).and_then(|finding| finding.fix.as_deref())
 }
 
-fn finding(host: &Host, check: &CheckRow, patience: Duration) -> Finding {
+fn finding(host: &Host, group: Group, check: &CheckRow, patience: Duration) -> Finding {
     let (send, receive) = mpsc::channel();
-    let (host, &(id, group, _, look)) = (host.clone(), check);
+    let (host, &(id, _, look)) = (host.clone(), check);
     // A hanging check stays in its thread; the process ends without it.
     thread::spawn(move || drop(send.send(engine_in_use::skip_reason(&host, id).unwrap_or_else(|| look(&host)))));
     let result = receive.recv_timeout(patience).unwrap_or_else(|error| match error {
@@ -104,7 +112,7 @@ mod tests {
 
     #[test]
     fn no_two_checks_share_name() {
-        let mut names: Vec<&str> = checks().map(|check| check.0).collect();
+        let mut names: Vec<&str> = checks().map(|(_, check)| check.0).collect();
         let all = names.len();
         names.sort_unstable();
         names.dedup();
@@ -116,7 +124,7 @@ mod tests {
         let hangs: fn(&Host) -> CheckResult = |_| loop {
             thread::park();
         };
-        let found = finding(&Host::this(), &("x", Group::Driver, "", hangs), Duration::from_millis(50));
+        let found = finding(&Host::this(), Group::Driver, &("x", "", hangs), Duration::from_millis(50));
         assert!(found.level == Level::Broken && found.seen.contains("hangs"));
     }
 }

@@ -1,6 +1,6 @@
 //! Checks of what the notify engine needs: a kernel, containers with its filter, a running supervisor.
 
-use super::check::{CheckResult, CheckRow, Group, Level};
+use super::check::{CheckResult, CheckRow, Level};
 use super::engine_in_use::{not_used, uses_notify};
 use crate::listing::columns::harmless;
 use crate::nri::presence::{self, Plugin, Standing};
@@ -24,36 +24,19 @@ use std::fs;
 use std::path::Path;
 
 pub const CHECKS: &[CheckRow] = &[
-    ("notify_kernel", Group::Engine, "whether the kernel has what the notify engine needs, where that is used", kernel),
-    ("notify_socket", Group::Engine, "whether the notify engine's sockets are answered", socket),
+    ("notify_kernel", "whether the kernel has what the notify engine needs, where that is used", kernel),
+    ("notify_socket", "whether the notify engine's sockets are answered", socket),
     (
         "notify_wrapper",
-        Group::Engine,
         "whether container engines start containers so that they get the notify engine's listener",
         wrapper,
     ),
-    ("notify_keeper", Group::Engine, "whether systemd manages the notify engine, where systemd runs", keeper),
-    (
-        "notify_restarts",
-        Group::Engine,
-        "whether the notify engine's supervisor died more than 3 times in the last hour",
-        restarts,
-    ),
-    (
-        "notify_rootless",
-        Group::Engine,
-        "rootless container engines, whose containers the notify engine cannot serve",
-        rootless,
-    ),
-    (
-        "notify_unserved",
-        Group::Engine,
-        "whether the notify engine answers for every container that uses a GPU now",
-        unserved,
-    ),
+    ("notify_keeper", "whether systemd manages the notify engine, where systemd runs", keeper),
+    ("notify_restarts", "whether the notify engine's supervisor died more than 3 times in the last hour", restarts),
+    ("notify_rootless", "rootless container engines, whose containers the notify engine cannot serve", rootless),
+    ("notify_unserved", "whether the notify engine answers for every container that uses a GPU now", unserved),
     (
         "notify_nri",
-        Group::Engine,
         "whether the container engine's plugin, `mpu nri`, is registered and can serve, where it runs or is asked for",
         nri,
     ),

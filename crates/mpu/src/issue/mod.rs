@@ -250,10 +250,10 @@ fn build_log(host: &Host, with_names: bool) -> String {
     let Ok(release) = host.release() else { return String::new() };
     let path = Path::new(STORE).join(release).join("build.log");
     let bytes = host.beginning(path, 4 << 20).unwrap_or_default();
-    let text = String::from_utf8_lossy(&bytes[bytes.len().saturating_sub(LONGEST / 2)..]);
     if with_names {
-        return text.to_string();
+        return String::from_utf8_lossy(&bytes[bytes.len().saturating_sub(LONGEST / 2)..]).into_owned();
     }
+    let text = String::from_utf8_lossy(&bytes);
     let errors: String = text.lines().filter_map(error_of_ours).map(|error| error + "\n").collect();
     format!("{} lines; errors in MPU's sources:\n{errors}", text.lines().count())
 }
@@ -271,6 +271,7 @@ fn error_of_ours(line: &str) -> Option<String> {
 mod tests {
     use super::*;
     use mpu_host::explain::Explain;
+    use mpu_host::host::fake::FakeHost;
     use std::os::unix::fs::symlink;
 
     #[test]
@@ -285,6 +286,16 @@ mod tests {
         ] {
             assert_eq!(error_of_ours(line).as_deref(), expected, "{line}");
         }
+    }
+
+    #[test]
+    fn early_build_error_is_reported() {
+        let fake = FakeHost::in_order();
+        let host = fake.host();
+        let log = format!("/x/mpu_main.c:1:2: error: secret\n{}", "a warning\n".repeat(LONGEST));
+        fake.write(&format!("{STORE}/{}/build.log", host.release().expect("a release")), &log);
+        let expected = format!("{} lines; errors in MPU's sources:\nmpu_main.c:1:2: error\n", LONGEST + 1);
+        assert_eq!(build_log(&host, false), expected);
     }
 
     #[test]

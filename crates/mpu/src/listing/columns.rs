@@ -1,6 +1,7 @@
 //! The columns for GPU processes: title, cell and order of rows of each.
 
 use crate::processes::{GpuProcess, Utilisation};
+use Align::{Left, Right};
 use clap::ValueEnum;
 use std::cmp::Ordering;
 use std::fmt;
@@ -62,120 +63,48 @@ pub enum Align {
     Right,
 }
 
+/// Alignment, and the least width that cells are cut to (none: they are never cut).
+pub type Layout = (Align, Option<usize>);
+
 /// Stands for an unknown or absent value.
 pub const NOTHING: &str = "-";
 
 type Cell = fn(&GpuProcess, u64) -> Option<String>;
-type Order = fn(&GpuProcess, &GpuProcess, u64) -> Ordering;
+type Order = fn(&GpuProcess, &GpuProcess) -> Ordering;
 
-/// Column, title, alignment, the least width that it is cut to (none: never), its cell, and its order.
-type ColumnRow = (Column, &'static str, Align, Option<usize>, Cell, Order);
+/// Title, layout, cell, and order.
+type ColumnRow = (&'static str, Layout, Cell, Order);
 
+/// In the order of [`Column`].
 const ROWS: &[ColumnRow] = &[
-    (Column::Gpu, "GPU", Align::Right, None, |p, _| Some(p.gpu.to_string()), |a, b, _| a.gpu.cmp(&b.gpu)),
-    (Column::Mig, "MIG", Align::Left, None, |p, _| mig(p), |a, b, _| a.mig.cmp(&b.mig)),
-    (Column::Pid, "PID", Align::Right, None, |p, _| Some(p.pid.get().to_string()), |a, b, _| a.pid.cmp(&b.pid)),
-    (
-        Column::Cpid,
-        "CPID",
-        Align::Right,
-        None,
-        |p, _| Some(p.container_pid?.get().to_string()),
-        |a, b, _| a.container_pid.cmp(&b.container_pid),
-    ),
-    (Column::User, "USER", Align::Left, Some(6), |p, _| user(p), |a, b, _| user(a).cmp(&user(b))),
-    (Column::Uid, "UID", Align::Right, None, |p, _| Some(p.uid?.to_string()), |a, b, _| a.uid.cmp(&b.uid)),
-    (Column::Runtime, "RUNTIME", Align::Left, None, |p, _| runtime(p), |a, b, _| runtime(a).cmp(&runtime(b))),
-    (
-        Column::Container,
-        "CONTAINER",
-        Align::Left,
-        Some(6),
-        |p, _| container(p),
-        |a, b, _| container(a).cmp(&container(b)),
-    ),
-    (Column::Id, "ID", Align::Left, None, |p, _| id(p), |a, b, _| id(a).cmp(&id(b))),
-    (Column::Outer, "OUTER", Align::Left, Some(6), |p, _| outer(p), |a, b, _| outer(a).cmp(&outer(b))),
-    (
-        Column::Namespace,
-        "NAMESPACE",
-        Align::Left,
-        Some(6),
-        |p, _| namespace(p),
-        |a, b, _| namespace(a).cmp(&namespace(b)),
-    ),
-    (Column::Pod, "POD", Align::Left, Some(6), |p, _| pod(p), |a, b, _| pod(a).cmp(&pod(b))),
-    (Column::Type, "TYPE", Align::Left, None, |p, _| Some(p.kind.letters().to_string()), |a, b, _| a.kind.cmp(&b.kind)),
-    (Column::Memory, "MEMORY", Align::Right, None, |p, _| p.memory.map(mebibytes), |a, b, _| a.memory.cmp(&b.memory)),
-    (
-        Column::Limit,
-        "LIMIT",
-        Align::Right,
-        None,
-        |p, _| p.memory_limit.map(mebibytes),
-        |a, b, _| a.memory_limit.cmp(&b.memory_limit),
-    ),
-    (Column::Util, "GPU%", Align::Right, None, |p, _| share(p, |u| u.gpu), |a, b, _| by_share(a, b, |u| u.gpu)),
-    (
-        Column::MemUtil,
-        "MEM%",
-        Align::Right,
-        None,
-        |p, _| share(p, |u| u.memory),
-        |a, b, _| by_share(a, b, |u| u.memory),
-    ),
-    (Column::Enc, "ENC%", Align::Right, None, |p, _| share(p, |u| u.encoder), |a, b, _| by_share(a, b, |u| u.encoder)),
-    (Column::Dec, "DEC%", Align::Right, None, |p, _| share(p, |u| u.decoder), |a, b, _| by_share(a, b, |u| u.decoder)),
-    (
-        Column::Age,
-        "AGE",
-        Align::Right,
-        None,
-        |p, at| Some(age(at.saturating_sub(p.started?))),
-        |a, b, _| b.started.cmp(&a.started),
-    ),
-    (Column::Name, "NAME", Align::Left, Some(6), |p, _| p.name.clone(), |a, b, _| a.name.cmp(&b.name)),
-    (Column::Command, "COMMAND", Align::Left, Some(10), |p, _| command(p), |a, b, _| command(a).cmp(&command(b))),
+    ("GPU", (Right, None), |p, _| Some(p.gpu.to_string()), |a, b| a.gpu.cmp(&b.gpu)),
+    ("MIG", (Left, None), |p, _| mig(p), |a, b| a.mig.cmp(&b.mig)),
+    ("PID", (Right, None), |p, _| Some(p.pid.get().to_string()), |a, b| a.pid.cmp(&b.pid)),
+    ("CPID", (Right, None), |p, _| container_pid(p), |a, b| a.container_pid.cmp(&b.container_pid)),
+    ("USER", (Left, Some(6)), |p, _| user(p), |a, b| user(a).cmp(&user(b))),
+    ("UID", (Right, None), |p, _| Some(p.uid?.to_string()), |a, b| a.uid.cmp(&b.uid)),
+    ("RUNTIME", (Left, None), |p, _| runtime(p), |a, b| runtime(a).cmp(&runtime(b))),
+    ("CONTAINER", (Left, Some(6)), |p, _| container(p), |a, b| container(a).cmp(&container(b))),
+    ("ID", (Left, None), |p, _| id(p), |a, b| id(a).cmp(&id(b))),
+    ("OUTER", (Left, Some(6)), |p, _| outer(p), |a, b| outer(a).cmp(&outer(b))),
+    ("NAMESPACE", (Left, Some(6)), |p, _| namespace(p), |a, b| namespace(a).cmp(&namespace(b))),
+    ("POD", (Left, Some(6)), |p, _| pod(p), |a, b| pod(a).cmp(&pod(b))),
+    ("TYPE", (Left, None), |p, _| Some(p.kind.letters().to_string()), |a, b| a.kind.cmp(&b.kind)),
+    ("MEMORY", (Right, None), |p, _| p.memory.map(mebibytes), |a, b| a.memory.cmp(&b.memory)),
+    ("LIMIT", (Right, None), |p, _| p.memory_limit.map(mebibytes), |a, b| a.memory_limit.cmp(&b.memory_limit)),
+    ("GPU%", (Right, None), |p, _| share(p, |u| u.gpu), |a, b| by_share(a, b, |u| u.gpu)),
+    ("MEM%", (Right, None), |p, _| share(p, |u| u.memory), |a, b| by_share(a, b, |u| u.memory)),
+    ("ENC%", (Right, None), |p, _| share(p, |u| u.encoder), |a, b| by_share(a, b, |u| u.encoder)),
+    ("DEC%", (Right, None), |p, _| share(p, |u| u.decoder), |a, b| by_share(a, b, |u| u.decoder)),
+    ("AGE", (Right, None), |p, at| Some(age(at.saturating_sub(p.started?))), |a, b| b.started.cmp(&a.started)),
+    ("NAME", (Left, Some(6)), |p, _| p.name.clone(), |a, b| a.name.cmp(&b.name)),
+    ("COMMAND", (Left, Some(10)), |p, _| command(p), |a, b| command(a).cmp(&command(b))),
 ];
 
-/// Default columns; those of [`IF_ANY`] only if a row has a value.
-const USUAL: &[Column] = &[
-    Column::Gpu,
-    Column::Mig,
-    Column::Pid,
-    Column::Cpid,
-    Column::User,
-    Column::Container,
-    Column::Namespace,
-    Column::Pod,
-    Column::Type,
-    Column::Memory,
-    Column::Limit,
-    Column::Util,
-    Column::Command,
-];
-const WIDE: &[Column] = &[
-    Column::Gpu,
-    Column::Mig,
-    Column::Pid,
-    Column::Cpid,
-    Column::User,
-    Column::Runtime,
-    Column::Container,
-    Column::Id,
-    Column::Outer,
-    Column::Namespace,
-    Column::Pod,
-    Column::Type,
-    Column::Memory,
-    Column::Limit,
-    Column::Util,
-    Column::MemUtil,
-    Column::Enc,
-    Column::Dec,
-    Column::Age,
-    Column::Command,
-];
+/// Columns that are shown only if they are asked for by name, or by `wide`; those of [`IF_ANY`] only if a row has a value.
+const BY_NAME: &[Column] = &[Column::Uid, Column::Name];
+const BY_WIDE: &[Column] =
+    &[Column::Runtime, Column::Id, Column::Outer, Column::MemUtil, Column::Enc, Column::Dec, Column::Age];
 const IF_ANY: &[Column] = &[Column::Mig, Column::Namespace, Column::Pod, Column::Outer, Column::Limit];
 
 /// The columns to show for these processes.
@@ -183,28 +112,19 @@ pub fn chosen(requested: &[Column], wide: bool, processes: &[GpuProcess]) -> Vec
     if !requested.is_empty() {
         return requested.to_vec();
     }
-    let usual = if wide { WIDE } else { USUAL };
-    let any = |column: Column| processes.iter().any(|process| column.value(process, 0).is_some());
-    usual.iter().copied().filter(|column| !IF_ANY.contains(column) || any(*column)).collect()
+    let any = |column: &Column| processes.iter().any(|process| column.value(process, 0).is_some());
+    let usual = Column::value_variants().iter().filter(|column| !BY_NAME.contains(column));
+    let usual = usual.filter(|column| wide || !BY_WIDE.contains(column));
+    usual.filter(|column| !IF_ANY.contains(column) || any(column)).copied().collect()
 }
 
 impl Column {
-    fn row(self) -> &'static ColumnRow {
-        // The test below keeps the list complete.
-        ROWS.iter().find(|row| row.0 == self).unwrap_or(&ROWS[0])
-    }
-
     pub fn title(self) -> &'static str {
-        self.row().1
+        ROWS[self as usize].0
     }
 
-    pub fn align(self) -> Align {
-        self.row().2
-    }
-
-    /// The least width that its cells may be cut to; none if they are never cut.
-    pub fn least(self) -> Option<usize> {
-        self.row().3
+    pub fn layout(self) -> Layout {
+        ROWS[self as usize].1
     }
 
     /// The cell of a process at a time, without control characters: a process chooses its name.
@@ -213,11 +133,11 @@ impl Column {
     }
 
     fn value(self, process: &GpuProcess, at: u64) -> Option<String> {
-        (self.row().4)(process, at).filter(|text| !text.is_empty())
+        (ROWS[self as usize].2)(process, at).filter(|text| !text.is_empty())
     }
 
-    fn order(self, a: &GpuProcess, b: &GpuProcess, at: u64) -> Ordering {
-        (self.row().5)(a, b, at)
+    fn order(self, a: &GpuProcess, b: &GpuProcess) -> Ordering {
+        (ROWS[self as usize].3)(a, b)
     }
 }
 
@@ -253,11 +173,11 @@ impl fmt::Display for Sort {
 }
 
 /// Sorts; equal rows stay by GPU and PID.
-pub fn sort(processes: &mut [GpuProcess], by: &[Sort], at: u64) {
+pub fn sort(processes: &mut [GpuProcess], by: &[Sort]) {
     processes.sort_by(|a, b| {
         let keys = by.iter().map(|key| match key.descending {
-            true => key.column.order(b, a, at),
-            false => key.column.order(a, b, at),
+            true => key.column.order(b, a),
+            false => key.column.order(a, b),
         });
         keys.fold(Ordering::Equal, Ordering::then)
             .then(a.gpu.cmp(&b.gpu))
@@ -272,6 +192,10 @@ fn mig(p: &GpuProcess) -> Option<String> {
         Some(compute) => format!("{}:{compute}", mig.gpu_instance),
         None => mig.gpu_instance.to_string(),
     })
+}
+
+fn container_pid(p: &GpuProcess) -> Option<String> {
+    Some(p.container_pid?.get().to_string())
 }
 
 fn user(p: &GpuProcess) -> Option<String> {
@@ -345,10 +269,13 @@ mod tests {
 
     #[test]
     fn every_column_has_its_row_and_its_name() {
-        for column in Column::value_variants() {
-            assert_eq!(column.row().0, *column);
-        }
         assert_eq!(ROWS.len(), Column::value_variants().len());
+        let shares = [Column::Util, Column::MemUtil, Column::Enc, Column::Dec];
+        for column in Column::value_variants().iter().filter(|column| !shares.contains(column)) {
+            let name = column.to_possible_value().expect("a name").get_name().to_uppercase();
+            assert_eq!(column.title(), name);
+        }
+        assert_eq!(shares.map(Column::title), ["GPU%", "MEM%", "ENC%", "DEC%"]);
     }
 
     #[test]

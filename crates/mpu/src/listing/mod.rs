@@ -75,7 +75,7 @@ pub fn listed(host: &Host, seen: Snapshot, options: &ListOptions, width: Option<
     let all = seen.processes.len();
     let mut processes: Vec<GpuProcess> =
         seen.processes.into_iter().filter(|process| options.filter.takes(process, &seen.gpus)).collect();
-    columns::sort(&mut processes, &options.sort, seen.at);
+    columns::sort(&mut processes, &options.sort);
     let shown = Shown {
         columns: columns::chosen(&options.columns, options.wide, &processes),
         headers: !options.no_headers,
@@ -141,7 +141,8 @@ impl Report for Listed {
             rows.push(columns.iter().map(|column| column.title().to_string()).collect());
         }
         rows.extend(self.processes.iter().map(|process| columns.iter().map(|c| c.cell(process, self.at)).collect()));
-        let mut lines = table::laid_out(columns, &rows, *width);
+        let layouts: Vec<_> = columns.iter().map(|column| column.layout()).collect();
+        let mut lines = table::laid_out(&layouts, &rows, *width);
         if let (true, Some(first)) = (*headers, lines.first_mut()) {
             *first = style.name(first);
         }

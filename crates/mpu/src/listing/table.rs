@@ -1,34 +1,9 @@
 //! Formats cells as lines, within a terminal's width if there is one.
 
-use super::columns::{Align, Column};
+use super::columns::{Align, Layout};
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 const GAP: usize = 2;
-
-/// How the cells of a column stand.
-pub trait Layout {
-    fn align(&self) -> Align;
-    /// The least width that its cells may be cut to; none if they are never cut.
-    fn least(&self) -> Option<usize>;
-}
-
-impl Layout for Column {
-    fn align(&self) -> Align {
-        Column::align(*self)
-    }
-    fn least(&self) -> Option<usize> {
-        Column::least(*self)
-    }
-}
-
-impl Layout for (Align, Option<usize>) {
-    fn align(&self) -> Align {
-        self.0
-    }
-    fn least(&self) -> Option<usize> {
-        self.1
-    }
-}
 
 /// The width of the terminal that this program writes to.
 pub fn terminal_width() -> Option<usize> {
@@ -36,19 +11,19 @@ pub fn terminal_width() -> Option<usize> {
 }
 
 /// The lines. If they are wider than `width`, the columns that may be cut shrink, the widest first. Other columns may overflow.
-pub fn laid_out(columns: &[impl Layout], rows: &[Vec<String>], width: Option<usize>) -> Vec<String> {
+pub fn laid_out(columns: &[Layout], rows: &[Vec<String>], width: Option<usize>) -> Vec<String> {
     let widths = widths(columns, rows, width);
     rows.iter().map(|row| line(columns, row, &widths)).collect()
 }
 
 /// The width of each column.
-pub fn widths(columns: &[impl Layout], rows: &[Vec<String>], width: Option<usize>) -> Vec<usize> {
+pub fn widths(columns: &[Layout], rows: &[Vec<String>], width: Option<usize>) -> Vec<usize> {
     let widest = |at: usize| rows.iter().filter_map(|row| row.get(at)).map(|cell| cell.width()).max().unwrap_or(0);
     let mut widths: Vec<usize> = (0..columns.len()).map(widest).collect();
     let Some(width) = width else { return widths };
     let gaps = GAP * columns.len().saturating_sub(1);
     while widths.iter().sum::<usize>() + gaps > width {
-        let room = |at: &usize| widths[*at].saturating_sub(columns[*at].least().unwrap_or(usize::MAX));
+        let room = |at: &usize| widths[*at].saturating_sub(columns[*at].1.unwrap_or(usize::MAX));
         match (0..columns.len()).filter(|at| room(at) > 0).max_by_key(|at| widths[*at]) {
             Some(at) => widths[at] -= 1,
             None => break,
@@ -57,11 +32,11 @@ pub fn widths(columns: &[impl Layout], rows: &[Vec<String>], width: Option<usize
     widths
 }
 
-fn line(columns: &[impl Layout], row: &[String], widths: &[usize]) -> String {
+fn line(columns: &[Layout], row: &[String], widths: &[usize]) -> String {
     let cells = columns.iter().zip(row).zip(widths).map(|((column, cell), width)| {
         let cell = cut(cell, *width);
         let pad = " ".repeat(width.saturating_sub(cell.width()));
-        match column.align() {
+        match column.0 {
             Align::Left => cell + &pad,
             Align::Right => pad + &cell,
         }
@@ -92,6 +67,7 @@ pub fn cut(text: &str, width: usize) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::columns::Column;
     use super::*;
 
     #[test]
@@ -107,7 +83,7 @@ mod tests {
 
     #[test]
     fn widest_is_cut_first_and_numbers_never() {
-        let columns = [Column::Pid, Column::User, Column::Command];
+        let columns = [Column::Pid, Column::User, Column::Command].map(Column::layout);
         let row = ["4194303".to_string(), "administrator".to_string(), "x".repeat(50)].to_vec();
         let rows = [row];
         assert_eq!(widths(&columns, &rows, None), [7, 13, 50]);

@@ -42,7 +42,6 @@ const fn counter(name: &'static str, labels: &'static [&'static str], help: &'st
 /// The labels of a user of a GPU. Labels of `--label` follow these.
 pub const USER_LABELS: &[&str] = &["gpu", "uuid", "mig", "container", "container_name", "pod", "namespace", "runtime"];
 
-/// Seconds since the exporter began, and what it is.
 pub static BUILD: Family = gauge("mpu_build_info", &["version"], "The exporter's version; always 1");
 pub static STARTED: Family =
     gauge("mpu_exporter_start_time_seconds", &[], "When the exporter began, in seconds since 1970");
@@ -69,27 +68,23 @@ pub static ORPHANS: Family = gauge(
     "Callers whose task died inside the driver since the engine was loaded: each is a crash of the driver; absent \
         for the notify engine",
 );
-/// What the module goes by.
 pub static CLAIMED: Family = gauge(
     "mpu_engine_argument_claimed",
     &["engine"],
     "1 if the module uses the caller's copy of a call's argument, 0 if it uses the driver's; absent while no redirect \
         is placed, and for the notify engine",
 );
-/// What the redirects are made by.
 pub static TRACING: Family = gauge(
     "mpu_engine_function_tracing",
     &["engine"],
     "1 if function tracing is on, 0 if kernel.ftrace_enabled is 0; the module's redirects need it; absent for the \
         notify engine",
 );
-/// Containers of an engine that takes them one by one.
 pub static CONTAINERS: Family = gauge(
     "mpu_engine_containers",
     &["engine"],
     "Containers that the notify engine answers for; absent for the module, which answers for all",
 );
-/// The price of an engine that calls have to come to.
 pub static FORWARDED: Family = counter(
     "mpu_forwarded_total",
     &["engine"],
@@ -120,7 +115,6 @@ pub static PASSED: Family = counter(
     &["engine", "reason"],
     "Calls not translated in the usual way, by reason, since the engine was loaded",
 );
-/// The ones to worry about.
 pub static MISSED: Family = counter(
     "mpu_missed_total",
     &["engine", "reason"],
@@ -132,7 +126,6 @@ pub static DRIVER: Family = gauge(
     "The loaded NVIDIA driver; era is empty for a release that this version does not know; absent without a driver",
 );
 pub static GPU: Family = gauge("mpu_gpu_info", &["gpu", "uuid", "name"], "A GPU that the driver shows; always 1");
-/// Whether its processes could be read.
 pub static GPU_UP: Family = gauge("mpu_gpu_up", &["gpu", "uuid"], "1 if the GPU's processes could be read, 0 if not");
 pub static SIZE: Family = gauge("mpu_gpu_memory_size_bytes", &["gpu", "uuid"], "The GPU's whole memory");
 pub static PROCESSES: Family = gauge("mpu_gpu_processes", USER_LABELS, "Processes that use the GPU or MIG instance");
@@ -176,7 +169,6 @@ pub static DEVICE_BYTE_SECONDS: Family = counter(
     &["gpu", "uuid"],
     "The GPU's memory in use multiplied by time, whoever uses it, since the exporter began",
 );
-/// How much time that is.
 pub static OBSERVED: Family = counter(
     "mpu_gpu_observed_seconds_total",
     &["gpu", "uuid"],
@@ -206,7 +198,6 @@ pub static SUCCESS: Family =
     gauge("mpu_scrape_success", &["part"], "1 if this part (engine or gpu) could be read for this page");
 pub static DURATION: Family =
     gauge("mpu_scrape_duration_seconds", &["part"], "How long reading this part took for this page");
-/// How often it was not.
 pub static ERRORS: Family =
     counter("mpu_scrape_errors_total", &["part"], "How often this part could not be read since the exporter began");
 

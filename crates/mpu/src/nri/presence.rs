@@ -73,7 +73,11 @@ impl Presence {
         }
         let version = env!("CARGO_PKG_VERSION").to_string();
         let (standing, words) = (Standing::Waits, String::new());
-        Presence { plugin: Plugin { version, pid, socket: socket.into(), standing, words }, path, file: file.ok() }
+        Presence {
+            plugin: Plugin { version, pid, socket: PathBuf::from(&*socket.to_string_lossy()), standing, words },
+            path,
+            file: file.ok(),
+        }
     }
 
     /// Publishes the state, also to systemd. The plugin is ready with its first state, even if no engine runs: units that start after
@@ -87,10 +91,11 @@ impl Presence {
 
     fn write(&mut self) {
         let Some(file) = &mut self.file else { return };
-        let text = serde_json::to_string(&self.plugin).unwrap_or_default();
+        let mut text = serde_json::to_vec(&self.plugin).unwrap_or_default();
         // Pad with spaces instead of truncating: on some file systems a truncated file stays empty for long.
         let room = file.metadata().map_or(0, |facts| facts.len() as usize);
-        let written = file.rewind().and_then(|()| file.write_all(format!("{text:room$}").as_bytes()));
+        text.resize(text.len().max(room), b' ');
+        let written = file.rewind().and_then(|()| file.write_all(&text));
         if written.is_err() {
             self.file = None;
         }
@@ -156,6 +161,8 @@ mod tests {
     use mpu_host::host::fake::FakeHost;
     use mpu_os::file::is_at;
     use rustix::fs::{FlockOperation, flock};
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
 
     #[test]
     fn plugin_is_visible_while_rewriting_its_file() {
@@ -198,6 +205,20 @@ mod tests {
         );
         drop(presence);
         assert_eq!(fs::read_dir(&folder).unwrap().count(), 1, "the folder that is not ours");
+    }
+
+    #[test]
+    fn rewritten_file_keeps_its_size_in_bytes() {
+        let fake = FakeHost::in_order();
+        let folder = fake.host().at(FOLDER);
+        let socket = Path::new(OsStr::from_bytes(b"/run/caf\xc3\xa9\xff.sock"));
+        let mut presence = Presence::new(&folder, socket, &|line| panic!("{line}"));
+        let mut publish = |words| {
+            presence.publish(Standing::Waits, words);
+            fs::metadata(folder.join(format!("{}.json", std::process::id()))).unwrap().len()
+        };
+        assert_eq!(publish("it waits…"), publish("or so…"));
+        assert_eq!(plugins(&fake.host())[0].socket, Path::new("/run/café\u{fffd}.sock"));
     }
 
     #[test]

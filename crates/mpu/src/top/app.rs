@@ -193,7 +193,7 @@ impl App {
         let at = columns.iter().position(|column| *column == self.sort.column).unwrap_or(0) as isize;
         let next = (at + by).rem_euclid(columns.len().max(1) as isize) as usize;
         if let Some(column) = columns.get(next) {
-            self.sort = Sort { column: *column, descending: matches!(column.align(), columns::Align::Right) };
+            self.sort = Sort { column: *column, descending: column.layout().0 == columns::Align::Right };
         }
     }
 
@@ -215,7 +215,7 @@ impl App {
             self.filter.takes(process, &seen.gpus) && (words.is_empty() || matches_all(process, &words, seen.at))
         };
         let mut rows: Vec<GpuProcess> = seen.processes.iter().filter(matches).cloned().collect();
-        columns::sort(&mut rows, &[self.sort], seen.at);
+        columns::sort(&mut rows, &[self.sort]);
         self.rows = rows;
         let again = self.key.and_then(|key| self.rows.iter().position(|row| key_of(row) == key));
         self.selected = match (self.selected, again) {

@@ -187,7 +187,8 @@ fn draw_processes(frame: &mut Frame, area: Rect, app: &mut App) {
     };
     let mut rows = vec![columns.iter().map(title).collect::<Vec<_>>()];
     rows.extend(app.rows.iter().map(|process| columns.iter().map(|column| column.cell(process, at)).collect()));
-    let lines = table::laid_out(&columns, &rows, Some(usize::from(area.width)));
+    let layouts: Vec<_> = columns.iter().map(|column| column.layout()).collect();
+    let lines = table::laid_out(&layouts, &rows, Some(usize::from(area.width)));
     let mut out = Vec::new();
     for (index, line) in lines.into_iter().enumerate() {
         match index.checked_sub(1) {
