@@ -5,7 +5,7 @@ export LC_ALL=C PATH=$PATH:/usr/sbin:/sbin PYTHONDONTWRITEBYTECODE=1
 mpu=$(readlink -f "$1")
 container=$(readlink -f "$2")
 work=${3:-/run/mpu-gpu}
-python=${PYTHON:-python3}
+python=$(command -v "${PYTHON:-python3}")
 . "$here/words.sh"
 
 mkdir -p "$work/bin" && cd "$work" || exit 3
