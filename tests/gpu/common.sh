@@ -5,7 +5,7 @@ export LC_ALL=C PATH=$PATH:/usr/sbin:/sbin PYTHONDONTWRITEBYTECODE=1
 mpu=$(readlink -f "$1")
 container=$(readlink -f "$2")
 work=${3:-/run/mpu-gpu}
-python=$(command -v "${PYTHON:-python3}")
+python=$(command -v "${PYTHON:-python3}") || { echo "${PYTHON:-python3} is missing: name it in PYTHON" >&2; exit 3; }
 . "$here/words.sh"
 
 mkdir -p "$work/bin" && cd "$work" || exit 3
@@ -58,6 +58,8 @@ bundle() {
 	env=$(printf ',"%s"' "$@")
 	mounts=
 	for folder in /usr/bin /usr/lib /usr/lib64 "$(dirname "$(dirname "$(dirname "$python")")")"; do
+		# A distribution's own Python is in /usr.
+		[ "$folder" != / ] || continue
 		mounts="$mounts,$(shown "$name" "$folder")"
 	done
 	mounts="$mounts,{\"destination\": \"/gpu\", \"type\": \"bind\", \"source\": \"$work\", \"options\": [\"bind\", \"ro\"]}"

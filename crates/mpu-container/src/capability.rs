@@ -31,7 +31,7 @@ pub struct Capabilities(u8);
 impl Capabilities {
     pub const NONE: Capabilities = Capabilities(0);
     pub const ALL: Capabilities = Capabilities((1 << Capability::ALL.len()) - 1);
-    /// All but 32-bit libraries.
+    /// All but 32-bit libraries, as NVIDIA's generator describes a driver: a file serves containers with different requests.
     pub const WHOLE: Capabilities = Capabilities(Self::ALL.0 & !(1 << Capability::Compat32 as u8));
     /// What a container gets that names none: `utility,compute`.
     pub const DEFAULT: Capabilities = Capabilities(1 << Capability::Utility as u8 | 1 << Capability::Compute as u8);

@@ -63,15 +63,12 @@ impl From<NoChannel> for GenerateError {
     }
 }
 
-/// What a file describes, as NVIDIA's generator does: it serves containers with different requests.
-const DESCRIBED: Capabilities = Capabilities::WHOLE;
-
 pub fn generate(root: &DriverRoot, request: &Request) -> Result<Spec, GenerateError> {
     let (devices, container_edits) = match request.mode {
         Mode::Nvml => of_gpus(&Driver::find(root)?, request)?,
         Mode::Management => {
             let driver = Driver::find(root)?;
-            let common = inject::for_managers(&driver, DESCRIBED, &request.edits)?;
+            let common = inject::for_managers(&driver, Capabilities::WHOLE, &request.edits)?;
             let nodes = extra::nodes(root, Mode::Management);
             (one(inject::plain_nodes(nodes, &request.edits), "NVIDIA device node")?, common)
         }
@@ -121,7 +118,7 @@ pub fn generate_for(driver: &Driver, request: &Request) -> Result<Spec, Generate
 }
 
 fn of_gpus(driver: &Driver, request: &Request) -> Result<(Vec<Device>, ContainerEdits), GenerateError> {
-    let common = inject::edits_for(driver, &Selection::default(), DESCRIBED, &request.edits)?;
+    let common = inject::edits_for(driver, &Selection::default(), Capabilities::WHOLE, &request.edits)?;
     if request.devices.iter().any(|word| word == "none") {
         // A device must bring something.
         let env = vec!["NVCT_EMPTY_DEVICE=".into()];
@@ -135,7 +132,7 @@ fn of_gpus(driver: &Driver, request: &Request) -> Result<(Vec<Device>, Container
     let shared: BTreeSet<_> = common.device_nodes.iter().map(|node| node.path.clone()).collect();
     let mut devices = Vec::new();
     for selection in selections(driver, &request.devices)? {
-        let nodes = driver.nodes(&selection, DESCRIBED);
+        let nodes = driver.nodes(&selection, Capabilities::WHOLE);
         let own = nodes.into_iter().filter(|node| !shared.contains(&*node.container.to_string_lossy())).collect();
         let mut container_edits = inject::nodes(driver, selection.gpus.iter().copied(), own, &request.edits);
         container_edits.hooks.extend(inject::memory_limits(driver, &selection, &request.edits));

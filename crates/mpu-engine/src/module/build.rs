@@ -105,7 +105,9 @@ impl Store {
         let built_next = work.join(NEXT);
         // Older sources do not build the module under its other name.
         for module in [&built, &built_next].into_iter().filter(|module| module.is_file()) {
-            self.signer.as_ref().map_or(Ok(()), |signer| signer.sign(module))?;
+            if let Some(signer) = &self.signer {
+                signer.sign(module)?;
+            }
             File::open(module).and_then(|file| file.sync_all()).map_err(store(module))?;
         }
         // The key is removed before the module and written after it: a module without its key is never used.

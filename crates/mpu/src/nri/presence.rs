@@ -73,11 +73,9 @@ impl Presence {
         }
         let version = env!("CARGO_PKG_VERSION").to_string();
         let (standing, words) = (Standing::Waits, String::new());
-        Presence {
-            plugin: Plugin { version, pid, socket: PathBuf::from(&*socket.to_string_lossy()), standing, words },
-            path,
-            file: file.ok(),
-        }
+        // JSON has no path that is not UTF-8.
+        let socket = PathBuf::from(&*socket.to_string_lossy());
+        Presence { plugin: Plugin { version, pid, socket, standing, words }, path, file: file.ok() }
     }
 
     /// Publishes the state, also to systemd. The plugin is ready with its first state, even if no engine runs: units that start after
