@@ -38,9 +38,9 @@ static DEFINE_PER_CPU(u64, mpu_entered);
 u64 mpu_calls_translated(void)
 {
 	u64 sum = 0;
-	u32 counter;
+	u32 counter, end = mpu_rs_reason(0);
 
-	for (counter = 0; counter < MPU_TRANSLATIONS; counter++)
+	for (counter = 0; counter < end; counter++)
 		sum += mpu_counter(counter);
 	return sum;
 }

@@ -15,10 +15,9 @@
 #define MPU_CALL_BYTES 96
 /* What mpu_rs_policy_read() fills; aligned as a u32. */
 #define MPU_POLICY_BYTES 516
-#define MPU_COUNTERS 23
+/* Room for all: first those of translations, then those of reasons. */
+#define MPU_COUNTERS 32
 #define MPU_NOT_COUNTED 0xffffffffu
-/* Of the counters, the first are of translations; the rest count reasons. */
-#define MPU_TRANSLATIONS 14
 
 /* Bits of mpu_rs_begin(). */
 #define MPU_TRANSLATES 1u
@@ -36,11 +35,14 @@
 
 /* For mpu_rs_reason(). */
 enum mpu_reason {
-	MPU_REASON_COPY_NOT_SEEN,
-	MPU_REASON_UNREADABLE,
-	MPU_REASON_EXEMPT,
+	MPU_REASON_UNKNOWN_SIZE,
 	MPU_REASON_NO_MEMORY,
+	MPU_REASON_UNREADABLE,
+	MPU_REASON_MALFORMED,
 	MPU_REASON_ARGUMENT_NOT_SEEN,
+	MPU_REASON_COPY_NOT_SEEN,
+	MPU_REASON_EXEMPT,
+	MPU_REASON_OUT_OF_REACH,
 	MPU_REASON_PROBE_PENDING,
 };
 

@@ -2,7 +2,7 @@
 /*
  * The module: comes and goes with or without the NVIDIA driver, and tells root its state.
  *
- * /sys/module/mpu/parameters/state, .../counters and .../retire are for the `mpu` command; crates/mpu reads and writes them.
+ * /sys/module/mpu/parameters/state, .../counters and .../retire are for the `mpu` command; crates/mpu-engine reads and writes them.
  */
 #include <linux/delay.h>
 #include <linux/module.h>

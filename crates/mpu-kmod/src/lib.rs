@@ -1,10 +1,10 @@
-//! The core as the kernel module's C glue calls it: a few functions over plain bytes, and two questions back to the kernel.
+//! The core as the kernel module's C glue calls it: a few functions over plain bytes, and three questions back to the kernel.
 //!
 //! Owns the C types of that boundary (kmod/mpu_core.h says the same in C; `header`, a test, holds the two against each other). Knows nothing
 //! of what the bytes mean: each entry sheds its raw pointers and calls mpu-core. Never allocates, never panics, never sleeps
 //! by itself.
 //!
-//! Pointers: every function requires what its `# Safety` says of the C callers: kmod/mpu_calls.c, and kmod/mpu_policy.c for the rules.
+//! Pointers: every function requires what its `# Safety` says of its C callers in kmod/.
 #![cfg_attr(not(test), no_std)]
 
 #[cfg(test)]
@@ -16,45 +16,15 @@ use mpu_abi::{Control, ControlCmd};
 use mpu_core::policy::{Sees, Table};
 use mpu_core::{Argument, Call, Copied, HostPid, Native, Outcome, PidMap, Reason, ViewPid};
 
-const COUNTERS: usize = Control::ALL.len() + Reason::ALL.len();
-
 /// `MPU_CALL_BYTES` of kmod/mpu_core.h: the storage that C provides for a [`Call`].
 const CALL_BYTES: usize = 96;
 const _: () = assert!(size_of::<Call>() <= CALL_BYTES && align_of::<Call>() <= 8);
 /// `MPU_POLICY_BYTES` of kmod/mpu_core.h: the storage that C provides for a [`Table`].
 const POLICY_BYTES: usize = 516;
 const _: () = assert!(size_of::<Table>() <= POLICY_BYTES && align_of::<Table>() <= 4);
-/// C has arrays of so many, so an object with more must not come out. Tests compare the numbers, too, and can write them.
-#[cfg(not(test))]
-const _: () = {
-    let header = include_bytes!("../../../kmod/mpu_core.h");
-    assert!(defined(header, b"MPU_COUNTERS") == COUNTERS && defined(header, b"MPU_TRANSLATIONS") == Control::ALL.len());
-};
-
-/// The number that a header defines a name as; 0 if it does not.
-#[cfg(not(test))]
-const fn defined(header: &[u8], name: &[u8]) -> usize {
-    let mut at = 0;
-    while at + name.len() < header.len() {
-        let mut same = 0;
-        while same < name.len() && header[at + same] == name[same] {
-            same += 1;
-        }
-        if same == name.len() && header[at + same] == b' ' {
-            let mut number = 0;
-            let mut digit = at + same + 1;
-            while digit < header.len() && header[digit].is_ascii_digit() {
-                number = number * 10 + (header[digit] - b'0') as usize;
-                digit += 1;
-            }
-            if number != 0 {
-                return number;
-            }
-        }
-        at += 1;
-    }
-    0
-}
+/// `MPU_COUNTERS` of kmod/mpu_core.h: the counters that C has room for, first of controls and then of reasons.
+const COUNTERS: usize = 32;
+const _: () = assert!(Control::ALL.len() + Reason::ALL.len() <= COUNTERS);
 
 /// `MPU_TRANSLATES` of kmod/mpu_core.h: MPU translates this call, so the driver's helpers must not.
 const TRANSLATES: u32 = 1;
@@ -247,21 +217,11 @@ pub unsafe extern "C" fn mpu_rs_copy_missing(call: *const Call) -> bool {
     call.translates() && !call.answered()
 }
 
-/// The counter of a reason that C finds: `MPU_REASON_*` of kmod/mpu_core.h.
+/// The counter of a reason: `MPU_REASON_*` of kmod/mpu_core.h. All counters below that of reason 0 are translations.
 #[unsafe(no_mangle)]
 pub extern "C" fn mpu_rs_reason(reason: u32) -> u32 {
-    REASONS.get(reason as usize).map_or(NOT_COUNTED, |reason| reason_counter(*reason))
+    (Control::ALL.len() as u32).wrapping_add(reason)
 }
-
-/// The reasons that C finds, in the order of kmod/mpu_core.h.
-const REASONS: [Reason; 6] = [
-    Reason::CopyNotSeen,
-    Reason::Unreadable,
-    Reason::Exempt,
-    Reason::NoMemory,
-    Reason::ArgumentNotSeen,
-    Reason::ProbePending,
-];
 
 /// Looks at a policy's rules, and keeps in `table` where they lie: the number of the first bad line, or 0.
 ///
@@ -335,8 +295,8 @@ fn counter_of(outcome: Option<(Control, Outcome)>) -> u32 {
     }
 }
 
-const fn reason_counter(reason: Reason) -> u32 {
-    Control::ALL.len() as u32 + reason as u32
+fn reason_counter(reason: Reason) -> u32 {
+    mpu_rs_reason(reason as u32)
 }
 
 /// mpu-core has no panic path, so nothing refers to this: `cargo xtask kmod` refuses an object in which it is left.
