@@ -39,6 +39,9 @@ pub const CAP_SYS_ADMIN: u32 = 21;
 /// The inode number that every kernel gives the initial PID namespace.
 pub const INIT_PID_NAMESPACE: &str = "pid:[4026531836]";
 
+/// Longer than any text file that is read whole: the symbols of a kernel with many modules have less than 20 MiB.
+const LONGEST_TEXT: usize = 64 << 20;
+
 /// Directories searched for tools after those of `PATH`: a service's `PATH` is often short of the `sbin`s.
 const TOOL_DIRS: [&str; 6] = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
 
@@ -72,9 +75,9 @@ impl Host {
         self.root.join(path.strip_prefix("/").unwrap_or(path))
     }
 
-    /// The contents of a file without white space at either end; none if it does not exist or is not readable.
+    /// The contents of a regular file without white space at either end; none where [`Host::bounded`] has none.
     pub fn text(&self, path: impl AsRef<Path>) -> Option<String> {
-        fs::read(self.at(path)).ok().map(|bytes| String::from_utf8_lossy(&bytes).trim().to_string())
+        self.bounded(path, LONGEST_TEXT).map(|bytes| String::from_utf8_lossy(&bytes).trim().to_string())
     }
 
     /// The contents of a regular file of at most `limit` bytes; none if it does not exist, is not readable, larger, or not regular. Opening

@@ -33,6 +33,8 @@ pub const LISTENER_SOCKET: &str = "/run/mpu/notify/listener.sock";
 pub const RETIRED: &str = "/run/mpu/notify/retired";
 /// Takes requests for the supervisor.
 pub const CONTROL_SOCKET: &str = "/run/mpu/notify/control.sock";
+/// Log of a supervisor without systemd, and of its keeper. It starts anew after 1 MiB.
+pub const LOG: &str = "/run/mpu/notify/log";
 
 /// Restarts in the last hour are counted up to this number.
 pub const MOST_COUNTED: u64 = 8;

@@ -2,10 +2,10 @@
 //!
 //! systemd starts the supervisor if it has the unit, else our own keeper does.
 
-use super::CONTROL_SOCKET;
 use super::client;
 use super::error::NotifyError;
 use super::systemd;
+use super::{CONTROL_SOCKET, LOG};
 use crate::supervisor::keeper;
 use client::State;
 use mpu_host::config::Drivers;
@@ -23,8 +23,6 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 pub const UNIT: &str = "mpu-notify.service";
-/// Log of a supervisor without systemd.
-pub const LOG: &str = "/run/mpu/notify/log";
 /// Limit for a supervisor's start. It takes milliseconds, but much longer while the host boots.
 const TIMEOUT: Duration = Duration::from_secs(30);
 /// Limit for the end of a supervisor without containers.

@@ -2,12 +2,19 @@
 
 use super::error::NotifyError;
 use mpu_host::host::Host;
+use mpu_os::child;
 use std::io;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 /// Folders of systemd.unit(5) that may have our units.
 const FOLDERS: [&str; 4] =
     ["/etc/systemd/system", "/run/systemd/system", "/usr/local/lib/systemd/system", "/usr/lib/systemd/system"];
+
+/// The limit for a request that systemd only queues.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+const LONGEST_MESSAGE: u64 = 1 << 16;
 
 /// Whether systemd runs and has the unit.
 pub fn has(host: &Host, unit: &str) -> bool {
@@ -24,13 +31,14 @@ pub fn start(host: &Host, unit: &str) -> Result<(), NotifyError> {
     let what = format!("systemctl {}", arguments.join(" "));
     let missing = || NotifyError::Start { what: what.clone(), source: io::ErrorKind::NotFound.into() };
     let program = host.tool("systemctl").ok_or_else(missing)?;
-    let output = Command::new(program).args(arguments).stdin(Stdio::null()).output();
+    let output = child::run(Command::new(program).args(arguments).stdin(Stdio::null()), PATIENCE, LONGEST_MESSAGE);
     let output = output.map_err(|source| NotifyError::Start { what: what.clone(), source })?;
-    match output.status.success() {
-        true => Ok(()),
-        false => {
+    match output.status {
+        Some(status) if status.success() => Ok(()),
+        Some(_) => {
             let message = String::from_utf8_lossy(&output.stderr).trim().to_string();
             Err(NotifyError::Systemd { what, message })
         }
+        None => Err(NotifyError::Start { what, source: io::ErrorKind::TimedOut.into() }),
     }
 }

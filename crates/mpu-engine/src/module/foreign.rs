@@ -8,9 +8,10 @@ use super::prebuilt::{INSTALLED, named_mpu};
 use super::sources;
 use super::state::{Instance, Presence};
 use mpu_host::host::Host;
+use mpu_os::file::{Links, open_regular};
 use schemars::JsonSchema;
 use serde::Serialize;
-use std::fs::{self, File};
+use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The version of all three projects' modules.
@@ -81,7 +82,7 @@ fn modules(host: &Host) -> Vec<PathBuf> {
     };
     let files = releases.into_iter().flat_map(folders_of).flat_map(|folder| named_mpu(&folder));
     let is_foreign = |path: &PathBuf| {
-        let file = File::open(host.at(path)).ok();
+        let file = open_regular(&host.at(path), Links::Followed).ok();
         let bytes = file.and_then(|file| packed::contents(host, file, packed::packing(path).1).ok());
         bytes.is_some_and(|bytes| sources::is_foreign(&bytes))
     };

@@ -86,6 +86,9 @@ const TOKEN_VARIABLES: [&str; 5] =
 /// The limit for the tool: a network token may be slow, and a tool that waits for input is ended.
 const PATIENCE: Duration = Duration::from_secs(120);
 
+/// The limit for a program that prints its usage.
+const SHORT_PATIENCE: Duration = Duration::from_secs(10);
+
 const LONGEST_COMPLAINT: u64 = 1 << 20;
 
 /// A tool and a key, for a kernel that demands signatures.
@@ -222,8 +225,8 @@ pub(super) fn tool(host: &Host, release: &str) -> Option<PathBuf> {
 pub(crate) fn runs(tool: &Path) -> bool {
     /// The exit code of loader and shell if something is missing.
     const NOT_TO_BE_RUN: i32 = 127;
-    let done = Command::new(tool).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
-    done.is_ok_and(|status| status.code().is_some_and(|code| code != NOT_TO_BE_RUN))
+    let done = child::run(Command::new(tool).stdin(Stdio::null()), SHORT_PATIENCE, LONGEST_COMPLAINT);
+    done.is_ok_and(|ended| ended.status.and_then(|status| status.code()).is_some_and(|code| code != NOT_TO_BE_RUN))
 }
 
 /// The digest of the kernel's configuration: the kernel refuses one that it cannot compute.

@@ -19,9 +19,15 @@ use mpu_host::exit::Exit;
 use mpu_host::explain::Explain;
 use mpu_host::host::Host;
 use mpu_notify::client;
+use mpu_os::child;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
+
+/// The limit for an answer of systemd.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+const LONGEST_ANSWER: u64 = 1 << 16;
 
 pub const CHECKS: &[CheckRow] = &[
     ("engine_choice", "which engine `mpu up` would take, and why", choice),
@@ -294,8 +300,8 @@ fn service(host: &Host) -> CheckResult {
     }
     let failed = host.tool("systemctl").and_then(|systemctl| {
         let mut command = Command::new(systemctl);
-        command.args(["is-failed", "--quiet", "mpu.service"]).stdout(Stdio::null()).stderr(Stdio::null());
-        Some(command.status().ok()?.success())
+        command.args(["is-failed", "--quiet", "mpu.service"]).stdin(Stdio::null());
+        Some(child::run(&mut command, PATIENCE, LONGEST_ANSWER).ok()?.status?.success())
     });
     match failed {
         Some(true) => CheckResult::broken(

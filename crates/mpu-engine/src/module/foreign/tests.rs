@@ -3,6 +3,7 @@
 use super::*;
 use crate::module::state::{self, ARMED};
 use mpu_host::host::fake::{FakeHost, RELEASE};
+use rustix::fs::{FileType, Mode};
 
 /// The owner of a fake `/sys/module/mpu`, and of `mpu_next`.
 fn check(files: &[(&str, &str)], expected: Presence) {
@@ -75,6 +76,17 @@ fn older_mpu_is_found_for_each_kernel() {
     let remove =
         format!("sudo rm {others} && sudo depmod && sudo sed -i '/^[[:space:]]*mpu[[:space:]]*$/d' /etc/modules");
     assert_eq!(found.fix(), format!("{remove}   # docs/moving.md"));
+}
+
+#[test]
+fn pipe_in_place_of_file_is_passed_over() {
+    let fake = FakeHost::in_order();
+    for path in [&format!("/lib/modules/{RELEASE}/extra/mpu.ko"), LOADERS[0]] {
+        fake.write(path, "");
+        fake.remove(path);
+        rustix::fs::mknodat(rustix::fs::CWD, fake.host().at(path), FileType::Fifo, Mode::RUSR, 0).expect("a pipe");
+    }
+    assert!(find(&fake.host()).is_none());
 }
 
 #[test]
