@@ -132,8 +132,9 @@ mpu-project.github.io/engine
 {{- /* The namespaces of rules with a label, as JSON. */ -}}
 {{- define "mpu.ruleNamespaces" -}}
 {{- $names := list -}}
-{{- range regexFindAll `(?m)^\s*namespace\s*=\s*["'][a-z0-9-]+["']` (default "" .Values.config) -1 -}}
-{{- $names = append $names (regexFind `["'].*` . | trimAll `"'`) -}}
+{{- $rules := regexReplaceAll `(?m)#.*$` (default "" .Values.config) "" -}}
+{{- range regexFindAll `\bnamespace["']?\s*=\s*["'][a-z0-9-]+["']` $rules -1 -}}
+{{- $names = append $names (regexFind `=.*` . | trimAll `= "'`) -}}
 {{- end -}}
 {{- toJson (uniq $names) -}}
 {{- end -}}
