@@ -51,7 +51,8 @@ pub fn default_text(host: &Config) -> String {
         }
         let suse = key.name == "nvidia-container-cli.user" && !host.cli.user.is_empty();
         let mark = if key.example.is_some() && !suse { "#" } else { "" };
-        text.push_str(&format!("# {}\n{mark}{word} = {}\n", key.about, key.example.unwrap_or(key.default)));
+        let default = key.example.map(|_| format!(" Default: {}", key.default)).unwrap_or_default();
+        text.push_str(&format!("# {}{default}\n{mark}{word} = {}\n", key.about, key.example.unwrap_or(key.default)));
     }
     text
 }
