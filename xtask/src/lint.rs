@@ -3,12 +3,12 @@
 
 use std::process::{Command, Stdio};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use serde::Deserialize;
 
 use crate::outcome::Outcome;
 use crate::paths;
-use crate::run::{output, passes, say};
+use crate::run::{ended, output, passes, say};
 
 /// The newest Rust (1.N) whose lints these sources were read with. A later one may find more, which says nothing about the product.
 const NEWEST: u32 = 96;
@@ -94,7 +94,7 @@ fn lints() -> Result<Option<Outcome>> {
 fn is_silent(build: &[&str]) -> Result<bool> {
     let mut cargo = linting_cargo();
     cargo.args(build).args(["--quiet", "--locked", "--message-format", "json"]).stderr(Stdio::inherit());
-    let built = cargo.output().context("cannot start cargo")?;
+    let built = ended(&mut cargo)?;
     let printed = String::from_utf8_lossy(&built.stdout);
     let messages = printed.lines().filter_map(|line| serde_json::from_str::<CargoLine>(line).ok()?.message);
     let count = messages.inspect(|message| eprint!("{}", message.rendered)).count();

@@ -1,6 +1,12 @@
 //! The processor time of processes. Unlike elapsed time, it does not depend on other load.
 
+use std::cell::Cell;
+use std::io;
+use std::process::{Child, ExitStatus};
 use std::time::Duration;
+
+use rustix::io::retry_on_intr;
+use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 
 /// What /proc counts in: a hundredth of a second on every x86.
 const TICK: Duration = Duration::from_millis(10);
@@ -18,6 +24,27 @@ pub fn used(pid: u32) -> Duration {
 pub fn used_in_all() -> Duration {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     read(&stat, &OWN) + read(&stat, &OF_CHILDREN)
+}
+
+thread_local! {
+    /// Of children that this thread waited for.
+    static OF_WAITED: Cell<Duration> = const { Cell::new(Duration::ZERO) };
+}
+
+/// Waits for a child, whose time counts as this thread's.
+pub fn wait(child: &mut Child) -> io::Result<ExitStatus> {
+    // Its times are in /proc until it is waited for.
+    let ended = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+    retry_on_intr(|| waitid(WaitId::Pid(Pid::from_child(child)), ended))?;
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap_or_default();
+    OF_WAITED.set(OF_WAITED.get() + read(&stat, &OWN) + read(&stat, &OF_CHILDREN));
+    child.wait()
+}
+
+/// By this thread and the children that it waited for with [`wait`].
+pub fn used_by_thread() -> Duration {
+    let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap_or_default();
+    read(&stat, &OWN) + OF_WAITED.get()
 }
 
 fn read(stat: &str, times: &[usize]) -> Duration {
@@ -48,5 +75,16 @@ mod tests {
             sum = (0..1_000_000_u64).fold(sum, |sum, next| std::hint::black_box(sum ^ next));
         }
         assert!(used(std::process::id()) > before);
+    }
+
+    #[test]
+    fn child_counts_for_its_thread_with_its_own_children() {
+        let mut command = std::process::Command::new("sh");
+        command.args(["-c", "sh -c 'i=0; while [ $i -lt 300000 ]; do i=$((i + 1)); done'; exit 3"]);
+        let before = used_by_thread();
+        let status = wait(&mut command.spawn().unwrap()).unwrap();
+        assert_eq!(status.code(), Some(3));
+        assert!(used_by_thread() > before + 2 * TICK);
+        assert!(std::thread::spawn(used_by_thread).join().unwrap() < 2 * TICK, "another thread has used nothing");
     }
 }

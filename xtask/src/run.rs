@@ -2,12 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
+use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
+
+use crate::processor;
 
 /// Says what is being done, on standard error: standard output belongs to results.
 pub fn say(what: impl AsRef<str>) {
@@ -30,17 +33,31 @@ pub fn run(command: &mut Command) -> Result<()> {
 
 /// Runs with the caller's own input and output, and says whether it succeeded.
 pub fn passes(command: &mut Command) -> Result<bool> {
-    let status = command.status().with_context(|| format!("cannot start {}", shown(command)))?;
-    Ok(status.success())
+    let mut child = command.spawn().with_context(|| format!("cannot start {}", shown(command)))?;
+    Ok(processor::wait(&mut child)?.success())
 }
 
 /// Runs, and returns standard output; an error with standard error's end unless it succeeds.
 pub fn output(command: &mut Command) -> Result<String> {
-    let done = command.stdin(Stdio::null()).output().with_context(|| format!("cannot start {}", shown(command)))?;
+    let done = ended(command.stderr(Stdio::piped()))?;
     if !done.status.success() {
         bail!("failed: {}\n{}", shown(command), tail(&String::from_utf8_lossy(&done.stderr), 30));
     }
     Ok(String::from_utf8_lossy(&done.stdout).into_owned())
+}
+
+/// Runs to its end without input, and returns standard output; standard error, too, if it is a pipe.
+pub fn ended(command: &mut Command) -> Result<Output> {
+    let started = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
+    let mut child = started.with_context(|| format!("cannot start {}", shown(command)))?;
+    let (mut out, mut err) = (child.stdout.take(), child.stderr.take());
+    let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
+    std::thread::scope(|scope| {
+        let errors = scope.spawn(|| err.as_mut().map_or(Ok(0), |pipe| pipe.read_to_end(&mut stderr)));
+        out.as_mut().map_or(Ok(0), |pipe| pipe.read_to_end(&mut stdout))?;
+        errors.join().unwrap_or(Ok(0))
+    })?;
+    Ok(Output { status: processor::wait(&mut child)?, stdout, stderr })
 }
 
 /// Runs with both outputs in a file; true if it succeeded.

@@ -13,6 +13,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
 
 use anyhow::{Result, anyhow};
 use clap::ValueEnum;
@@ -84,7 +85,11 @@ fn everything(args: &Args, selection: &Selection, clock: &Clock) -> (Tally, Resu
         let mut lane = Lane::of(clock);
         let mut checked = Ok(());
         // They leave a processor idle most of the time.
+        let began = Instant::now();
         let reports = boot_all(received, args.guests.max(1), || checked = host_checks(args.full, selection, &mut lane));
+        if !reports.is_empty() {
+            clock.add("guests", began.elapsed(), reports.iter().map(|report| report.used).sum());
+        }
         reports.iter().for_each(|report| lane.tally.add(report));
         let mut tally = lane.end();
         let (more, made) =
@@ -249,7 +254,8 @@ fn host_checks(full: bool, selection: &Selection, lane: &mut Lane) -> Result<()>
         containers::check(None, full, &mut lane.tally)?;
     }
     if selection.has(Stage::Guest) || selection.has(Stage::Node) {
-        lane.enter("guests alone");
+        lane.leave();
+        say("guests alone");
     }
     Ok(())
 }

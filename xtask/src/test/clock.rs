@@ -1,16 +1,16 @@
 //! Measures a run by stages in parallel lanes, and keeps each lane's tally.
 
 use std::sync::{Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::guest::verdict::Tally;
 use crate::processor;
 use crate::run::say;
 
-/// Since when, and what each stage took, in the order of their ends.
+/// Since when, and what each stage took by the clock and of a processor, in the order of their ends.
 pub struct Clock {
     began: Instant,
-    took: Mutex<Vec<(String, u64)>>,
+    took: Mutex<Vec<(&'static str, Duration, Duration)>>,
 }
 
 impl Clock {
@@ -18,20 +18,28 @@ impl Clock {
         Self { began: Instant::now(), took: Mutex::default() }
     }
 
+    pub fn add(&self, what: &'static str, took: Duration, used: Duration) {
+        self.took.lock().unwrap_or_else(PoisonError::into_inner).push((what, took, used));
+    }
+
     /// At the end of all.
     pub fn print(&self) {
-        for (what, seconds) in self.took.lock().unwrap_or_else(PoisonError::into_inner).iter() {
-            say(format!("{seconds:5} s: {what}"));
-        }
-        let (took, used) = (self.began.elapsed().as_secs(), processor::used_in_all().as_secs());
-        say(format!("{took:5} s in all, and {used} s of a processor; some stages ran at the same time"));
+        let row = |what: &str, took: Duration, used: Duration| {
+            say(format!("{:5} s, {:5} s of a processor: {what}", took.as_secs(), used.as_secs()));
+        };
+        self.took
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .iter()
+            .for_each(|(what, took, used)| row(what, *took, *used));
+        row("in all; some stages ran at the same time", self.began.elapsed(), processor::used_in_all());
     }
 }
 
 /// What is done one after another, and what came out.
 pub struct Lane<'a> {
     clock: &'a Clock,
-    now: Option<(&'static str, Instant)>,
+    now: Option<(&'static str, Instant, Duration)>,
     pub tally: Tally,
 }
 
@@ -43,7 +51,7 @@ impl<'a> Lane<'a> {
     pub fn enter(&mut self, what: &'static str) {
         self.leave();
         say(format!("{what}, after {} s", self.clock.began.elapsed().as_secs()));
-        self.now = Some((what, Instant::now()));
+        self.now = Some((what, Instant::now(), processor::used_by_thread()));
     }
 
     /// The last stage has ended.
@@ -52,10 +60,9 @@ impl<'a> Lane<'a> {
         std::mem::take(&mut self.tally)
     }
 
-    fn leave(&mut self) {
-        if let Some((what, began)) = self.now.take() {
-            let took = (what.to_owned(), began.elapsed().as_secs());
-            self.clock.took.lock().unwrap_or_else(PoisonError::into_inner).push(took);
+    pub fn leave(&mut self) {
+        if let Some((what, began, used)) = self.now.take() {
+            self.clock.add(what, began.elapsed(), processor::used_by_thread() - used);
         }
     }
 }
@@ -79,7 +86,7 @@ mod tests {
         assert!(!one.is_idle() && one.outcome() == crate::outcome::Outcome::Passed);
         one.join(std::mem::take(other));
         assert!(one.outcome() == crate::outcome::Outcome::Failed, "what failed in the other lane counts");
-        let stages: Vec<String> = clock.took.into_inner().unwrap().into_iter().map(|(what, _)| what).collect();
+        let stages: Vec<&str> = clock.took.into_inner().unwrap().into_iter().map(|(what, ..)| what).collect();
         assert_eq!(stages, ["first", "second", "first", "second"]);
     }
 }
