@@ -23,8 +23,8 @@ start)
 	;;
 stop)
 	touch /tmp/enough
-	until [ -e /tmp/asked-nvidia-smi ] && [ -e /tmp/asked-caller ]; do sleep 0.2; done
-	cat /tmp/asked-*
+	for i in $(seq 600); do ! [ -e /tmp/asked-nvidia-smi ] || ! [ -e /tmp/asked-caller ] || break; sleep 0.2; done
+	cat /tmp/asked-nvidia-smi /tmp/asked-caller || exit 1
 	cat /tmp/wrong 2>/dev/null && exit 1
 	! grep -q '^0 ' /tmp/asked-*
 	;;

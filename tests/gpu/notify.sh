@@ -78,7 +78,7 @@ for pid in $a $a2; do
 	hers=$(mpu ps --json | "$python" -c "import json,sys
 print([round(p['memory'] / 2**20) for p in json.load(sys.stdin)['processes'] if p.get('container_pid') == $pid and p['container_pid'] != p['pid']])")
 	mine=$(memory runc exec a)
-	check "process $pid of a has the memory that the host sees: $mine of $hers" "grep -qw '$mine' <<<'$hers'"
+	check "process $pid of a has the memory that the host sees: $mine of $hers" "[ -n '$mine' ] && grep -qw '$mine' <<<'$hers'"
 done
 show mpu probe
 check "a container is seen right: no foreign process, no kernel address" "mpu probe | grep -q 'is seen right'"
@@ -100,7 +100,8 @@ check "a's samples name no other process" "[ \"\$(cut -d' ' -f1 samples.a | sort
 say "4. another user, and namespaces within namespaces"
 show runc exec --user 1000:1000 a id
 show runc exec --user 1000:1000 a nvidia-smi --query-compute-apps=pid,used_memory --format=csv
-check "user 1000 sees the same" "[ '$(apps runc exec --user 1000:1000 a)' = '$(apps runc exec a)' ]"
+both=$(apps runc exec a)
+check "user 1000 sees the same" "[ -n '$both' ] && [ '$(apps runc exec --user 1000:1000 a)' = '$both' ]"
 cat >nested.sh <<SH
 $python $work/train.py 20 64 > nested.out & 
 until grep -q ^process nested.out; do sleep 0.2; done

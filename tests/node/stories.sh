@@ -135,10 +135,11 @@ gone() { ! [ -e "/proc/$1" ] || grep -qs '^State:.*Z (' "/proc/$1/status"; }
 in_container() { nsenter -t "$init" -p -m "$@"; }
 
 # What real nvidia-smi shows inside, one PID a line.
-shown() {
-	in_container env LD_LIBRARY_PATH=$here/nvidia $here/nvidia/nvidia-smi --query-compute-apps=pid --format=csv,noheader 2>&1 |
-		tr -d ' ' | sort | tr '\n' ' '
+ask_inside() {
+	in_container env LD_LIBRARY_PATH=$here/nvidia $here/nvidia/nvidia-smi --query-compute-apps=pid --format=csv,noheader 2>&1
 }
+
+shown() { ask_inside | tr -d ' ' | sort | tr '\n' ' '; }
 
 is_right() { [ "$(shown)" = "$inside " ]; }
 
@@ -152,6 +153,7 @@ right() {
 # wrong STORY: without MPU it must be wrong, or the story proves nothing.
 wrong() {
 	is_right && verdict "$1" fail "right without MPU" && return
+	ask_inside >/tmp/wrong || { verdict "$1" fail "nvidia-smi fails: $(tr '\n' ';' </tmp/wrong)"; return; }
 	verdict "$1" pass "nvidia-smi shows '$(shown)'"
 }
 

@@ -139,7 +139,6 @@ fn rule(line: &[u8]) -> Option<(u8, &[u8])> {
 
 /// The most components of a path that are matched. A container can make cgroups below its own, as deep as the kernel's longest path,
 /// and each component costs time for each rule.
-/// path, and each name makes each rule's question longer.
 pub const MOST_NAMES: usize = 16;
 const MOST_BYTES: usize = 1024;
 

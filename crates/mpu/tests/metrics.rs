@@ -15,7 +15,7 @@ use mpu_engine::observe::{Cost, Observed};
 use mpu_host::driver::{Driver, Flavour};
 use mpu_host::phase::Phase;
 use promtool::promtool;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -404,6 +404,14 @@ fn exporter() {
     eprintln!("STOPPED");
 }
 
+/// All that the server sends; it may end the connection in any way, but end it.
+fn read_to_end(stream: &mut TcpStream) -> Vec<u8> {
+    let mut all = Vec::new();
+    let ended = stream.read_to_end(&mut all);
+    assert!(!ended.is_err_and(|error| error.kind() == ErrorKind::WouldBlock), "the connection is still open");
+    all
+}
+
 struct Server {
     child: Child,
     address: String,
@@ -437,9 +445,7 @@ impl Server {
     fn request(&self, request: &str) -> String {
         let mut stream = self.connect();
         let _ = stream.write_all(request.as_bytes());
-        let mut answer = Vec::new();
-        let _ = stream.read_to_end(&mut answer);
-        String::from_utf8(answer).unwrap()
+        String::from_utf8(read_to_end(&mut stream)).unwrap()
     }
 
     fn get(&self, path: &str) -> String {
@@ -567,8 +573,7 @@ fn half_sent_request_is_given_up() {
     let mut slow = server.connect();
     slow.write_all(b"GET /metrics HTTP/1.1\r\n").unwrap();
     let began = Instant::now();
-    let mut rest = Vec::new();
-    let _ = slow.read_to_end(&mut rest);
+    read_to_end(&mut slow);
     assert!((4..60).contains(&began.elapsed().as_secs()), "{:?}", began.elapsed());
 }
 

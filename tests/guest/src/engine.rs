@@ -1,6 +1,6 @@
 //! The engines for stories, and the engines that each story is about.
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result};
 
 /// What is at work on a stage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,13 +16,8 @@ pub enum Engine {
 
 impl Engine {
     pub fn named(name: &str) -> Result<Self> {
-        Ok(match name {
-            "none" => Self::None,
-            "module" => Self::Module,
-            "notify" => Self::Notify,
-            "later" => Self::Later,
-            other => bail!("no engine is called {other}"),
-        })
+        let all = [Self::None, Self::Module, Self::Notify, Self::Later];
+        all.into_iter().find(|engine| engine.name() == name).with_context(|| format!("no engine is called {name}"))
     }
 
     /// Its name in plans and verdicts.

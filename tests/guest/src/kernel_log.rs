@@ -143,7 +143,9 @@ impl KernelLog {
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                 // The ring overtook the reader: some lines are lost, reading goes on after them.
-                Err(error) if error.raw_os_error() == Some(32) => {}
+                Err(error) if error.raw_os_error() == Some(32) => {
+                    println!("guest: lines of the kernel's log are lost: it overtook its reader");
+                }
                 Err(error) => return Err(error).context("cannot read /dev/kmsg"),
             }
         }

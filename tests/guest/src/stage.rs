@@ -10,7 +10,6 @@ use crate::client::Client;
 use crate::command::must;
 use crate::container::Container;
 use crate::engine::Engine;
-use crate::holder::Holder;
 use crate::kernel_log;
 use crate::real::{self, Loaded, Real};
 use crate::scene::Scene;
@@ -43,7 +42,7 @@ pub struct Stage {
     /// Processes that many stories look at, made by the first of them.
     scene: RefCell<Option<Rc<Scene>>>,
     /// The engine in user space, while it is up.
-    supervisor: Cell<Option<Supervisor>>,
+    supervisor: RefCell<Option<Supervisor>>,
     /// Whether the running story awaits an oops of the driver.
     awaits_oops: Cell<bool>,
     /// Whether an oops happened: the kernel checks its locks no more.
@@ -65,7 +64,7 @@ impl Stage {
             first_of_era,
             reloads: row.reloads,
             scene: RefCell::new(None),
-            supervisor: Cell::new(None),
+            supervisor: RefCell::new(None),
             awaits_oops: Cell::new(false),
             had_oops: Cell::new(false),
         })
@@ -83,10 +82,6 @@ impl Stage {
     /// Starts a container by crun.
     pub fn container(&self, name: &str) -> Result<Container> {
         Container::start("crun", name, &self.client)
-    }
-
-    pub fn hold(&self, arguments: &[&str]) -> Result<Holder> {
-        Holder::on_host(arguments)
     }
 
     /// Containers and GPU processes that stories only look at; made when first asked for, and kept.
@@ -190,15 +185,11 @@ impl Stage {
 
     /// Loads the driver of this stage, a simulated one with module parameters.
     pub fn load_driver(&self, parameters: &[&str]) -> Result<()> {
-        self.load_driver_with(self.release().unwrap_or(&self.era_name), parameters)
+        self.load_driver_of(self.release().unwrap_or(&self.era_name), parameters)
     }
 
-    /// Loads another driver of the same kind: a build of the simulated one by its era, a real one by its release.
-    pub fn load_driver_of(&self, era: &str) -> Result<()> {
-        self.load_driver_with(era, &[])
-    }
-
-    fn load_driver_with(&self, name: &str, parameters: &[&str]) -> Result<()> {
+    /// Loads a driver of the same kind: a build of the simulated one by its era, a real one by its release.
+    pub fn load_driver_of(&self, name: &str, parameters: &[&str]) -> Result<()> {
         if self.release().is_some() {
             ensure!(parameters.is_empty(), "a real driver has no {parameters:?}");
             self.real.set(Some(real::load(name)?));
@@ -237,7 +228,7 @@ impl Stage {
 
     pub fn load_engine(&self) -> Result<()> {
         if self.engine == Engine::Notify {
-            self.supervisor.set(Some(Supervisor::start()?));
+            self.supervisor.replace(Some(Supervisor::start()?));
             return Ok(());
         }
         must(&["insmod", "/mpu/mpu.ko"]).map(drop).context("cannot load mpu.ko")
@@ -295,7 +286,10 @@ impl Stage {
     }
 
     pub fn unload_all(&self) -> Result<()> {
-        if loaded("mpu")? || self.is_supervised() {
+        if loaded("mpu_next")? {
+            unload_module("mpu_next")?;
+        }
+        if loaded("mpu")? || self.supervisor.borrow().is_some() {
             self.unload_engine()?;
         }
         if loaded("nvidia")? {
@@ -315,22 +309,21 @@ impl Stage {
         if !loaded("nvidia")? {
             self.load_driver(&[])?;
         }
+        if loaded("mpu_next")? {
+            unload_module("mpu_next")?;
+        }
+        if self.has_module() && self.state_value("state") == "retired" {
+            must(&["rmmod", "mpu"])?;
+        }
         let is_up = match self.engine {
             Engine::Module => loaded("mpu")?,
-            Engine::Notify => self.is_supervised(),
+            Engine::Notify => self.supervisor.borrow().is_some(),
             Engine::None | Engine::Later => true,
         };
         if !is_up {
             self.load_engine()?;
         }
         Ok(())
-    }
-
-    fn is_supervised(&self) -> bool {
-        let supervisor = self.supervisor.take();
-        let is = supervisor.is_some();
-        self.supervisor.set(supervisor);
-        is
     }
 
     /// Takes the engine down. One in user space goes with its last container only.

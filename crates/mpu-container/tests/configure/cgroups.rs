@@ -24,7 +24,7 @@ fn device_cgroup_is_opened_for_requested_gpu() {
         group={group}; mkdir $group
         echo a > $group/devices.deny; echo 'c 1:3 rwm' > $group/devices.allow
         {}
-        trap 'kill -9 $pid; while ! rmdir $group 2> /dev/null; do sleep 0.02; done' EXIT
+        trap 'kill -9 $pid; for i in $(seq 1000); do ! rmdir $group 2> /dev/null || break; sleep 0.02; done' EXIT
         echo $pid > $group/cgroup.procs
         cli {configure} --pid=$pid $PWD/ct
         cat $group/devices.list"#,
@@ -45,7 +45,7 @@ fn cgroup_failure_undoes_mounts() {
         r#"
         group={group}; mkdir $group; echo a > $group/devices.deny; mkdir $group/child
         {}
-        trap 'kill -9 $pid; while ! rmdir $group/child $group 2> /dev/null; do sleep 0.02; done' EXIT
+        trap 'kill -9 $pid; for i in $(seq 1000); do ! rmdir $group/child $group 2> /dev/null || break; sleep 0.02; done' EXIT
         echo $pid > $group/child/cgroup.procs
         cli {configure} --pid=$pid $PWD/ct 2>&1 || echo failed
         nsenter --target $pid --mount sh -c "cd $PWD; ls ct/dev; findmnt -rno TARGET | grep -c $PWD/ct/"

@@ -79,8 +79,9 @@ fn container(start: &str, mounts: &str) -> String {
                 exec sleep 100
             ' > /dev/null &
         )
-        read pid < ready
-        test $pid -gt 1
+        # Not `read`: where the container cannot be started, no process opens the pipe.
+        pid=$(timeout 60 cat ready)
+        test "$pid" -gt 1
         "#
     )
 }

@@ -133,6 +133,9 @@ fn plugin_reconnects_to_restarted_engine() {
     stands(host, "useless");
     assert_eq!(output(&node, &pod("after-restart")), unanswered());
     // A plugin that was killed is not taken for one that lives, and the next one takes its file away.
-    host.ok("kill -9 $(basename /run/mpu/nri/*.json .json); sleep 0.2; mpu nri > /tmp/nri.log 2>&1 &");
+    host.ok(
+        "dead=$(echo /run/mpu/nri/*.json); kill -9 $(basename $dead .json); sleep 0.2; mpu nri > /tmp/nri.log 2>&1 &
+         for i in $(seq 300); do [ -e $dead ] || exit 0; sleep 0.1; done; exit 1",
+    );
     stands(host, "useless");
 }

@@ -48,7 +48,7 @@ pub fn docker_up(host: &Host, options: &str) {
          /etc/docker/daemon.json > /tmp/daemon.json && cp /tmp/daemon.json /etc/docker/daemon.json",
         host.init()
     ));
-    host.ok("dockerd > /tmp/dockerd.log 2>&1 & for i in $(seq 1200); do docker version > /dev/null 2>&1 && break; sleep 0.1; done");
+    host.ok("dockerd > /tmp/dockerd.log 2>&1 & for i in $(seq 400); do docker version > /dev/null 2>&1 && break; sleep 0.1; done");
     host.ok("docker import /tmp/image.tar glibc || { cat /tmp/dockerd.log >&2; exit 1; }");
 }
 

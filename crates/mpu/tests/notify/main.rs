@@ -24,11 +24,24 @@ fn skipped() -> bool {
     !(root && host)
 }
 
+/// No script takes this many seconds, however slow the machine is.
+const LIMIT: &str = "900";
+
+/// Ends what a script leaves in its mount namespace, however it ends.
+const END: &str = "end() { here=$(readlink /proc/self/ns/mnt)
+    for p in /proc/[0-9]*; do
+        [ \"$(readlink $p/ns/mnt)\" != \"$here\" ] || [ $p = /proc/$$ ] || kill -9 ${p#/proc/} 2>/dev/null
+    done; }
+    trap end EXIT; trap 'exit 124' TERM";
+
 /// A shell in a mount namespace with an empty `/run/mpu`.
 fn shell(script: &str) -> Command {
-    let mut command = Command::new("unshare");
+    in_namespace(Command::new("unshare"), script)
+}
+
+fn in_namespace(mut command: Command, script: &str) -> Command {
     let set = "set -u; mkdir -p /run/mpu; mount -t tmpfs none /run/mpu";
-    command.args(["--mount", "--propagation", "private", "sh", "-c", &format!("{set}; {script}")]);
+    command.args(["--mount", "--propagation", "private", "sh", "-c", &format!("{END}; {set}; {script}")]);
     command.env("MPU", MPU).env("CALLER", std::env::current_exe().expect("this program"));
     command
 }
@@ -38,7 +51,10 @@ fn run_script(script: &str) -> Option<String> {
     if skipped() {
         return None;
     }
-    let out = shell(script).stdin(Stdio::null()).output().expect("unshare and sh");
+    let mut limited = Command::new("timeout");
+    limited.args(["--kill-after=60", LIMIT, "unshare"]);
+    let out = in_namespace(limited, script).stdin(Stdio::null()).output().expect("timeout, unshare and sh");
+    assert_ne!(out.status.code(), Some(124), "not done after {LIMIT} s: {out:?}");
     print!("{}", String::from_utf8_lossy(&out.stderr));
     Some(String::from_utf8_lossy(&out.stdout).into_owned())
 }
@@ -182,6 +198,10 @@ impl Stage {
 impl Drop for Stage {
     fn drop(&mut self) {
         drop(self.shell.stdin.take());
+        if std::thread::panicking() {
+            let pid = rustix::process::Pid::from_child(&self.shell);
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+        }
         let _ = self.shell.wait();
     }
 }
@@ -401,7 +421,9 @@ fn full_log_ends_neither_keeper_nor_supervisor() {
         "$MPU run -- {ASKER} & run=$!
         until send state | grep -q '\"listeners\":1'; do sleep 0.05; done
         first=$(send state | {PID}); kill -9 $first
-        until next=$(send state | {PID}); test -n \"$next\" && test $next != $first; do sleep 0.05; done
+        tries=0; until next=$(send state | {PID}); test -n \"$next\" && test $next != $first; do
+            sleep 0.05; tries=$((tries+1)); test $tries -lt 1200 || {{ echo never; break; }}
+        done
         sleep 1; touch /run/mpu/stop; wait $run; echo ended $?; send retire; wait"
     );
     let Some(out) = run_beside_keeper("2>/dev/full", &script) else { return };

@@ -26,7 +26,7 @@ pub const STORIES: &[Story] = &[
 
 fn reused_pid_inherits_no_accounting_record(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
     // An heir that does not use the GPU.
-    let heir = inherited(scene, || foreign_holder(stage), "echo ready $$; exec cat >/dev/null")?;
+    let heir = inherited(scene, foreign_holder, "echo ready $$; exec cat >/dev/null")?;
     listed(scene, &[])?;
     for control in look_ups(stage) {
         let answer = scene.a.query(&[control, &heir.inside.to_string()])?;
@@ -39,7 +39,7 @@ fn reused_pid_inherits_no_accounting_record(stage: &Stage, scene: &Scene) -> Res
     }
     drop(heir);
     // An heir that uses the GPU: the peak that it gets, if any, is its own.
-    let heir = inherited(scene, || foreign_holder(stage), "exec gpu-hold --mem 21")?;
+    let heir = inherited(scene, foreign_holder, "exec gpu-hold --mem 21")?;
     listed(scene, &[heir.inside])?;
     for control in look_ups(stage) {
         let answer = scene.a.query(&[control, &heir.inside.to_string()])?;
@@ -97,10 +97,10 @@ fn look_ups(stage: &Stage) -> &'static [&'static str] {
 const FOREIGN_MIB: u64 = 70;
 
 /// A process outside that used the GPU and ends at once.
-fn foreign_holder(stage: &Stage) -> Result<Holder> {
+fn foreign_holder() -> Result<Holder> {
     numbered(|number| {
         processes::next_outside(number)?;
-        stage.hold(&["--mem", &FOREIGN_MIB.to_string()])
+        Holder::on_host(&["--mem", &FOREIGN_MIB.to_string()])
     })
 }
 

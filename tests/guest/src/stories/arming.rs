@@ -78,12 +78,12 @@ fn redirects_are_not_switched_off_unseen(stage: &Stage, scene: &Scene) -> Result
 fn unused_entry_symbol_is_not_reported_armed(stage: &Stage) -> Result<(), Fault> {
     stage.clear_scene();
     stage.unload_all()?;
-    stage.load_driver_of("4d")?;
+    stage.load_driver_of("4d", &[])?;
     let verdict = (|| {
         stage.load_engine()?;
         let container = stage.container("entry")?;
         let holder = container.hold_by("exec gpu-hold --mem 40 --clients 2")?;
-        let _foreign = stage.hold(&["--mem", "300"])?;
+        let _foreign = Holder::on_host(&["--mem", "300"])?;
         if container.query(&["pids"])?.pids() == [holder.inside] && container.query(&["fbc"])?.pids().is_empty() {
             let translated = stage.state_value("translated");
             right!(
@@ -135,20 +135,21 @@ fn counters_are_readable_during_reload(stage: &Stage) -> Result<(), Fault> {
 }
 
 fn ending_caller_is_no_orphan(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
-    let orphans = || stage.state_value("orphans");
+    let orphans = || stage.engine_state("orphans").context("the state has no orphans");
     let own = words(&scene.own());
-    let before = orphans();
+    let before = orphans()?;
     let callers = Callers::start(&scene.a, 6, &format!("nvctl --brief spin 4 {own}"))?;
     let began = Instant::now();
     let mut looks = 0;
     while looks < LOOKS || began.elapsed() < Duration::from_secs(3) {
-        orphans();
+        orphans()?;
         looks += 1;
     }
     let text = callers.stop()?;
     let wrong = text.lines().find(|line| line.starts_with("wrong"));
     right!(wrong.is_none(), "an answer was not {own}: {}", wrong.unwrap_or_default());
-    let after = orphans();
+    answered(&text, 0)?;
+    let after = orphans()?;
     right!(after == before, "no caller died inside, and {after} callers count as orphans, {before} before");
     no_caller_inside(stage)?;
     stage.reload_engine()?;

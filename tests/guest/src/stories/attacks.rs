@@ -56,7 +56,7 @@ const ROWS: usize = 18;
 fn attacked(stage: &Stage, attacks: &[&str], tries: usize) -> Result<(), Fault> {
     let scene = stage.scene()?;
     // Another process holds the profiler, too.
-    let profiling = stage.hold(&["--hwpm"])?;
+    let profiling = Holder::on_host(&["--hwpm"])?;
     let foreign: Vec<String> =
         scene.host_pids().into_iter().chain([profiling.outside]).map(|pid| pid.to_string()).collect();
     let each = |attack: &&str| format!("nvattack {attack} {}", foreign.join(" "));

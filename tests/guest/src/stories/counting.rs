@@ -20,8 +20,13 @@ pub const STORIES: &[Story] = &[
 
 fn every_translated_control_is_counted_once(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
     // No release serves this control; the simulated driver does so on demand.
-    let allocations = "/sys/module/nvidia/parameters/client_allocs";
-    must(&["sh", "-c", &format!("echo 1 > {allocations}")])?;
+    stage.set_driver("client_allocs", "1")?;
+    let verdict = each_raises_its_counter(stage, scene);
+    stage.set_driver("client_allocs", "0")?;
+    verdict
+}
+
+fn each_raises_its_counter(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
     let own = scene.first.inside.to_string();
     let requests: [(&str, &[&str]); 12] = [
         ("GPU_GET_PIDS", &["pids"]),
@@ -51,7 +56,6 @@ fn every_translated_control_is_counted_once(stage: &Stage, scene: &Scene) -> Res
         let after = counter(stage, &format!("translated.{control}"))?;
         right!(after == before + 1, "{control} was counted {} times", after - before);
     }
-    must(&["sh", "-c", &format!("echo 0 > {allocations}")])?;
     Ok(())
 }
 

@@ -3,6 +3,7 @@
 use std::process::{Command, Stdio};
 
 use crate::stories::common::*;
+use crate::stories::requests::samples;
 
 pub const STORIES: &[Story] = &[
     story!(scene dead_process_leaves_no_ghost, [1, 7];
@@ -116,21 +117,11 @@ fn ended_process_sample_is_not_followed(stage: &Stage, scene: &Scene) -> Result<
     let verdict = kinds.iter().try_for_each(|kind| {
         stage.set_driver("stale", kind)?;
         drop(scene.a.hold_by("exec gpu-hold --util 50")?);
-        only_the_living(scene)
+        ["55888", "50704"].iter().try_for_each(|size| samples(scene, &["--size", size, "gpumon"]))
     });
     stage.set_driver("stale", "0")?;
     stage.set_driver("ghosts", "0")?;
     verdict
-}
-
-fn only_the_living(scene: &Scene) -> Result<(), Fault> {
-    for size in ["55888", "50704"] {
-        let answer = scene.a.query(&["--size", size, "gpumon"])?;
-        exactly("the samples", &answer.distinct_pids(), &scene.own())?;
-        let address = answer.rows.iter().filter_map(|row| row.get("ptr")).find(|address| *address != "0");
-        right!(address.is_none(), "a sample shows the kernel address {address:?}");
-    }
-    Ok(())
 }
 
 fn host(question: &[&str]) -> Result<Vec<u32>> {

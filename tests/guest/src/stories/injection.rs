@@ -13,7 +13,7 @@ pub const STORIES: &[Story] = &[story!(wrapper_injected_gpu_lists_own_processes,
 
 fn wrapper_injected_gpu_lists_own_processes(stage: &Stage) -> Result<(), Fault> {
     let _installed = Installed::new(&stage.client)?;
-    let _foreign = stage.hold(&["--mem", "300"])?;
+    let _foreign = Holder::on_host(&["--mem", "300"])?;
     let bare = Injected::start_without("crun", "bare")?;
     right!(bare.run(&["nvidia-smi", "-L"])?.status != 0, "nvidia-smi is there although nothing put it there");
     right!(bare.run(&["ls", "/dev/nvidiactl"])?.status != 0, "the device is there although nothing put it there");

@@ -238,7 +238,7 @@ fn rows_stay_on_their_gpu_and_instance(stage: &Stage) -> Result<(), Fault> {
 }
 
 fn two_gpus(stage: &Stage) -> Result<(), Fault> {
-    let _foreign = stage.hold(&["--gpu", "1", "--mem", "300"])?;
+    let _foreign = Holder::on_host(&["--gpu", "1", "--mem", "300"])?;
     let container = stage.container("gpus")?;
     let zero = container.hold_by("exec gpu-hold --gpu 0 --mem 11 --clients 2")?;
     let one = container.hold_by("exec gpu-hold --gpu 1 --mem 12 --clients 2 --mig 3:1")?;

@@ -54,7 +54,7 @@ fn metrics_show_usage_and_release_the_driver(stage: &Stage) -> Result<(), Fault>
     right!(page.sum("mpu_scrape_success", &[part]) == Some(0), "the driver is gone, the page says {}", page.0);
     right!(errors(&page) > before, "no error is counted: {}", page.0);
     stage.load_driver(&[])?;
-    let _again = stage.hold(&["--mem", "70"])?;
+    let _again = Holder::on_host(&["--mem", "70"])?;
     let page = exporter.scrape_gpu()?;
     right!(page.sum(MEMORY, &[]) == Some(70 * MIB), "the driver is back, the page says {}", page.0);
     right!(exporter.end()? == 0, "SIGTERM is not its end");

@@ -41,7 +41,6 @@ pub const STORIES: &[Story] = &[
 ];
 
 fn traced_driver_is_still_translated(_: &Stage, scene: &Scene) -> Result<(), Fault> {
-    can_trace()?;
     // An oops before this story has switched it off (oops_enter(), kernel/panic.c).
     set("tracing_on", "1")?;
     let offered = fs::read_to_string(format!("{TRACING}/available_tracers"))?;
@@ -65,7 +64,6 @@ fn traced_driver_is_still_translated(_: &Stage, scene: &Scene) -> Result<(), Fau
 }
 
 fn module_reloads_beside_a_restarting_tracer(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
-    can_trace()?;
     set("set_ftrace_filter", ":mod:nvidia")?;
     let stop = AtomicBool::new(false);
     let turns = || {
@@ -102,7 +100,6 @@ fn module_reloads_beside_a_restarting_tracer(stage: &Stage, scene: &Scene) -> Re
 const PROBES: &str = "/sys/kernel/tracing/kprobe_events";
 
 fn module_reloads_beside_a_kprobe(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
-    can_trace()?;
     let (state, beside, hits) = under_probe("p:mpu_story/probe nvidia:os_memcpy_to_user", || {
         stage.reload_engine()?;
         let answer = scene.a.query(&["pids"])?;
@@ -118,7 +115,6 @@ fn module_reloads_beside_a_kprobe(stage: &Stage, scene: &Scene) -> Result<(), Fa
 }
 
 fn lookup_probes_avoid_patched_instructions(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
-    can_trace()?;
     set("trace", "")?;
     // struct kprobe (include/linux/kprobes.h): addr at 40, symbol_name at 48, offset at 56.
     let probe = "p:mpu_story/probe register_kprobe at=+40($arg1):x64 name=+0(+48($arg1)):string offset=+56($arg1):u32";
@@ -176,14 +172,6 @@ fn answer_past_the_drivers_copies_is_counted(stage: &Stage, scene: &Scene) -> Re
 
 fn bypass(on: bool) -> Result<(), Fault> {
     Ok(fs::write("/sys/module/nvidia/parameters/bypass", if on { "1" } else { "0" }).context("no bypass")?)
-}
-
-/// Sees that the kernel's tracing can be set.
-pub fn can_trace() -> Result<(), Fault> {
-    if !fs::exists(format!("{TRACING}/current_tracer"))? {
-        must(&["mount", "-t", "tracefs", "tracefs", TRACING])?;
-    }
-    Ok(())
 }
 
 /// Does something while a probe named `mpu_story/probe` stands.

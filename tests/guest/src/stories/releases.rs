@@ -82,7 +82,7 @@ fn another_release_of_the_driver_is_followed(stage: &Stage) -> Result<(), Fault>
         let callers = Callers::start(&container, load, "nvroot 5 100 | tail -n 1; sleep 1")?;
         stage.unload_driver_in_use()?;
         state(stage, &["waiting"])?;
-        stage.load_driver_of(driver)?;
+        stage.load_driver_of(driver, &[])?;
         state(stage, &["placed", "armed"])?;
         let answered = || container.script("cat /tmp/calls.* 2>/dev/null | grep -c ' ret 0 '; true");
         let before = answered()?;
@@ -94,7 +94,7 @@ fn another_release_of_the_driver_is_followed(stage: &Stage) -> Result<(), Fault>
         right!(accepted(&calls) > 125, "{driver} accepts {} of 1000 calls", accepted(&calls));
         if stage.has_gpu() {
             let holder = container.hold_by("exec gpu-hold --mem 40 --clients 2")?;
-            let _foreign = stage.hold(&["--mem", "300"])?;
+            let _foreign = Holder::on_host(&["--mem", "300"])?;
             lists(&container, &format!("on {driver} the list"), &[holder.inside])?;
             state(stage, &["armed"])?;
         }

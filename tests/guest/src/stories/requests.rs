@@ -137,10 +137,10 @@ fn every_layout_is_translated(_: &Stage, scene: &Scene) -> Result<(), Fault> {
     exactly("acct-pids", &scene.a.query(&["acct-pids"])?.pids(), &own)
 }
 
-fn profiler_reservation_names_own_process_only(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
+fn profiler_reservation_names_own_process_only(_: &Stage, scene: &Scene) -> Result<(), Fault> {
     let named = |container: &Container| container.query(&["hwpm"])?.one("pid");
     {
-        let holder = stage.hold(&["--hwpm"])?;
+        let holder = Holder::on_host(&["--hwpm"])?;
         let seen = named(&scene.a)?;
         right!(seen == 0, "the reservation names {seen}, it is process {} outside", holder.outside);
     }
@@ -300,7 +300,7 @@ fn all_right(scene: &Scene, program: &str, way: &str) -> Result<(), Fault> {
 }
 
 /// Samples by one layout: exactly the own processes, and no kernel address.
-fn samples(scene: &Scene, arguments: &[&str]) -> Result<(), Fault> {
+pub(super) fn samples(scene: &Scene, arguments: &[&str]) -> Result<(), Fault> {
     let answer = scene.a.query(arguments)?;
     let what = arguments.join(" ");
     exactly(&what, &answer.distinct_pids(), &scene.own())?;

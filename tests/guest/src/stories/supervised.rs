@@ -212,8 +212,8 @@ const SLOWER: u32 = 6;
 /// So much is never slow: emulated, with more callers than processors.
 const SLOW: Duration = Duration::from_secs(10);
 
-fn sixty_four_containers_are_right_under_load(stage: &Stage) -> Result<(), Fault> {
-    let _foreign = stage.hold(&["--mem", "30"])?;
+fn sixty_four_containers_are_right_under_load(_: &Stage) -> Result<(), Fault> {
+    let _foreign = Holder::on_host(&["--mem", "30"])?;
     let members = (0..MANY).map(|_| Member::start()).collect::<Result<Vec<_>>>()?;
     let mut quiet = query_from_all(&members, "quiet")?;
     quiet.sort_unstable();

@@ -60,9 +60,9 @@ fn tainted_pids_never_reach_a_container(stage: &Stage) -> Result<(), Fault> {
         stage.load_engine()?;
     }
     let scene = stage.scene_from(FROM + 20)?;
-    let foreign = stage.hold(&["--hwpm", "--error"])?;
+    let foreign = Holder::on_host(&["--hwpm", "--error"])?;
     // Accounting keeps a record of it.
-    drop(stage.hold(&["--mem", "70"])?);
+    drop(Holder::on_host(&["--mem", "70"])?);
     let last = scene.host_pids().into_iter().chain([foreign.outside]).max().unwrap_or(TO);
     ensure_set(last)?;
     stage.set_driver("client_allocs", "1")?;

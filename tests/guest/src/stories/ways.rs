@@ -4,7 +4,7 @@ use std::fs;
 use std::process::{Command, Stdio};
 
 use crate::stories::common::*;
-use crate::stories::neighbours::{can_trace, under_probe};
+use crate::stories::neighbours::under_probe;
 
 /// Each way, and what the module's `probes` say of a kernel that lacks it.
 const WAYS: [(&str, &str); 2] = [("direct", "direct=none"), ("ipmodify", "handler=none")];
@@ -154,7 +154,6 @@ fn livepatch_is_reported_and_kprobe_is_harmless(stage: &Stage, scene: &Scene) ->
     right!(state == expected, "beside a live patch the module says {state:?}, not {expected:?}");
     right!(up.status == 4 && up.err.contains("live patch"), "`mpu up` ends with {} and says {}", up.status, up.err);
     own_list(scene, "once the other has gone, the list")?;
-    can_trace()?;
     under_probe("p:mpu_story/probe nvidia:os_memcpy_to_user", || under_hotplug(scene))
 }
 

@@ -128,7 +128,7 @@ fn listed_and_ended(kinds: &[(&str, Holder)], in_flight: &Holder) -> Result<(), 
 /// `rmmod` says that the driver is in use.
 fn is_kept(by: &str) -> Result<(), Fault> {
     let done = run(&["rmmod", "nvidia"])?;
-    right!(done.status != 0, "{by} does not keep the driver from being unloaded");
+    right!(done.status == 1, "{by} does not keep the driver from being unloaded: rmmod ended with {}", done.status);
     Ok(())
 }
 
