@@ -21,6 +21,9 @@ def same(ours, theirs):
 host, own = rows(sys.argv[1], sys.argv[3]), rows(sys.argv[2], sys.argv[4])
 found = [(used, [there for then, there in host if abs(then - at) < MICROSECONDS]) for at, used in own]
 shared = [(used, there) for used, there in found if there]
-equal = sum(any(same(used, one) for one in there) for used, there in shared)
+others = [(used, there) for used, there in shared if not any(same(used, one) for one in there)]
+equal = len(shared) - len(others)
 print(f"{len(shared)} samples of a moment that the host has, too; {equal} of them the same")
+for used, there in others:
+    print(f"{used} in the container, {there} on the host")
 sys.exit(0 if shared and equal == len(shared) else 1)
