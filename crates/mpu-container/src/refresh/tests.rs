@@ -20,28 +20,41 @@ fn text(path: &Path) -> String {
 fn file_follows_driver() {
     let host = host();
     let (root, output) = (host.root(), host.path().join("run/cdi/nvidia.yaml"));
-    let first = watch::fingerprint(&root, &output);
-    assert_eq!(once(&root, &output).expect("written"), Done::Written);
+    let mut last = None;
+    let mut round = || watch::round(&root, &output, &mut last, || once(&root, &output)).map(|done| done.expect("done"));
+    assert_eq!(round(), Some(Done::Written));
     assert!(text(&output).contains("GPU-00000000-0000-0000-0000-000000000001"));
-    assert_ne!(watch::fingerprint(&root, &output), first, "the file itself is looked at");
+    assert_eq!(round(), None, "nothing has changed");
     assert_eq!(once(&root, &output).expect("the same"), Done::Nothing);
 
-    let before = watch::fingerprint(&root, &output);
     host.gpu("0000:2c:00.0", 1, "GPU-00000000-0000-0000-0000-000000000002");
-    assert_ne!(watch::fingerprint(&root, &output), before, "another GPU");
-    assert_eq!(once(&root, &output).expect("written"), Done::Written);
+    assert_eq!(round(), Some(Done::Written));
     assert!(text(&output).contains("GPU-00000000-0000-0000-0000-000000000002"));
-
-    let before = watch::fingerprint(&root, &output);
+    fs::remove_file(&output).expect("removed");
+    assert_eq!(round(), Some(Done::Written), "the file itself is looked at");
     host.write("proc/driver/nvidia/capabilities/gpu0/mig/gi1/access", "DeviceFileMinor: 3\n");
-    assert_ne!(watch::fingerprint(&root, &output), before, "a MIG device");
+    assert!(round().is_some(), "a MIG device");
 
-    let before = watch::fingerprint(&root, &output);
     fs::remove_dir_all(host.path().join("proc/driver/nvidia")).expect("unloaded");
-    assert_ne!(watch::fingerprint(&root, &output), before, "no driver");
-    assert_eq!(once(&root, &output).expect("removed"), Done::Removed);
+    assert_eq!(round(), Some(Done::Removed));
     assert!(!output.exists(), "a file that names no device that is there");
     assert_eq!(once(&root, &output).expect("nothing"), Done::Nothing);
+}
+
+#[test]
+fn gpu_added_during_a_round_is_in_the_next_ones_file() {
+    let host = host();
+    let (root, output) = (host.root(), host.path().join("run/cdi/nvidia.yaml"));
+    let mut last = None;
+    let late = || {
+        let done = once(&root, &output);
+        host.gpu("0000:2c:00.0", 1, "GPU-00000000-0000-0000-0000-000000000002");
+        done
+    };
+    assert!(matches!(watch::round(&root, &output, &mut last, late), Some(Ok(Done::Written))));
+    let next = watch::round(&root, &output, &mut last, || once(&root, &output));
+    assert!(matches!(next, Some(Ok(Done::Written))), "{next:?}");
+    assert!(text(&output).contains("GPU-00000000-0000-0000-0000-000000000002"));
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Watches everything that a CDI file depends on.
 
-use super::{Done, once};
+use super::{Done, RefreshError, once};
 use crate::char_links;
 use crate::driver::DriverRoot;
 use crate::output::say;
@@ -23,31 +23,48 @@ pub(super) fn forever(root: &DriverRoot, output: &Path, every: Duration) -> ! {
     let mut last = None;
     let mut last_message = String::new();
     loop {
-        let now = fingerprint(root, output);
-        if last.as_ref() != Some(&now) {
+        let refresh = || {
             // For engines that read the file and call no wrapper. Without the links, a daemon-reload takes the GPUs from containers.
             let _ = char_links::ensure();
-            let done = once(root, output);
-            // A failure is tried again in the next round, and logged once.
-            let failed = done.is_err();
+            once(root, output)
+        };
+        if let Some(done) = round(root, output, &mut last, refresh) {
             let message = match done {
                 Ok(Done::Nothing) => String::new(),
                 Ok(Done::Written) => format!("{} was written", output.display()),
                 Ok(Done::Removed) => format!("{} was removed: there is no driver", output.display()),
                 Err(error) => error.to_string(),
             };
+            // A failure is tried again in the next round, and logged once.
             if !message.is_empty() && message != last_message {
                 say(&message);
             }
             last_message = message;
-            last = (!failed).then(|| fingerprint(root, output));
         }
         std::thread::sleep(every);
     }
 }
 
-/// Everything that a CDI file follows from, and the file itself.
-pub(super) fn fingerprint(root: &DriverRoot, output: &Path) -> String {
+/// Acts if the driver or the file differs from the last round's. The next round sees what else changes meanwhile: of what it looked at
+/// before, only the file is its own work.
+pub(super) fn round(
+    root: &DriverRoot,
+    output: &Path,
+    last: &mut Option<[String; 2]>,
+    act: impl FnOnce() -> Result<Done, RefreshError>,
+) -> Option<Result<Done, RefreshError>> {
+    let now = [driver(root), stamp(output)];
+    if last.as_ref() == Some(&now) {
+        return None;
+    }
+    let done = act();
+    let [driver, _] = now;
+    *last = done.is_ok().then(|| [driver, stamp(output)]);
+    Some(done)
+}
+
+/// Everything that a CDI file follows from.
+fn driver(root: &DriverRoot) -> String {
     let mut text = fs::read_to_string(root.facts.join("proc/driver/nvidia/version")).unwrap_or_default();
     let mut left = MOST;
     for (folder, depth) in FOLDERS {
@@ -55,9 +72,8 @@ pub(super) fn fingerprint(root: &DriverRoot, output: &Path) -> String {
     }
     names(&root.devices.join("dev"), 0, &mut left, &mut text);
     for file in FILES {
-        stamp(&root.files.join(file), &mut text);
+        text.push_str(&stamp(&root.files.join(file)));
     }
-    stamp(output, &mut text);
     text
 }
 
@@ -79,8 +95,7 @@ fn names(folder: &Path, depth: u32, left: &mut usize, text: &mut String) {
     }
 }
 
-fn stamp(file: &Path, text: &mut String) {
-    if let Ok(meta) = fs::metadata(file) {
-        let _ = write!(text, "{}.{} {} ", meta.mtime(), meta.mtime_nsec(), meta.ino());
-    }
+fn stamp(file: &Path) -> String {
+    let stamp = |of: fs::Metadata| format!("{}.{} {} ", of.mtime(), of.mtime_nsec(), of.ino());
+    fs::metadata(file).map_or_else(|_| String::new(), stamp)
 }
