@@ -1,4 +1,4 @@
-//! The list of metrics: names, types, units, labels and help. The page and `docs/metrics.md` are made from it.
+//! The list of metrics: names, types, units, labels and help. The page is made from it, and a test compares `docs/metrics.md`.
 //!
 //! Names and labels are stable: none is renamed or removed.
 
