@@ -152,4 +152,10 @@ mpu-project.github.io/engine
 {{- fail "updateStrategy.rollingUpdate: only one of maxSurge and maxUnavailable may be more than 0" -}}
 {{- end -}}
 {{- end -}}
+{{- $own := include "mpu.labels" . | fromYaml -}}
+{{- range $key, $value := .Values.podLabels -}}
+{{- if hasKey $own $key -}}
+{{- fail (printf "podLabels: %s is a label of the chart" $key) -}}
+{{- end -}}
+{{- end -}}
 {{- end -}}
