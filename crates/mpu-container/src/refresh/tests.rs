@@ -42,7 +42,7 @@ fn file_follows_driver() {
 }
 
 #[test]
-fn gpu_added_during_a_round_is_in_the_next_ones_file() {
+fn gpu_added_during_refresh_is_written_in_next_round() {
     let host = host();
     let (root, output) = (host.root(), host.path().join("run/cdi/nvidia.yaml"));
     let mut last = None;

@@ -45,8 +45,8 @@ pub(super) fn forever(root: &DriverRoot, output: &Path, every: Duration) -> ! {
     }
 }
 
-/// Acts if the driver or the file differs from the last round's. The next round sees what else changes meanwhile: of what it looked at
-/// before, only the file is its own work.
+/// Acts if the driver or the file differs from the last round's. The driver's state is the one from before the act, so the next round
+/// finds a GPU that was added meanwhile. The file's is the one from after it, because the act writes the file.
 pub(super) fn round(
     root: &DriverRoot,
     output: &Path,

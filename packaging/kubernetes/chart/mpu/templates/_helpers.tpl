@@ -132,7 +132,8 @@ mpu-project.github.io/engine
 {{- /* The namespaces of rules with a label, as JSON. */ -}}
 {{- define "mpu.ruleNamespaces" -}}
 {{- $names := list -}}
-{{- $rules := regexReplaceAll `(?m)#.*$` (default "" .Values.config) "" -}}
+{{- /* Without comments: what stands in quotation marks stays. */ -}}
+{{- $rules := regexReplaceAll `("[^"\n]*"|'[^'\n]*')|#[^\n]*` (default "" .Values.config) "${1}" -}}
 {{- range regexFindAll `\bnamespace["']?\s*=\s*["'][a-z0-9-]+["']` $rules -1 -}}
 {{- $names = append $names (regexFind `=.*` . | trimAll `= "'`) -}}
 {{- end -}}
