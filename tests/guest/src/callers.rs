@@ -2,11 +2,12 @@
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::time::Instant;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 
 use crate::container::Container;
-use crate::wait::until;
+use crate::wait::{PATIENCE, until};
 
 /// Programs that run over and over in a container until the story stops them.
 pub struct Callers<'a> {
@@ -20,7 +21,7 @@ impl<'a> Callers<'a> {
         Self::begin(container, vec![call.to_owned(); how_many as usize])
     }
 
-    /// The same, and a killer among them: thrice a second it ends the oldest nvctl of the container, wherever that is just then.
+    /// The same, and a killer among them: at most thrice a second it ends any nvctl of the container, wherever that is just then.
     pub fn start_mortal(container: &'a Container, how_many: u32, call: &str) -> Result<Self> {
         let mut calls = vec![call.to_owned(); how_many as usize];
         calls.push("sleep 0.3; kill -9 $(pidof nvctl | tr ' ' '\\n' | shuf -n 1) && echo killed".to_owned());
@@ -41,6 +42,27 @@ impl<'a> Callers<'a> {
         let there = |number| Path::new(&format!("/proc/{}/root/tmp/calls.{number}", container.pid_outside())).exists();
         until("the callers do not get into their container", || Ok((0..how_many).all(there)))?;
         Ok(callers)
+    }
+
+    /// Takes a step so many times, and on until a mortal caller was killed meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// The first step's that fails, or that nothing was killed within [`PATIENCE`].
+    pub fn repeat_until_killed(&self, times: u32, mut step: impl FnMut() -> Result<()>) -> Result<()> {
+        let killer = format!("/proc/{}/root/tmp/calls.{}", self.container.pid_outside(), self.running.len() - 1);
+        let one_was_killed = || std::fs::read_to_string(&killer).is_ok_and(|text| text.contains("killed"));
+        let began = Instant::now();
+        let mut taken = 0;
+        while taken < times || !one_was_killed() {
+            if taken >= times && began.elapsed() > PATIENCE {
+                bail!("no caller was killed meanwhile, in {taken} steps");
+            }
+            step()?;
+            taken += 1;
+        }
+        println!("guest: {taken} steps under callers took {:?}", began.elapsed());
+        Ok(())
     }
 
     pub fn stop(mut self) -> Result<String> {

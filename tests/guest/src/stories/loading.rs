@@ -102,18 +102,15 @@ fn engine_reload_under_load_mixes_no_answer(stage: &Stage, scene: &Scene) -> Res
     let bare = words(&bare?.pids());
     right!(bare != own, "the bare driver shows {bare}, which is right");
     let callers = Callers::start_mortal(&scene.a, 4, &format!("nvctl spin 1 {bare} or {own}"))?;
-    let began = Instant::now();
-    let reloaded: Result<()> = (0..stage.reloads).try_for_each(|_| {
+    let reloaded = callers.repeat_until_killed(stage.reloads, || {
         stage.unload_engine()?;
         std::thread::sleep(Duration::from_millis(20));
         stage.load_engine()?;
         std::thread::sleep(Duration::from_millis(20));
         Ok(())
     });
-    println!("guest: {} reloads under four callers took {:?}", stage.reloads, began.elapsed());
     let text = callers.stop()?;
     reloaded?;
-    right!(text.contains("killed"), "no caller was killed meanwhile");
     answered_by_both(&text)?;
     state_is(stage, "armed")?;
     no_caller_inside(stage)?;
@@ -124,8 +121,7 @@ fn engine_swap_under_load_loses_no_answer(stage: &Stage, scene: &Scene) -> Resul
     let own = words(&scene.own());
     own_list(scene, "the list")?;
     let callers = Callers::start_mortal(&scene.a, 4, &format!("nvctl spin 1 {own}"))?;
-    let began = Instant::now();
-    let swapped: Result<()> = (0..stage.reloads).try_for_each(|_| {
+    let swapped = callers.repeat_until_killed(stage.reloads, || {
         for (new, old) in [("mpu_next", "mpu"), ("mpu", "mpu_next")] {
             must(&["insmod", &format!("/mpu/{new}.ko")]).context("the new instance does not take over")?;
             unload_module(old)?;
@@ -133,10 +129,8 @@ fn engine_swap_under_load_loses_no_answer(stage: &Stage, scene: &Scene) -> Resul
         }
         Ok(())
     });
-    println!("guest: {} hand-overs under four callers took {:?}", 2 * stage.reloads, began.elapsed());
     let text = callers.stop()?;
     swapped?;
-    right!(text.contains("killed"), "no caller was killed meanwhile");
     right!(!text.contains("wrong"), "an answer was not {own}: {text}");
     answered(&text, 100)?;
     state_is(stage, "armed")?;
