@@ -252,7 +252,7 @@ static int by_race(const struct row *row, double seconds)
 
 static void usage(FILE *to)
 {
-	fputs("usage: nvattack [--xfer] [--row NAME] [--seconds S] fault|wrapping|race PID...\n"
+	fputs("usage: nvattack [--xfer] [--seconds S] fault|wrapping|race PID...\n"
 	      "  fault      part of the argument lies on a missing page; the rest is exchanged before the page is given\n"
 	      "  wrapping   the same with XFER's wrapping\n"
 	      "  race       a thread exchanges the argument all the time: S seconds (0.3) for each row\n"
@@ -263,10 +263,10 @@ static void usage(FILE *to)
 int main(int argc, char **argv)
 {
 	static const struct option options[] = {
-		{ "xfer", 0, NULL, 'x' }, { "row", 1, NULL, 'r' }, { "seconds", 1, NULL, 's' },
+		{ "xfer", 0, NULL, 'x' }, { "seconds", 1, NULL, 's' },
 		{ "help", 0, NULL, 'h' }, { NULL, 0, NULL, 0 },
 	};
-	const char *only = NULL, *what;
+	const char *what;
 	double seconds = 0.3;
 	int o, any = 0;
 	unsigned r, c;
@@ -274,7 +274,6 @@ int main(int argc, char **argv)
 	while ((o = getopt_long(argc, argv, "+", options, NULL)) != -1) {
 		switch (o) {
 		case 'x': way.xfer = 1; break;
-		case 'r': only = optarg; break;
 		case 's': seconds = strtod(optarg, NULL); break;
 		case 'h': usage(stdout); return 0;
 		default: usage(stderr); return 2;
@@ -285,6 +284,10 @@ int main(int argc, char **argv)
 		return 2;
 	}
 	what = argv[optind++];
+	if (strcmp(what, "fault") && strcmp(what, "wrapping") && strcmp(what, "race")) {
+		usage(stderr);
+		return 2;
+	}
 	while (optind < argc)
 		foreign[foreign_count++] = strtoul(argv[optind++], NULL, 0);
 	params = aligned_alloc(PAGE, BUFFER);
@@ -296,8 +299,6 @@ int main(int argc, char **argv)
 	if (strcmp(what, "race"))
 		make_lure();
 	for (r = 0; r < ROWS; r++) {
-		if (only && strcmp(only, rows[r].name))
-			continue;
 		if (!strcmp(what, "race"))
 			any |= by_race(&rows[r], seconds);
 		for (c = 0; c < CLAIMS && strcmp(what, "race"); c++)

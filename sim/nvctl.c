@@ -45,14 +45,14 @@ static void usage(FILE *to)
 	      "  pidinfo PID...          `pid N result R mem BYTES gi G ci C`\n"
 	      "  gpumon                  `slot I time NS engine E pid N sub S util U ptr HEX` for engines that are not idle\n"
 	      "  gpumon1                 the same by the old control with a pointer\n"
-	      "  acct-on|acct-off|acct-clear|acct-state\n"
+	      "  acct-clear              empties the accounting\n"
 	      "  acct-pids               `pid N`\n"
 	      "  acct-info PID           `pid N gpu U fb U maxfb BYTES start US end US`\n"
 	      "  acct-info2 PID          the same by the control of 610\n"
 	      "  enc1|enc2               `pid N sub S session I fps F`\n"
 	      "  fbc                     `pid N sub S session I fps F`\n"
 	      "  hwpm                    `pid N count C global G`\n"
-	      "  rc                      `pid N flags F`; --owner decides whose reports (default all), --error causes one first\n"
+	      "  rc                      `pid N flags F` of all reports; --error causes one first\n"
 	      "  limits [WORD]           everybody goes over the memory limit, another event says WORD: `index N pid P`, `index 5 word W`\n"
 	      "  allocs                  `pid N client HEX`\n"
 	      "  debug LENGTH [SEED]     writes LENGTH bytes to memory by the debugger's object and reads them again: `changed N first OFFSET`\n"
@@ -78,7 +78,7 @@ static void usage(FILE *to)
 	      "  crowd N                 200 questions about a plain process, and about one of which N ended threads are left, because they\n"
 	      "                          are traced: `usual NS crowd NS`, the shorter of ten tries each\n"
 	      "options: --gpu N --size N --flags HEX --type HEX --dir 0..3 --xfer --class HEX --old (R418 numbers)\n"
-	      "         --object client|device|sub|profiler|HEX --owner HEX --threads N --rotate N (ring: slot of the next write)\n"
+	      "         --object client|device|sub|profiler|HEX --threads N\n"
 	      "         --params HEX (another address for the parameters; rows are not printed then) --on-thread (not the main one)\n"
 	      "         --raced pids|fbc (race: which control) --client HEX (another client's handle)\n"
 	      "         --as UID (become that user once client and objects are made)\n"
@@ -91,8 +91,7 @@ static void usage(FILE *to)
 }
 
 static const char *object_name = NULL;
-static uint32_t owner = 0xffffffff;
-static unsigned threads = 2, rotation, client, fail_nth;
+static unsigned threads = 2, client, fail_nth;
 static int user = -1, thread_user = -1, own_files;
 
 static void open_session(void)
@@ -362,18 +361,8 @@ static int cmd_gpumon1(void)
 static int cmd_acct(const char *what, int n, char **args)
 {
 	put32(buf, 0, nv_gpu_id(ctl, session.client, opt.gpu));
-	if (!strcmp(what, "acct-on") || !strcmp(what, "acct-off")) {
-		put32(buf, 8, !strcmp(what, "acct-off"));
-		return ask(session.client, 0xb01, buf, 12, -1);
-	}
 	if (!strcmp(what, "acct-clear"))
 		return ask(session.client, 0xb05, buf, 8, -1);
-	if (!strcmp(what, "acct-state")) {
-		if (ask(session.client, 0xb02, buf, 12, -1))
-			return 1;
-		printf("state %s\n", get32(buf, 8) ? "off" : "on");
-		return 0;
-	}
 	if (!strcmp(what, "acct-pids")) {
 		if (ask(session.client, 0xb04, buf, 16012, 16008))
 			return 1;
@@ -469,7 +458,7 @@ static int cmd_rc(void)
 		struct sim_args args = { .op = SIM_OP_ERROR, .client = session.client };
 		nv_must("nvctl: error report", nv_sim(ctl, &args));
 	}
-	put32(buf, 28, owner);
+	put32(buf, 28, 0xffffffff);
 	if (ask(session.client, 0x607, buf, 2436, -1))
 		return 1;
 	printf("pid %u flags %u\n", get32(buf, 32), get32(buf, 20));
@@ -617,7 +606,6 @@ static int cmd_ring(int n, char **slots)
 	args.gpu = opt.gpu;
 	args.ring = (uintptr_t)ring;
 	args.ring_count = n;
-	args.ring_rotation = rotation;
 	rc = nv_sim(ctl, &args);
 	printf("ret=%d status=0x%x count=%d\n", rc < 0 ? rc : 0, rc > 0 ? rc : 0, n);
 	return rc != 0;
@@ -987,8 +975,7 @@ static const struct command {
 	int (*plain)(void), (*with)(int, char **);
 } commands[] = {
 	{ "pids", cmd_pids },	      { "pidinfo", NULL, cmd_pidinfo },	       { "gpumon", cmd_gpumon },
-	{ "gpumon1", cmd_gpumon1 },   { "acct-on", NULL, cmd_acct_by_name },   { "acct-off", NULL, cmd_acct_by_name },
-	{ "enc1", cmd_enc1 },	      { "acct-clear", NULL, cmd_acct_by_name }, { "acct-state", NULL, cmd_acct_by_name },
+	{ "gpumon1", cmd_gpumon1 },   { "enc1", cmd_enc1 },		       { "acct-clear", NULL, cmd_acct_by_name },
 	{ "enc2", cmd_enc2 },	      { "acct-pids", NULL, cmd_acct_by_name },	{ "acct-info", NULL, cmd_acct_by_name },
 	{ "fbc", cmd_fbc },	      { "acct-info2", NULL, cmd_acct_by_name }, { "hwpm", cmd_hwpm },
 	{ "limits", NULL, cmd_limits }, { "rc", cmd_rc },		       { "debug", NULL, cmd_debug },
@@ -1156,8 +1143,8 @@ int main(int argc, char **argv)
 	static const struct option options[] = {
 		{ "gpu", 1, NULL, 'g' }, { "size", 1, NULL, 's' }, { "flags", 1, NULL, 'f' }, { "type", 1, NULL, 't' },
 		{ "dir", 1, NULL, 'd' }, { "xfer", 0, NULL, 'x' }, { "class", 1, NULL, 'c' }, { "old", 0, NULL, 'o' },
-		{ "object", 1, NULL, 'O' }, { "owner", 1, NULL, 'w' }, { "threads", 1, NULL, 'T' },
-		{ "rotate", 1, NULL, 'r' }, { "params", 1, NULL, 'p' }, { "on-thread", 0, NULL, 'n' }, { "brief", 0, NULL, 'B' },
+		{ "object", 1, NULL, 'O' }, { "threads", 1, NULL, 'T' },
+		{ "params", 1, NULL, 'p' }, { "on-thread", 0, NULL, 'n' }, { "brief", 0, NULL, 'B' },
 		{ "raced", 1, NULL, 'R' }, { "client", 1, NULL, 'C' }, { "as", 1, NULL, 'a' },
 		{ "error", 0, NULL, 'E' }, { "room", 1, NULL, 'm' },
 		{ "fail-nth", 1, NULL, 'N' }, { "own-files", 0, NULL, 'F' },
@@ -1177,7 +1164,6 @@ int main(int argc, char **argv)
 		case 'c': opt.class = strtoul(optarg, NULL, 16); break;
 		case 'o': opt.old = 1; break;
 		case 'O': object_name = optarg; break;
-		case 'w': owner = strtoul(optarg, NULL, 16); break;
 		case 'T': threads = strtoul(optarg, NULL, 0); break;
 		case 'p': opt.params = strtoull(optarg, NULL, 16); opt.wild = 1; break;
 		case 'n': opt.on_thread = 1; break;
@@ -1199,7 +1185,6 @@ int main(int argc, char **argv)
 		case 'N': fail_nth = strtoul(optarg, NULL, 0); break;
 		case 'F': own_files = opt.on_thread = 1; break;
 		case 'A': thread_user = strtol(optarg, NULL, 0); opt.on_thread = 1; break;
-		case 'r': rotation = strtoul(optarg, NULL, 0); break;
 		case 'h': usage(stdout); return 0;
 		default: usage(stderr); return 2;
 		}

@@ -40,9 +40,8 @@ static uint64_t hash_of(uint64_t hash, const uint8_t *area)
 	unsigned i, j;
 
 	for (i = 0; i < AREA; i += 4) {
-		uint32_t word;
+		uint32_t word = get32(area, i);
 
-		memcpy(&word, area + i, 4);
 		for (j = 0; j < CLIENTS; j++)
 			if (clients[j] && word == clients[j])
 				word = 0xfeed0000 | j;
@@ -67,14 +66,6 @@ static int send(int fd, unsigned number, unsigned size)
 	return rc < 0 ? -errno : rc;
 }
 
-static uint32_t word_at(unsigned offset)
-{
-	uint32_t word;
-
-	memcpy(&word, argument + offset, 4);
-	return word;
-}
-
 /* A client is made in the place of another, which is freed. */
 static void renew(int fd)
 {
@@ -88,14 +79,14 @@ static void renew(int fd)
 
 		memcpy(argument, &old, sizeof(old));
 		rc = send(fd, FREE, sizeof(old));
-		tell("free", 0, sizeof(old), rc, word_at(12));
+		tell("free", 0, sizeof(old), rc, get32(argument, 12));
 		clients[place] = 0;
 		fill(argument);
 	}
 	memcpy(argument, &arg, sizeof(arg));
 	rc = send(fd, ALLOC, sizeof(arg));
-	clients[place] = rc || word_at(28) ? 0 : word_at(8);
-	tell("alloc", arg.class, sizeof(arg), rc, word_at(28));
+	clients[place] = rc || get32(argument, 28) ? 0 : get32(argument, 8);
+	tell("alloc", arg.class, sizeof(arg), rc, get32(argument, 28));
 }
 
 /* What the root client answers: system, GPUs by their identifiers, events, clients, access, accounting. */
@@ -112,7 +103,7 @@ static void control(int fd)
 	arg.flags = below(16) ? 0 : any();
 	memcpy(argument, &arg, sizeof(arg));
 	rc = send(fd, CONTROL, sizeof(arg));
-	tell("control", arg.cmd, arg.size, rc, word_at(28));
+	tell("control", arg.cmd, arg.size, rc, get32(argument, 28));
 }
 
 static void escape(int fd)

@@ -15,6 +15,8 @@
 #include <string.h>
 #include <time.h>
 
+#include "nvrm.h"
+
 /*
  * The set: all from `tainted_from` to below `tainted_to`, which differ in their lowest byte alone, and that is not 0: a smaller number shifted by
  * eight, as a number and what stands before it look like, is none.
@@ -112,22 +114,6 @@ static inline void found_one(const char *kind, const char *where, unsigned offse
 	finds[i] = (struct find){ kind, where, scan_what, scan_size, offset, number, 1, scan_call };
 }
 
-static inline uint64_t load64(const uint8_t *p)
-{
-	uint64_t v;
-
-	memcpy(&v, p, 8);
-	return v;
-}
-
-static inline uint32_t load32(const uint8_t *p)
-{
-	uint32_t v;
-
-	memcpy(&v, p, 4);
-	return v;
-}
-
 static inline bool has_byte(uint64_t v, uint8_t byte)
 {
 	uint64_t other = v ^ (0x0101010101010101ull * byte);
@@ -140,9 +126,9 @@ static inline bool has_byte(uint64_t v, uint8_t byte)
  */
 static inline bool is_palindrome(const uint8_t *now, const uint8_t *before)
 {
-	uint32_t number = load32(now);
+	uint32_t number = get32(now, 0);
 
-	return number == load32(before) && is_tainted(number) && (number & 0xff) == number >> 16;
+	return number == get32(before, 0) && is_tainted(number) && (number & 0xff) == number >> 16;
 }
 
 /*
@@ -158,15 +144,15 @@ static inline void scan_block(const char *where, const uint8_t bytes[24], const 
 
 	memcpy(seen, bytes, sizeof(seen));
 	for (at = phase; at <= 16; at += 4)
-		if (is_clock(load64(bytes + at)))
+		if (is_clock(get64(bytes + at, 0)))
 			memset(seen + at, 0, 8);
 	for (at = phase + (first && offset ? 4 : 8); at < 16; at += 4)
-		if (is_kernel_address(load64(seen + at)) && load32(bytes + at + 4) != load32(before + at - 4))
-			found_one("address", where, offset + at - 8, load64(seen + at));
+		if (is_kernel_address(get64(seen + at, 0)) && get32(bytes + at + 4, 0) != get32(before + at - 4, 0))
+			found_one("address", where, offset + at - 8, get64(seen + at, 0));
 	for (at = 8 + first; at < 16; at++) {
-		uint32_t number = load32(seen + at);
+		uint32_t number = get32(seen + at, 0);
 
-		if (at - 8 + (int)offset < 0 || number == load32(before + at - 8) || (whole_words_only() && (at & 3) != phase))
+		if (at - 8 + (int)offset < 0 || number == get32(before + at - 8, 0) || (whole_words_only() && (at & 3) != phase))
 			continue;
 		if (is_tainted(number))
 			found_one("number", where, offset + at - 8, number);
@@ -185,12 +171,12 @@ static inline void scan(const char *where, const uint8_t *now, const uint8_t *be
 	unsigned i;
 
 	for (i = 0; i < length; i += 8) {
-		uint64_t block = load64(now + i), next;
-		bool changed = block != load64(before + i);
+		uint64_t block = get64(now + i, 0), next;
+		bool changed = block != get64(before + i, 0);
 
 		if (changed) {
-			next = load64(now + i + 8);
-			if (has_byte(block, mark) || has_byte(next, mark) || (!was_changed && has_byte(load64(now + i - 8), mark)) ||
+			next = get64(now + i + 8, 0);
+			if (has_byte(block, mark) || has_byte(next, mark) || (!was_changed && has_byte(get64(now + i - 8, 0), mark)) ||
 			    has_byte(block, 0xff) || has_byte(next, 0xff))
 				scan_block(where, now + i - 8, before + i, i, was_changed ? 0 : -3, phase & 3);
 		}

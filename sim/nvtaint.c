@@ -222,7 +222,7 @@ static void look_at_figures(const struct row *row, const uint8_t *p)
 	for (i = 0; row->figures && i < questions; i++) {
 		unsigned at = row->figures + i * (row->size - 8) / 200;
 
-		if (is_tainted(foreign[i]) && load64(p + at))
+		if (is_tainted(foreign[i]) && get64(p + at, 0))
 			found_one("figures", "parameters", at, foreign[i]);
 	}
 }

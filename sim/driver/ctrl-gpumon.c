@@ -44,7 +44,6 @@ static struct ghost ghosts[GHOSTS];
 static NvU32 next_ghost;
 static struct sim_ring_slot *hand_made[SIM_MAX_GPUS];
 static NvU32 hand_made_count[SIM_MAX_GPUS];
-static NvU32 hand_made_rotation[SIM_MAX_GPUS];
 
 static bool load_is_busy(const NvU32 *util)
 {
@@ -105,7 +104,7 @@ void gpumon_client_gone(struct rm_client *client)
 	}
 }
 
-NV_STATUS gpumon_set_ring(NvU32 gpu, const struct sim_ring_slot *slots, NvU32 count, NvU32 rotation)
+NV_STATUS gpumon_set_ring(NvU32 gpu, const struct sim_ring_slot *slots, NvU32 count)
 {
 	struct sim_ring_slot *copy = NULL;
 
@@ -117,7 +116,6 @@ NV_STATUS gpumon_set_ring(NvU32 gpu, const struct sim_ring_slot *slots, NvU32 co
 	kfree(hand_made[gpu]);
 	hand_made[gpu] = copy;
 	hand_made_count[gpu] = count;
-	hand_made_rotation[gpu] = rotation;
 	return NV_OK;
 }
 
@@ -186,17 +184,16 @@ static void put_sample(NvU8 *s, const struct layout *l, const NvU32 *util, NvU32
 }
 
 /*
- * Hand-made slots come newest first and are laid out as the real ring is: times ascend from the write position on.
- * The rest of the ring is idle and older than any hand-made slot should be. Returns the write position in bytes.
+ * Hand-made slots come newest first and are laid out as the real ring is: times ascend.
+ * The rest of the ring is idle and older than any hand-made slot should be. The write position is 0.
  */
-static NvU32 fill_hand_made(NvU8 *out, const struct layout *l, NvU32 gpu, NvU64 now)
+static void fill_hand_made(NvU8 *out, const struct layout *l, NvU32 gpu, NvU64 now)
 {
-	NvU32 write = hand_made_rotation[gpu] % l->slots;
 	NvU32 i, e;
 
 	for (i = 0; i < l->slots; i++) {
 		const struct sim_ring_slot *from = &hand_made[gpu][i];
-		NvU32 at = (write + 2 * l->slots - 1 - i) % l->slots;
+		NvU32 at = l->slots - 1 - i;
 		NvU8 *s;
 
 		if (i >= hand_made_count[gpu]) {
@@ -209,7 +206,6 @@ static NvU32 fill_hand_made(NvU8 *out, const struct layout *l, NvU32 gpu, NvU64 
 				   from->engine[e].pid == NV_PID_NONE && e >= 2 ? NV_PID_NONE : 0,
 				   pid_info_of(from->engine[e].pid));
 	}
-	return write * l->stride;
 }
 
 /* Busy sources in a fixed order: clients as created, then ghosts. Returns false past the last one. */
@@ -268,8 +264,9 @@ static NV_STATUS fill(struct rm_call *call, NvU8 *out, const struct layout *l)
 		return NV_ERR_INVALID_ARGUMENT;
 	memset(out, 0, l->slots * l->stride);
 	put32(call->params, 8, 0);
+	put32(call->params, 12, 0);
 	if (hand_made_count[call->gpu])
-		put32(call->params, 12, fill_hand_made(out, l, call->gpu, now));
+		fill_hand_made(out, l, call->gpu, now);
 	else
 		put32(call->params, 12, fill_generated(out, l, call->gpu, now));
 	return NV_OK;

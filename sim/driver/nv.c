@@ -157,96 +157,8 @@ void nvidia_p2p_free_page_table(void *page_table)
 }
 EXPORT_SYMBOL(nvidia_p2p_free_page_table);
 
-#if SIM_HAS_FRONTEND
-/* One character device for every minor; the frontend finds the module behind a minor and calls its ioctl. */
-struct nv_module {
-	int (*open)(struct inode *inode, struct file *file);
-	int (*close)(struct inode *inode, struct file *file);
-	int (*ioctl)(struct inode *inode, struct file *file, unsigned int cmd, unsigned long i_arg);
-};
-
-static const struct nv_module nv_fops = {
-	.open = nvidia_open,
-	.close = nvidia_close,
-	.ioctl = nvidia_ioctl,
-};
-
-static const struct nv_module *nv_minor_num_table[256];
-
-static int nvidia_frontend_open(struct inode *inode, struct file *file)
-{
-	const struct nv_module *module = nv_minor_num_table[iminor(inode)];
-
-	return module ? module->open(inode, file) : -ENODEV;
-}
-
-static int nvidia_frontend_close(struct inode *inode, struct file *file)
-{
-	const struct nv_module *module = nv_minor_num_table[iminor(inode)];
-
-	return module ? module->close(inode, file) : -ENODEV;
-}
-
-static noinline int nvidia_frontend_ioctl(struct inode *inode, struct file *file, unsigned int cmd, unsigned long i_arg)
-{
-	const struct nv_module *module = nv_minor_num_table[iminor(inode)];
-
-	return module ? module->ioctl(inode, file, cmd, i_arg) : -ENODEV;
-}
-
-static long nvidia_frontend_unlocked_ioctl(struct file *file, unsigned int cmd, unsigned long i_arg)
-{
-	return nvidia_frontend_ioctl(file_inode(file), file, cmd, i_arg);
-}
-
-static long nvidia_frontend_compat_ioctl(struct file *file, unsigned int cmd, unsigned long i_arg)
-{
-	return nvidia_frontend_ioctl(file_inode(file), file, cmd, i_arg);
-}
-
-static const struct file_operations nv_frontend_fops = {
-	.owner = THIS_MODULE,
-	.open = nvidia_frontend_open,
-	.release = nvidia_frontend_close,
-	.unlocked_ioctl = nvidia_frontend_unlocked_ioctl,
-	.compat_ioctl = nvidia_frontend_compat_ioctl,
-	.mmap = nvidia_mmap,
-};
-
-static struct cdev nv_cdev;
-
-static int nv_chrdev_init(void)
-{
-	int rc;
-	NvU32 i;
-
-	for (i = 0; i < sim_gpus; i++)
-		nv_minor_num_table[i] = &nv_fops;
-	nv_minor_num_table[NV_MINOR_CONTROL] = &nv_fops;
-	rc = register_chrdev_region(MKDEV(NV_MAJOR, 0), 256, "nvidia-frontend");
-	if (rc)
-		return rc;
-	cdev_init(&nv_cdev, &nv_frontend_fops);
-	nv_cdev.owner = THIS_MODULE;
-	rc = cdev_add(&nv_cdev, MKDEV(NV_MAJOR, 0), 256);
-	if (rc)
-		unregister_chrdev_region(MKDEV(NV_MAJOR, 0), 256);
-	return rc;
-}
-
-static void nv_chrdev_exit(void)
-{
-	cdev_del(&nv_cdev);
-	unregister_chrdev_region(MKDEV(NV_MAJOR, 0), 256);
-}
-#else
-static long nvidia_unlocked_ioctl(struct file *file, unsigned int cmd, unsigned long i_arg)
-{
-	return nvidia_ioctl(file_inode(file), file, cmd, i_arg);
-}
-
-#if SIM_DECOY
-/* Nothing calls these: 390 to 450 have such a one, too, only the other way round. */
+#if SIM_HAS_FRONTEND || SIM_DECOY
+/* The entry up to 535. From 545 on nothing calls these: 390 to 450 have such a decoy, too, only the other way round. */
 static noinline __used long nvidia_frontend_unlocked_ioctl(struct file *file, unsigned int cmd, unsigned long i_arg)
 {
 	return nvidia_ioctl(file_inode(file), file, cmd, i_arg);
@@ -258,54 +170,77 @@ static noinline __used long nvidia_frontend_compat_ioctl(struct file *file, unsi
 }
 #endif
 
+#if !SIM_HAS_FRONTEND
+static long nvidia_unlocked_ioctl(struct file *file, unsigned int cmd, unsigned long i_arg)
+{
+	return nvidia_ioctl(file_inode(file), file, cmd, i_arg);
+}
+#endif
+
 static const struct file_operations nvidia_fops = {
 	.owner = THIS_MODULE,
 	.open = nvidia_open,
 	.release = nvidia_close,
+#if SIM_HAS_FRONTEND
+	.unlocked_ioctl = nvidia_frontend_unlocked_ioctl,
+	.compat_ioctl = nvidia_frontend_compat_ioctl,
+#else
 	.unlocked_ioctl = nvidia_unlocked_ioctl,
 	.compat_ioctl = nvidia_unlocked_ioctl,
+#endif
 	.mmap = nvidia_mmap,
 };
 
-static struct cdev nv_gpu_cdev;
-static struct cdev nv_control_cdev;
+static const struct {
+	NvU32 minor;
+	NvU32 count;
+	const char *name;
+} nv_regions[] = {
+#if SIM_HAS_FRONTEND
+	{ 0, 256, "nvidia-frontend" },
+#else
+	{ 0, 248, "nvidia" },
+	{ NV_MINOR_CONTROL, 1, "nvidiactl" },
+#endif
+};
 
-static int nv_cdev_one(struct cdev *cdev, NvU32 minor, NvU32 count, const char *name)
+static struct cdev nv_cdevs[ARRAY_SIZE(nv_regions)];
+
+static void nv_chrdev_remove(NvU32 count)
 {
-	int rc = register_chrdev_region(MKDEV(NV_MAJOR, minor), count, name);
-
-	if (rc)
-		return rc;
-	cdev_init(cdev, &nvidia_fops);
-	cdev->owner = THIS_MODULE;
-	rc = cdev_add(cdev, MKDEV(NV_MAJOR, minor), count);
-	if (rc)
-		unregister_chrdev_region(MKDEV(NV_MAJOR, minor), count);
-	return rc;
+	while (count--) {
+		cdev_del(&nv_cdevs[count]);
+		unregister_chrdev_region(MKDEV(NV_MAJOR, nv_regions[count].minor), nv_regions[count].count);
+	}
 }
 
 static int nv_chrdev_init(void)
 {
-	int rc = nv_cdev_one(&nv_gpu_cdev, 0, 248, "nvidia");
+	NvU32 i;
 
-	if (rc)
-		return rc;
-	rc = nv_cdev_one(&nv_control_cdev, NV_MINOR_CONTROL, 1, "nvidiactl");
-	if (rc) {
-		cdev_del(&nv_gpu_cdev);
-		unregister_chrdev_region(MKDEV(NV_MAJOR, 0), 248);
+	for (i = 0; i < ARRAY_SIZE(nv_regions); i++) {
+		dev_t first = MKDEV(NV_MAJOR, nv_regions[i].minor);
+		int rc = register_chrdev_region(first, nv_regions[i].count, nv_regions[i].name);
+
+		if (!rc) {
+			cdev_init(&nv_cdevs[i], &nvidia_fops);
+			nv_cdevs[i].owner = THIS_MODULE;
+			rc = cdev_add(&nv_cdevs[i], first, nv_regions[i].count);
+			if (rc)
+				unregister_chrdev_region(first, nv_regions[i].count);
+		}
+		if (rc) {
+			nv_chrdev_remove(i);
+			return rc;
+		}
 	}
-	return rc;
+	return 0;
 }
 
 static void nv_chrdev_exit(void)
 {
-	cdev_del(&nv_control_cdev);
-	unregister_chrdev_region(MKDEV(NV_MAJOR, NV_MINOR_CONTROL), 1);
-	cdev_del(&nv_gpu_cdev);
-	unregister_chrdev_region(MKDEV(NV_MAJOR, 0), 248);
+	nv_chrdev_remove(ARRAY_SIZE(nv_regions));
 }
-#endif
 
 /* Capabilities of MIG have a number of their own (nv-caps.c). To open one is all that can be done with it. */
 static const struct file_operations caps_fops = { .owner = THIS_MODULE };

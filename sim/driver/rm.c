@@ -28,7 +28,7 @@ static NV_STATUS rm_sim(struct nv_file_private *nvfp, struct sim_args *args)
 		status = os_memcpy_from_user(slots, (void *)(uintptr_t)args->ring, args->ring_count * sizeof(*slots));
 		if (status == NV_OK) {
 			mutex_lock(&rm_lock);
-			status = gpumon_set_ring(args->gpu, slots, args->ring_count, args->ring_rotation);
+			status = gpumon_set_ring(args->gpu, slots, args->ring_count);
 			mutex_unlock(&rm_lock);
 		}
 		kfree(slots);

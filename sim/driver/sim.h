@@ -246,7 +246,7 @@ bool sim_gpu_from_id(NvU32 id, NvU32 *gpu);
 
 NvU64 pids_client_memory(NvU32 gpu, NvU32 pid, NvU32 *gi, NvU32 *ci);
 
-NV_STATUS gpumon_set_ring(NvU32 gpu, const struct sim_ring_slot *slots, NvU32 count, NvU32 rotation);
+NV_STATUS gpumon_set_ring(NvU32 gpu, const struct sim_ring_slot *slots, NvU32 count);
 void gpumon_client_gone(struct rm_client *client);
 void gpumon_exit(void);
 
