@@ -151,30 +151,38 @@ const STARVED: Duration = Duration::from_secs(5);
 /// The module's own limit is 1.5 s.
 const LONGEST_WAIT: Duration = Duration::from_secs(2);
 
-/// Callers that sleep where no signal but SIGKILL wakes them, or not even that.
-fn blocked_callers() -> Vec<u32> {
-    let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
-    let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    let is_caller =
-        |pid: &u32| std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm.trim() == "nvctl");
-    pids.filter(is_caller).filter(is_blocked).collect()
+/// A sleep where no signal but SIGKILL wakes a caller, or not even that. How often the caller has gone to sleep tells one from the next.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct Block {
+    pid: u32,
+    number: u64,
 }
 
-fn is_blocked(pid: &u32) -> bool {
-    processes::state(*pid) == Some('D')
+impl Block {
+    fn of(pid: u32) -> Option<Block> {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+        let value = |name| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+        let number = value("voluntary_ctxt_switches:")?.parse().ok()?;
+        (value("Name:") == Some("nvctl") && value("State:")?.starts_with('D')).then_some(Block { pid, number })
+    }
+
+    /// Those of all callers.
+    fn all() -> Vec<Block> {
+        let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
+        let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        pids.filter_map(Block::of).collect()
+    }
 }
 
 /// The longest time that one caller was seen to sleep so, until it is over.
 fn longest_block(is_over: &dyn Fn() -> bool) -> Duration {
-    let mut since: HashMap<u32, Instant> = HashMap::new();
+    let mut since: HashMap<Block, Instant> = HashMap::new();
     let mut longest = Duration::ZERO;
     while !is_over() {
         // All that are found slept at some time since then.
         let looked = Instant::now();
-        let blocked = blocked_callers();
-        since.retain(|pid, _| blocked.contains(pid));
-        for pid in blocked {
-            let since = *since.entry(pid).or_insert_with(Instant::now);
+        for block in Block::all() {
+            let since = *since.entry(block).or_insert_with(Instant::now);
             longest = longest.max(looked.saturating_duration_since(since));
         }
         std::thread::sleep(Duration::from_millis(10));
@@ -186,14 +194,14 @@ fn longest_block(is_over: &dyn Fn() -> bool) -> Duration {
 fn kill_blocked_caller(is_over: &dyn Fn() -> bool) -> Result<(), Fault> {
     let mut killed = None;
     // Seen twice, so that it is no short sleep of the driver's. A look at all processes may take longer than a caller waits.
-    let stays = |pid: &u32| {
+    let stays = |block: &Block| {
         std::thread::sleep(Duration::from_millis(50));
-        is_blocked(pid)
+        Block::of(block.pid) == Some(*block)
     };
     while killed.is_none() && !is_over() {
-        killed = blocked_callers().into_iter().find(stays);
+        killed = Block::all().into_iter().find(stays);
     }
-    let ended = killed.map(|pid| {
+    let ended = killed.map(|Block { pid, .. }| {
         let sent = processes::kill(pid);
         let began = Instant::now();
         while began.elapsed() < AT_ONCE && processes::state(pid).is_some_and(|state| state != 'Z') {
