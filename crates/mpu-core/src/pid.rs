@@ -4,10 +4,14 @@ use mpu_abi::pid::PID_WITHOUT_PROCESS;
 
 /// A process (thread group) by its number in the init PID namespace, which the driver uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize, schemars::JsonSchema))]
+#[cfg_attr(feature = "serde", serde(try_from = "u32", into = "u32"), schemars(inline))]
 pub struct HostPid(u32);
 
 /// A process (thread group) by its number in the caller's PID namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize, schemars::JsonSchema))]
+#[cfg_attr(feature = "serde", serde(try_from = "u32", into = "u32"), schemars(inline))]
 pub struct ViewPid(u32);
 
 macro_rules! numbered {
@@ -20,6 +24,20 @@ macro_rules! numbered {
             /// The number.
             pub const fn get(self) -> u32 {
                 self.0
+            }
+        }
+
+        impl From<$name> for u32 {
+            fn from(pid: $name) -> u32 {
+                pid.get()
+            }
+        }
+
+        impl TryFrom<u32> for $name {
+            type Error = &'static str;
+
+            fn try_from(number: u32) -> Result<$name, Self::Error> {
+                $name::new(number).ok_or("no process has this PID")
             }
         }
     };

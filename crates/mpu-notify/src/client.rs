@@ -7,7 +7,7 @@ use mpu_core::HostPid;
 use mpu_host::host::Host;
 use mpu_host::phase::Phase;
 use schemars::JsonSchema;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
@@ -23,7 +23,6 @@ pub struct State {
     pub version: String,
     /// `armed`, or `retired`: calls continue untranslated and no new container is taken.
     pub state: Phase,
-    #[serde(serialize_with = "pid_to_number", deserialize_with = "pid_of_number")]
     pub pid: HostPid,
     /// Start of the first supervisor of those that took over from each other, in seconds since 1970.
     pub since: u64,
@@ -63,14 +62,6 @@ pub struct Cost {
     pub cpu_microseconds: u64,
     /// Time that its calls waited because the budget was used up, summed over threads.
     pub held_back_microseconds: u64,
-}
-
-fn pid_to_number<S: Serializer>(pid: &HostPid, to: S) -> Result<S::Ok, S::Error> {
-    pid.get().serialize(to)
-}
-
-fn pid_of_number<'a, D: Deserializer<'a>>(from: D) -> Result<HostPid, D::Error> {
-    HostPid::new(u32::deserialize(from)?).ok_or_else(|| serde::de::Error::custom("0 is no process's PID"))
 }
 
 #[derive(Deserialize)]

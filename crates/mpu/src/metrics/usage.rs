@@ -123,10 +123,8 @@ pub struct Use {
     /// Its user; no label.
     pub uid: Option<u32>,
     /// Its PID on the host.
-    #[serde(with = "host_pid")]
     pub pid: HostPid,
     /// Its PID in its container.
-    #[serde(with = "view_pid")]
     pub container_pid: Option<ViewPid>,
     /// Its start, in ticks since the host's boot: distinguishes it from a later process with its PID, also if the clock was set
     /// meanwhile. None for a process that the driver lists and `/proc` does not have.
@@ -282,34 +280,6 @@ impl Amounts {
             encoder: percent(self.encoder, other.encoder),
             decoder: percent(self.decoder, other.decoder),
         }
-    }
-}
-
-/// Serializes a PID between the exporter and its child as its number.
-mod host_pid {
-    use super::HostPid;
-    use serde::{Deserialize, Deserializer, Serializer, de::Error};
-
-    pub fn serialize<S: Serializer>(pid: &HostPid, out: S) -> Result<S::Ok, S::Error> {
-        out.serialize_u32(pid.get())
-    }
-
-    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<HostPid, D::Error> {
-        HostPid::new(u32::deserialize(from)?).ok_or_else(|| D::Error::custom("not a PID"))
-    }
-}
-
-/// The same for an optional PID.
-mod view_pid {
-    use super::ViewPid;
-    use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-    pub fn serialize<S: Serializer>(pid: &Option<ViewPid>, out: S) -> Result<S::Ok, S::Error> {
-        pid.map(ViewPid::get).serialize(out)
-    }
-
-    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<ViewPid>, D::Error> {
-        Ok(Option::<u32>::deserialize(from)?.and_then(ViewPid::new))
     }
 }
 

@@ -15,7 +15,6 @@ pub(crate) use facts::user_of;
 pub use facts::{Cache, Depth, Facts};
 pub use mpu_rm::EngineSample;
 pub use seen::{Gpu, GpuProcess, Kind, Memory, Mig, MigDevice, Snapshot, Utilisation};
-pub(crate) use seen::{host_pid, view_pid};
 
 use limits::Limits;
 use mpu_core::HostPid;

@@ -5,7 +5,7 @@ use mpu_host::cgroup::Job;
 use mpu_host::containers::Container;
 use mpu_rm::EngineSample;
 use schemars::JsonSchema;
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 
 /// All GPUs and their processes at one moment.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -86,8 +86,6 @@ pub struct Mig {
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct GpuProcess {
     /// The process's number on the host.
-    #[serde(serialize_with = "host_pid")]
-    #[schemars(with = "u32")]
     pub pid: HostPid,
     /// The GPU's index.
     pub gpu: u32,
@@ -102,8 +100,6 @@ pub struct GpuProcess {
     /// Its use in the last second, in percent; null if the GPU does not report it, as for all but the busiest of several.
     pub utilisation: Option<Utilisation>,
     /// Its number in the innermost PID namespace; none for a process of the host itself.
-    #[serde(serialize_with = "view_pid")]
-    #[schemars(with = "Option<u32>")]
     pub container_pid: Option<ViewPid>,
     /// Its container.
     pub container: Option<Container>,
@@ -171,12 +167,4 @@ pub struct Utilisation {
     pub encoder: u32,
     /// The decoder.
     pub decoder: u32,
-}
-
-pub(crate) fn host_pid<S: Serializer>(pid: &HostPid, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_u32(pid.get())
-}
-
-pub(crate) fn view_pid<S: Serializer>(pid: &Option<ViewPid>, serializer: S) -> Result<S::Ok, S::Error> {
-    pid.map(ViewPid::get).serialize(serializer)
 }

@@ -8,7 +8,7 @@ mod error;
 pub use error::WhoError;
 
 use crate::listing::filter::is_named;
-use crate::processes::{Cache, Depth, Gpu, ProcessError, host_pid, user_of, view_pid};
+use crate::processes::{Cache, Depth, Gpu, ProcessError, user_of};
 use mpu_core::{HostPid, ViewPid};
 use mpu_host::cgroup::Job;
 use mpu_host::containers::Container;
@@ -53,8 +53,6 @@ pub struct Who {
     /// Processes at whose sockets descriptors wait to be received. The kernel does not show whether they are the driver's.
     pub in_flight: Vec<InFlightView>,
     /// Processes that could not be looked at, or in part only.
-    #[serde(serialize_with = "host_pids")]
-    #[schemars(with = "Vec<u32>")]
     pub not_read: Vec<HostPid>,
     /// What may be missing, and why.
     pub notes: Vec<String>,
@@ -78,12 +76,8 @@ pub struct GpuView {
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct ProcessView {
     /// The process's number on the host.
-    #[serde(serialize_with = "host_pid")]
-    #[schemars(with = "u32")]
     pub pid: HostPid,
     /// Its number in the innermost PID namespace; null for a process of the host's own.
-    #[serde(serialize_with = "view_pid")]
-    #[schemars(with = "Option<u32>")]
     pub container_pid: Option<ViewPid>,
     /// What NVIDIA's program it is, by its executable's name; null for any other.
     pub role: Option<Role>,
@@ -144,8 +138,6 @@ pub struct ModuleView {
     /// The modules that use it; each has one of its references.
     pub holders: Vec<String>,
     /// The processes that hold nodes of it.
-    #[serde(serialize_with = "host_pids")]
-    #[schemars(with = "Vec<u32>")]
     pub processes: Vec<HostPid>,
     /// The command that unloads it, once nothing uses it.
     pub end: String,
@@ -155,15 +147,9 @@ pub struct ModuleView {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct InFlightView {
     /// The process's number on the host.
-    #[serde(serialize_with = "host_pid")]
-    #[schemars(with = "u32")]
     pub pid: HostPid,
     /// How many.
     pub descriptors: u32,
-}
-
-fn host_pids<S: serde::Serializer>(pids: &[HostPid], serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_seq(pids.iter().map(|pid| pid.get()))
 }
 
 /// How often is looked while it is waited.
