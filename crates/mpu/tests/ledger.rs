@@ -339,6 +339,27 @@ fn lingering_memory_stays_with_its_container() {
 }
 
 #[test]
+fn lingering_memory_stays_with_its_job() {
+    let lives = [life("", 1, GIB, 0, 60)];
+    let of_job = |second, is_there: bool| {
+        let mut usage = at(second, &lives);
+        for row in usage.uses.iter_mut() {
+            match is_there {
+                true => (row.job, row.uid) = (Job::new("7", None), Some(1000)),
+                false => row.start_ticks = None,
+            }
+        }
+        usage
+    };
+    let rig = Rig::with(true, vec![Label::SlurmJob]);
+    rig.scrape(0, of_job(0, true));
+    let page = rig.scrape(15, of_job(15, false));
+    let rows: Vec<_> = of(&page, "mpu_gpu_memory_used_bytes").collect();
+    assert!(matches!(rows[..], [(row, _)] if row.contains("slurm_job=\"7\"")), "{rows:?}");
+    assert_eq!(sum(&page, ENDED), 0.0, "{page:?}");
+}
+
+#[test]
 fn unobserved_time_is_not_counted() {
     let lives = [life("a", 1, GIB, 0, 99_999), Life { memory: None, ..life("b", 2, 0, 0, 99_999) }];
     let rig = Rig::new(true);

@@ -153,6 +153,8 @@ impl Ledger {
                 row.start_ticks = before.start_ticks;
                 row.container.clone_from(&before.container);
                 row.container_pid = before.container_pid;
+                row.job.clone_from(&before.job);
+                row.uid = before.uid;
             }
             true
         });
