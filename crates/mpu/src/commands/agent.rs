@@ -114,8 +114,11 @@ impl Measuring {
 /// programs run.
 fn look(host: &Host) -> MeasureResult {
     let found = compare::probe(host)?;
-    let faults: Vec<&str> = found.faults.iter().map(|fault| fault.in_words()).collect();
-    Ok(match (found.faults.is_empty(), found.engine.is_some()) {
+    let faults: Vec<&str> = found.faults.iter().map(|fault| fault.explanation).collect();
+    Ok(match (found.right, found.engine_up) {
+        _ if found.shows_host() => {
+            (true, "containers on this node see the host's processes, as configured".to_string())
+        }
         (true, true) => (true, "a container on this node is seen right".to_string()),
         (true, false) => (false, "a container on this node is seen right, but no engine is up".to_string()),
         (false, _) => (false, format!("a container on this node is not seen right: {}", faults.join("; "))),

@@ -1,73 +1,11 @@
 //! `mpu probe`: reports what a container sees, and whether that is right.
 
-use super::DriverView;
-use crate::probe::Evidence;
-use crate::probe::compare::{self, Comparison, Numbers};
-use crate::probe::verdict::Fault;
+use crate::probe::compare::Probed;
 use crate::report::{Lines, Report, Style};
 use mpu_engine::Engine;
+use mpu_host::config::Visibility;
 use mpu_host::driver::Numbering;
 use mpu_host::exit::Exit;
-use mpu_host::explain::Explained;
-use mpu_host::host::Host;
-use schemars::JsonSchema;
-use serde::Serialize;
-
-/// What was found.
-#[derive(Debug, Clone, Serialize, JsonSchema)]
-pub struct Probed {
-    /// Whether a container is seen right.
-    pub right: bool,
-    /// Whether an engine is translating.
-    pub engine_up: bool,
-    /// Which. With the notify engine, the child gets its listener, as containers under the wrapper do.
-    pub engine: Option<Engine>,
-    /// Whether the result is as expected from the engine, or without one from the driver's release; null if nothing is expected.
-    pub as_expected: Option<bool>,
-    /// The driver.
-    pub driver: DriverView,
-    /// What is wrong.
-    pub faults: Vec<FaultView>,
-    /// The numbering of the list, and the one that the details take.
-    pub found: Numbers,
-    /// The numbering that the release predicts without an engine.
-    pub predicted: Option<Numbers>,
-    /// Whether the driver's symbols are those of its release; null if they cannot be read.
-    pub symbols_agree: Option<bool>,
-    /// The evidence.
-    pub evidence: Evidence,
-}
-
-/// A fault with its sentence.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
-pub struct FaultView {
-    /// Its name.
-    pub fault: Fault,
-    /// What it means in a container.
-    pub explanation: &'static str,
-}
-
-pub fn probe(host: &Host) -> Result<Probed, Explained> {
-    Ok(compare::probe(host)?.into())
-}
-
-impl From<Comparison> for Probed {
-    fn from(found: Comparison) -> Probed {
-        let view = |fault: Fault| FaultView { fault, explanation: fault.in_words() };
-        Probed {
-            right: found.faults.is_empty(),
-            engine_up: found.engine.is_some(),
-            engine: found.engine,
-            as_expected: found.as_expected,
-            driver: DriverView::from(&found.driver),
-            faults: found.faults.into_iter().map(view).collect(),
-            found: found.found,
-            predicted: found.predicted,
-            symbols_agree: found.symbols_agree,
-            evidence: found.evidence,
-        }
-    }
-}
 
 impl Report for Probed {
     const COMMAND: &'static str = "probe";
@@ -83,6 +21,9 @@ impl Report for Probed {
         let seen = &self.evidence.child;
         let mut lines = Lines::new(style);
         lines.plain(match self.right {
+            true if self.shows_host() => {
+                style.good("a container on this host sees the host's processes, as configured")
+            }
             true => style.good("a container on this host is seen right"),
             false => style.bad("a container on this host is not seen right:"),
         });
@@ -124,6 +65,11 @@ impl Report for Probed {
 }
 
 impl Probed {
+    /// Whether an engine shows every container the host's processes, so that nothing can be compared.
+    pub fn shows_host(&self) -> bool {
+        self.engine_up && self.visibility == Visibility::Host
+    }
+
     fn conclusion(&self, style: Style) -> String {
         let symbols = match self.symbols_agree {
             Some(false) => ", although its symbols are not those of its release",
@@ -136,7 +82,8 @@ impl Probed {
                 "MPU is up and does its work, as far as was measured.".to_string()
             }
             (true, Some(true)) => "MPU is up and does its work.".to_string(),
-            (true, _) => format!("{} MPU is up and this is wrong. {report}", style.bad("fault:")),
+            (true, None) => "MPU is up. With visibility = \"host\" there is nothing to compare.".to_string(),
+            (true, Some(false)) => format!("{} MPU is up and this is wrong. {report}", style.bad("fault:")),
             (false, Some(true)) => format!("This is what driver {version} does by itself{symbols}. fix: mpu up"),
             (false, Some(false)) => {
                 let surprise = style.warn("surprise:");
@@ -152,6 +99,7 @@ impl Probed {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::probe::compare;
     use crate::probe::verdict::fake;
     use mpu_host::driver::{self, Driver};
 
@@ -159,8 +107,13 @@ mod tests {
         Driver { version: version.to_string(), release: version.parse().ok(), flavour: driver::Flavour::Open }
     }
 
-    fn compare(evidence: Evidence, driver: &Driver, engine: Option<Engine>, symbols: Option<[bool; 2]>) -> Probed {
-        compare::compare(evidence, driver.clone(), engine, symbols).into()
+    fn compare(
+        evidence: crate::probe::Evidence,
+        driver: &Driver,
+        engine: Option<Engine>,
+        symbols: Option<[bool; 2]>,
+    ) -> Probed {
+        compare::compare(evidence, driver, engine, Visibility::Own, symbols)
     }
 
     const OF_ERAS: [&str; 5] = ["470.256.02", "550.163.01", "565.57.01", "570.86.15", "580.159.04"];
@@ -189,6 +142,29 @@ mod tests {
             let probed = compare(fake::right(), &driver(version), Some(Engine::Module), None);
             assert_eq!((probed.right, probed.exit()), (true, Exit::Ok), "{version}");
         }
+    }
+
+    #[test]
+    fn configured_view_is_no_fault() {
+        let module = Some(Engine::Module);
+        let mut evidence = fake::right();
+        evidence.child.list.push(415);
+        for (visibility, expected) in [
+            (Visibility::Own, (false, Some(false), Exit::Failed)),
+            (Visibility::Pod, (true, Some(true), Exit::Ok)),
+            (Visibility::Host, (true, None, Exit::Ok)),
+        ] {
+            let probed = compare::compare(evidence.clone(), &driver("580.159.04"), module, visibility, None);
+            assert_eq!((probed.right, probed.as_expected, probed.exit()), expected, "{visibility:?}");
+        }
+        // Not even the pod's view has the driver's own numbers.
+        let probed = compare::compare(fake::era(4), &driver("580.159.04"), module, Visibility::Pod, None);
+        assert_eq!((probed.right, probed.as_expected), (false, Some(false)));
+        let bare = compare::compare(fake::era(4), &driver("580.159.04"), None, Visibility::Host, None);
+        assert!(
+            !bare.right && bare.text(Style::Plain).contains("fix: mpu up"),
+            "without an engine, nothing is configured"
+        );
     }
 
     #[test]

@@ -155,10 +155,11 @@ fn containers(host: &Host) -> CheckResult {
     }
     match compare::probe(host) {
         Err(error) => CheckResult::from_error(Level::Attention, &error),
-        Ok(found) if found.faults.is_empty() => CheckResult::fine("its own processes, by its own numbers"),
+        Ok(found) if found.shows_host() => CheckResult::fine("the host's processes, as configured"),
+        Ok(found) if found.right => CheckResult::fine("its own processes, by its own numbers"),
         Ok(found) => {
-            let faults: Vec<&str> = found.faults.iter().map(|fault| fault.in_words()).collect();
-            let fix = if found.engine.is_some() {
+            let faults: Vec<&str> = found.faults.iter().map(|fault| fault.explanation).collect();
+            let fix = if found.engine_up {
                 "sudo mpu probe --json   # report its output: the engine is up"
             } else {
                 "sudo mpu up"

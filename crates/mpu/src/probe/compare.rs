@@ -2,29 +2,50 @@
 
 use super::verdict::{self, Fault, Verdict};
 use super::{Evidence, ProbeError, Under, measure, this_program};
+use crate::commands::DriverView;
 use mpu_engine::Engine;
 use mpu_engine::module::state;
+use mpu_host::config::{Config, Visibility};
 use mpu_host::driver::{self, Driver, Numbering};
 use mpu_host::host::{CAP_SYS_ADMIN, Host};
 use mpu_notify::supervised_child;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-#[derive(Debug, Clone)]
-pub struct Comparison {
-    /// The engine that was translating, if one was.
+/// What was found.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+pub struct Probed {
+    /// Whether a container is seen right.
+    pub right: bool,
+    /// Whether an engine is translating.
+    pub engine_up: bool,
+    /// Which. With the notify engine, the child gets its listener, as containers under the wrapper do.
     pub engine: Option<Engine>,
-    /// Whether the result is as expected from the engine, or without one from the driver's release; none if nothing is expected.
+    /// The view that the configuration gives to containers. What it permits is no fault under an engine.
+    pub visibility: Visibility,
+    /// Whether the result is as expected from the engine, or without one from the driver's release; null if nothing is expected.
     pub as_expected: Option<bool>,
-    pub driver: Driver,
-    /// The faults; empty if a container is seen right.
-    pub faults: Vec<Fault>,
+    /// The driver.
+    pub driver: DriverView,
+    /// What is wrong.
+    pub faults: Vec<FaultView>,
+    /// The numbering of the list, and the one that the details take.
     pub found: Numbers,
     /// The numbering that the release predicts without an engine.
     pub predicted: Option<Numbers>,
-    /// Whether the driver's symbols are those of its release; none if they cannot be read.
+    /// Whether the driver's symbols are those of its release; null if they cannot be read.
     pub symbols_agree: Option<bool>,
+    /// The evidence.
     pub evidence: Evidence,
+}
+
+/// A fault with its sentence.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct FaultView {
+    /// Its name.
+    pub fault: Fault,
+    /// What it means in a container.
+    pub explanation: &'static str,
 }
 
 /// The numbering in use.
@@ -37,7 +58,7 @@ pub struct Numbers {
 }
 
 /// Measures on this host, and compares.
-pub fn probe(host: &Host) -> Result<Comparison, ProbeError> {
+pub fn probe(host: &Host) -> Result<Probed, ProbeError> {
     let driver = Driver::loaded(host);
     // With two engines, the module: it serves all containers outside the other.
     let by_module =
@@ -49,20 +70,50 @@ pub fn probe(host: &Host) -> Result<Comparison, ProbeError> {
         false => supervised_child::is_available(host).then_some(Engine::Notify),
     };
     let driver = driver.ok_or(ProbeError::NoDriver)?;
-    Ok(compare(evidence, driver, engine, driver::converters_present(host)))
+    let visibility = Config::of(host).map(|config| config.visibility).unwrap_or_default();
+    Ok(compare(evidence, &driver, engine, visibility, driver::converters_present(host)))
 }
 
 /// Compares a measurement with or without an engine.
-pub fn compare(evidence: Evidence, driver: Driver, engine: Option<Engine>, symbols: Option<[bool; 2]>) -> Comparison {
-    let Verdict { list, details, faults } = verdict::judge(&evidence);
+pub fn compare(
+    evidence: Evidence,
+    driver: &Driver,
+    engine: Option<Engine>,
+    visibility: Visibility,
+    symbols: Option<[bool; 2]>,
+) -> Probed {
+    let Verdict { list, details, mut faults } = verdict::judge(&evidence);
+    if engine.is_some() {
+        faults.retain(|fault| !is_permitted(*fault, visibility));
+    }
     let found = Numbers { list, details };
     let native = driver.known().map(driver::native);
     let predicted = native.map(|row| Numbers { list: Some(row.pids), details: Some(row.pid_info) });
     let as_expected = match engine.is_some() {
-        true => Some(faults.is_empty()),
+        true => (visibility != Visibility::Host).then_some(faults.is_empty()),
         // A missing measurement contradicts nothing.
         false => predicted.map(|p| found.list == p.list && (found.details.is_none() || found.details == p.details)),
     };
-    let symbols_agree = symbols.zip(driver.known()).map(|(present, release)| present == driver::converters_of(release));
-    Comparison { engine, as_expected, driver, faults, found, predicted, symbols_agree, evidence }
+    Probed {
+        right: faults.is_empty(),
+        engine_up: engine.is_some(),
+        engine,
+        visibility,
+        as_expected,
+        driver: DriverView::from(driver),
+        faults: faults.into_iter().map(|fault| FaultView { fault, explanation: fault.in_words() }).collect(),
+        found,
+        predicted,
+        symbols_agree: symbols.zip(driver.known()).map(|(present, release)| present == driver::converters_of(release)),
+        evidence,
+    }
+}
+
+/// Whether an engine leaves this to a container on purpose. The child is in the pod or group of this process, which uses the GPU, too.
+fn is_permitted(fault: Fault, visibility: Visibility) -> bool {
+    match visibility {
+        Visibility::Own => false,
+        Visibility::Pod => matches!(fault, Fault::ListForeign | Fault::DetailsForeign | Fault::SamplesForeign),
+        Visibility::Host => true,
+    }
 }
