@@ -12,7 +12,6 @@ pub mod reporter;
 pub mod turns;
 
 use crate::cluster::Cluster;
-use crate::versions::is_newer;
 use mpu_engine::module::checks::Unfit;
 use mpu_engine::module::load::Kernel;
 use mpu_engine::module::raise;
@@ -25,6 +24,7 @@ use mpu_host::config::{Config, EngineSetting, rules};
 use mpu_host::driver::Driver;
 use mpu_host::explain::{Explain, Explained, chain};
 use mpu_host::host::{CAP_SYS_MODULE, Host};
+use mpu_host::kernel_release::numbers;
 use note::{Doing, Measurement, Note, uptime};
 use reporter::{Reason, Reporter};
 use std::path::PathBuf;
@@ -150,7 +150,7 @@ impl<'a> Agent<'a> {
             failed: String::new(),
             next_try: 0,
             last_logged,
-            reporter: cluster.map(|cluster| Reporter::new(cluster, log)),
+            reporter: cluster.map(|cluster| Reporter::new(cluster, log).with_pods(Pods::of(host))),
         })
     }
 
@@ -394,7 +394,7 @@ fn newer_of_others(host: &Host) -> Option<String> {
     let State { version, phase, .. } = state::read(host).ok()??;
     let of_an_agent = |record: Record| record.by_agent && record.version.as_ref() == Some(&version);
     let works = phase.is_placed() || phase == Phase::Waiting;
-    let is_nodes = works && is_newer(&version, this) && !Record::read(host).is_some_and(of_an_agent);
+    let is_nodes = works && numbers(&version) > numbers(this) && !Record::read(host).is_some_and(of_an_agent);
     is_nodes.then(|| {
         format!("MPU {version} is up, which is newer than this agent ({this}) and was not loaded by one: it is left at its work")
     })

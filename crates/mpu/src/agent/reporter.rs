@@ -154,6 +154,12 @@ impl<'a> Reporter<'a> {
         }
     }
 
+    /// With the pods that an earlier agent found.
+    pub fn with_pods(mut self, found: Option<Pods>) -> Reporter<'a> {
+        self.found = found.unwrap_or_default();
+        self
+    }
+
     /// The engine that the node's label names, as last read.
     pub fn engine(&mut self, now: u64) -> Option<EngineSetting> {
         let is_due = self.labels_at.is_none_or(|at| now >= at + LABELS) && now >= self.labels.quiet_until;
@@ -178,19 +184,23 @@ impl<'a> Reporter<'a> {
     /// are those of before: a uid never belongs to another pod.
     pub fn pods<'b>(&mut self, now: u64, wanted: impl Iterator<Item = (&'b str, &'b str)>) -> Option<&Pods> {
         if self.found_at.is_none_or(|at| now >= at + PODS) && now >= self.pods.quiet_until {
-            let mut failed = None;
+            let (mut found, mut failed) = (false, None);
             for (namespace, label) in wanted {
                 match self.cluster.pods(namespace, label) {
-                    Ok(uids) => self.found.set(namespace, label, uids),
+                    Ok(uids) => {
+                        self.found.set(namespace, label, uids);
+                        found = true;
+                    }
                     Err(error) => failed = Some(format!("{label} in {namespace}: {}", chain(&error))),
                 }
             }
-            match failed {
-                Some(why) => self.pods.failed(self.log, now, &why),
-                None => {
-                    self.pods.succeeded(self.log);
-                    self.found_at = Some(now);
-                }
+            match &failed {
+                Some(why) => self.pods.failed(self.log, now, why),
+                None => self.pods.succeeded(self.log),
+            }
+            // A role may permit one namespace and deny another: the pods of the first are looked for as often as ever.
+            if found || failed.is_none() {
+                (self.found_at, self.pods.quiet_until) = (Some(now), 0);
             }
         }
         (self.found != Pods::default()).then_some(&self.found)

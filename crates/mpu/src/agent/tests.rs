@@ -392,6 +392,35 @@ fn restarted_pod_with_label_is_exempt_again() {
 }
 
 #[test]
+fn forbidden_namespace_keeps_no_other_rule_from_its_pods() {
+    const UIDS: [&str; 2] = ["6b0f8a52-6f0b-4d0e-a9b3-2f1f3a0e7c11", "7b0f8a52-6f0b-4d0e-a9b3-2f1f3a0e7c11"];
+    let stage = Stage::new();
+    let rule = |namespace| format!("[[rule]]\nsees = \"host\"\nnamespace = \"{namespace}\"\nlabel = \"app=dcgm\"\n");
+    stage.fake().write("/etc/mpu/config.toml", &[rule("monitoring"), rule("secret")].concat());
+    let host = stage.fake().host();
+    let is_found = |uid: &str| Pods::of(&host).is_some_and(|pods| pods.get("monitoring", "app=dcgm").eq([uid]));
+    let pods = |uid: &str| {
+        let key = ("monitoring".to_string(), "app=dcgm".to_string());
+        stage.cluster.pods.borrow_mut().insert(key, vec![uid.to_string()]);
+    };
+    pods(UIDS[0]);
+    let mut earlier = Pods::default();
+    earlier.set("secret", "app=dcgm", vec![UIDS[1].to_string()]);
+    std::fs::create_dir_all(host.at("/run/mpu")).expect("a folder");
+    earlier.write(&host).expect("written");
+    stage.run(&["a"], |_, mut agents| {
+        agents[0].round().expect("a round");
+        assert!(is_found(UIDS[0]) && stage.logged("pods is forbidden in secret") == 1, "{:?}", stage.log);
+        let earlier = Pods::of(&host).expect("found");
+        assert!(earlier.get("secret", "app=dcgm").eq([UIDS[1]]), "an earlier agent's pods stay");
+        pods(UIDS[1]);
+        stage.later(reporter::PODS);
+        agents[0].round().expect("a round");
+        assert!(is_found(UIDS[1]) && stage.logged("pods is forbidden in secret") == 1, "{:?}", stage.log);
+    });
+}
+
+#[test]
 fn label_reaches_nodes_notify_engine() {
     let stage = Stage::new();
     let supervisor = FakeSupervisor::on(stage.fake(), mpu_notify::fake::state(&[]));
