@@ -10,10 +10,11 @@
 //! the clock of a thread include/linux/posix-timers_types.h (`CPUCLOCK_PERTHREAD_MASK`).
 
 use crate::kernel::Tid;
+use crate::lock;
 use crate::sys;
 use rustix::time::{ClockId, Timespec, clock_gettime};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// The budget is an average over one second, in nanoseconds. A container can use up one window's budget at once.
@@ -180,10 +181,6 @@ impl Level {
         let excess = self.debt.saturating_sub(WINDOW.saturating_mul(budget.get()) / 100);
         Duration::from_nanos(excess.saturating_mul(100) / budget)
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -27,6 +27,13 @@ pub mod supervisor;
 mod sys;
 pub mod systemd;
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Only tests unwind: a release aborts, and its keeper starts it again.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// OCI runtimes send listeners of new containers here. If it accepts connections, an engine runs.
 pub const LISTENER_SOCKET: &str = "/run/mpu/notify/listener.sock";
 /// Exists while the supervisor takes no new container. The socket still accepts connections, for an `exec` into an old one.

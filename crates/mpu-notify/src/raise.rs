@@ -125,12 +125,16 @@ pub fn lower(host: &Host) -> Result<Option<Lowered>, NotifyError> {
     let began = Instant::now();
     // Without containers it ends by itself, after a short wait for runtimes that are just starting a container.
     while began.elapsed() < END_TIMEOUT {
-        match state_if_any(host)? {
-            None => return Ok(Some(Lowered::Ended)),
-            Some(state) if state.listeners > 0 => {
+        match client::state(host) {
+            Ok(Some(state)) if state.listeners > 0 => {
                 return Ok(Some(Lowered::Retired { containers: state.containers.len() }));
             }
-            Some(state) => containers = state.containers.len(),
+            Ok(Some(state)) => containers = state.containers.len(),
+            Ok(None) => return Ok(Some(Lowered::Ended)),
+            Err(error) if has_ended(&error) => return Ok(Some(Lowered::Ended)),
+            // It is slow. It answers later, or stays.
+            Err(NotifyError::NoAnswer { .. }) => {}
+            Err(error) => return Err(error),
         }
         std::thread::sleep(PAUSE);
     }
@@ -141,19 +145,19 @@ fn is_retired(state: &State) -> bool {
     state.state == Phase::Retired
 }
 
-/// The state, if a supervisor answers. It may end during the request.
-fn state_if_any(host: &Host) -> Result<Option<State>, NotifyError> {
-    match client::state(host) {
-        Err(NotifyError::NoAnswer { .. }) => Ok(None),
-        other => other,
-    }
+/// Whether the supervisor ended during the request. One that is only slow lives on.
+fn has_ended(error: &NotifyError) -> bool {
+    use std::io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+    matches!(error, NotifyError::NoAnswer { source }
+        if matches!(source.kind(), BrokenPipe | ConnectionReset | UnexpectedEof))
 }
 
 fn resume(host: &Host, options: &SupervisorOptions) -> Result<State, NotifyError> {
     match client::resume(host) {
         Ok(true) => {}
         // It has ended with its last container meanwhile.
-        Ok(false) | Err(NotifyError::NoAnswer { .. }) => return start(host, options),
+        Ok(false) => return start(host, options),
+        Err(error) if has_ended(&error) => return start(host, options),
         Err(error) => return Err(error),
     }
     client::set_policy(host, &options.policy)?;
@@ -236,6 +240,8 @@ fn start_keeper(host: &Host, options: &SupervisorOptions) -> Result<Child, Notif
     mpu_host::own::keep_descriptors_from_children();
     let mut command = Command::new(program);
     command.args(["notify", "hold"]).current_dir("/").stdin(Stdio::null());
+    // Its log is the file: no journal adds the time.
+    command.env_remove("JOURNAL_STREAM");
     command.stdout(log.try_clone().map_err(failed)?).stderr(log).spawn().map_err(failed)
 }
 
@@ -256,8 +262,10 @@ fn wait_until(
 ) -> Result<State, NotifyError> {
     let began = Instant::now();
     while began.elapsed() < TIMEOUT {
-        if let Some(state) = state_if_any(host)?.filter(&is_expected) {
-            return Ok(state);
+        match client::state(host) {
+            Ok(Some(state)) if is_expected(&state) => return Ok(state),
+            Ok(_) | Err(NotifyError::NoAnswer { .. }) => {}
+            Err(error) => return Err(error),
         }
         ensure_keeper()?;
         std::thread::sleep(PAUSE);

@@ -32,7 +32,7 @@ use std::sync::Arc;
 
 /// Descriptor of the child's end of the socket pair. High, because the user may pass low ones to the command.
 pub(crate) const SOCKET: i32 = 250;
-/// The parent sends this once a supervisor answers the listener.
+/// The parent sends this once a supervisor has been sent the listener, or one of its own answers it.
 pub(crate) const SUPERVISED: u8 = b'a';
 /// Exit codes of `env`, `chroot` and `docker run`: own failure, command not executable, command not found.
 const FAILED: u8 = 125;
@@ -159,7 +159,7 @@ pub fn join(host: &Host, command: &[OsString]) -> NotifyError {
     failed(Command::new(name).args(arguments).exec())
 }
 
-/// Installs the filter on this process and its future children, and sends the listener through `stream`. Returns once a supervisor answers it.
+/// Installs the filter on this process and its future children, and sends the listener through `stream`. Returns once a supervisor has it.
 pub fn install_filter(stream: &mut UnixStream) -> io::Result<()> {
     let listener = filter::listen()?;
     send(stream, listener.as_fd())?;

@@ -6,6 +6,7 @@
 
 use crate::kernel::Mapping;
 use crate::kernel::Tid;
+use crate::lock;
 use mpu_core::{HostPid, ViewPid};
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -13,7 +14,7 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 pub(crate) use libc::{seccomp_data, seccomp_notif, sock_filter};
@@ -399,7 +400,7 @@ impl Journal {
 
     /// Takes a slot for one thread; none if it is in use or beyond the end.
     pub(crate) fn slot(self: &Arc<Journal>, index: usize) -> Option<JournalSlot> {
-        let free = index < self.slots && self.used.lock().unwrap_or_else(PoisonError::into_inner).insert(index);
+        let free = index < self.slots && lock(&self.used).insert(index);
         free.then(|| JournalSlot { journal: self.clone(), index })
     }
 }
@@ -434,6 +435,6 @@ impl JournalSlot {
 
 impl Drop for JournalSlot {
     fn drop(&mut self) {
-        self.journal.used.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.index);
+        lock(&self.journal.used).remove(&self.index);
     }
 }

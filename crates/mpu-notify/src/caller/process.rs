@@ -5,6 +5,7 @@
 
 use crate::caller::namespace::{Id, Namespace};
 use crate::caller::proc_folder::{field, of_process};
+use crate::lock;
 use mpu_core::{HostPid, ViewPid};
 pub(crate) use mpu_host::maker::Look;
 use mpu_host::maker::{self, Has};
@@ -13,7 +14,7 @@ use rustix::fd::OwnedFd;
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Instant;
 
 /// A process's PIDs, from its own namespace up to the host's.
@@ -52,12 +53,12 @@ impl SharedProcesses {
 
     /// The process with this PID, if it still lives.
     pub(crate) fn live(&self, pid: HostPid) -> Option<Arc<Process>> {
-        let processes = self.lock().get(&pid).and_then(Weak::upgrade);
+        let processes = lock(&self.0.processes).get(&pid).and_then(Weak::upgrade);
         processes.filter(|process| process.is_alive())
     }
 
     pub(crate) fn insert(&self, pid: HostPid, process: &Arc<Process>) {
-        let mut processes = self.lock();
+        let mut processes = lock(&self.0.processes);
         if processes.len() > 2 * self.count() + 64 {
             processes.retain(|_, process| process.strong_count() != 0);
         }
@@ -72,10 +73,6 @@ impl SharedProcesses {
     #[cfg(test)]
     pub(crate) fn subtract_count(&self, by: usize) {
         self.0.count.fetch_sub(by, Relaxed);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<HostPid, Weak<Process>>> {
-        self.0.processes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -111,7 +108,7 @@ impl Process {
 
     /// Whether it can have made a client of the driver, as `ProcessCache::uses_driver`; `pid` is its host PID.
     pub(crate) fn uses_driver(&self, pid: HostPid, look: &Look) -> bool {
-        let mut driver_use = self.driver_use.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut driver_use = lock(&self.driver_use);
         match *driver_use {
             DriverUse::Yes => true,
             DriverUse::NotBefore(then) if Instant::now() < then => false,

@@ -4,10 +4,11 @@
 use crate::caller::namespace::Id;
 use crate::caller::process::{Look, has_driver_fd};
 use crate::caller::process::{Numbers, Process, SharedProcesses, number_in, numbers_of};
+use crate::lock;
 use mpu_core::{HostPid, ViewPid};
 use rustix::process::{Pid, PidfdFlags, Resource, getrlimit, pidfd_open};
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 /// Limit of one container's cache; a full cache is emptied. The driver lists up to 950 processes of a GPU.
 const MAX_PROCESSES: usize = 4096;
@@ -35,7 +36,7 @@ impl ProcessCache {
 
     /// The cached process with this PID, if it still lives.
     pub(crate) fn live(&self, pid: HostPid) -> Option<Arc<Process>> {
-        let entries = self.lock().processes.get(&pid).cloned();
+        let entries = lock(&self.entries).processes.get(&pid).cloned();
         entries.filter(|process| process.is_alive())
     }
 
@@ -49,7 +50,7 @@ impl ProcessCache {
 
     /// The host PID of a cached process of a namespace.
     pub(crate) fn host_of(&self, namespace: Id, view: ViewPid) -> Option<HostPid> {
-        let host = self.lock().hosts_by_view.get(&(namespace, view)).copied()?;
+        let host = lock(&self.entries).hosts_by_view.get(&(namespace, view)).copied()?;
         (self.view_of(namespace, host) == Some(view)).then_some(host)
     }
 
@@ -58,7 +59,7 @@ impl ProcessCache {
     pub(crate) fn uses_driver(&self, pid: HostPid, look: &Look) -> bool {
         let entries = self.live(pid).or_else(|| {
             self.look_up(pid);
-            self.lock().processes.get(&pid).cloned()
+            lock(&self.entries).processes.get(&pid).cloned()
         });
         // A process that is not cached has ended, or the cache is full.
         entries.map_or_else(|| has_driver_fd(pid, look) == Some(true), |process| process.uses_driver(pid, look))
@@ -67,13 +68,13 @@ impl ProcessCache {
     fn look_up(&self, pid: HostPid) -> Option<Numbers> {
         if let Some(process) = self.all.live(pid) {
             let numbers = process.numbers.clone();
-            self.lock().insert(pid, process, &self.all);
+            lock(&self.entries).insert(pid, process, &self.all);
             return Some(numbers);
         }
         // The pidfd is opened first. If its process still lives after the read, the read was of that process.
         let pidfd = Pid::from_raw(pid.get() as i32).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
         let numbers = numbers_of(pid);
-        let mut entries = self.lock();
+        let mut entries = lock(&self.entries);
         entries.processes.remove(&pid);
         let process = pidfd.zip(numbers.clone()).map(|(pidfd, numbers)| Process::new(pidfd, numbers, &self.all));
         if let Some(process) = process.filter(Process::is_alive).map(Arc::new) {
@@ -81,10 +82,6 @@ impl ProcessCache {
             entries.insert(pid, process, &self.all);
         }
         numbers
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Entries> {
-        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -130,12 +127,12 @@ mod tests {
             assert_eq!(cache.host_of(own, same), Some(pid));
             assert_eq!(cache.view_of((1, 1), pid), None);
         }
-        assert_eq!(cache.lock().processes.len(), 1);
+        assert_eq!(lock(&cache.entries).processes.len(), 1);
         child.kill().expect("ours");
         child.wait().expect("ours");
         assert_eq!(cache.host_of(own, same), None);
         assert_eq!(cache.view_of(own, pid), None);
-        assert_eq!(cache.lock().processes.len(), 0, "it is let go");
+        assert_eq!(lock(&cache.entries).processes.len(), 0, "it is let go");
     }
 
     #[test]
@@ -146,8 +143,8 @@ mod tests {
         let cache = ProcessCache::default();
         cache.view_of(own, pid).expect("it lives");
         // As if the other process had got the first one's PID.
-        let process = cache.lock().processes.remove(&pid).expect("held");
-        cache.lock().processes.insert(other_pid, process);
+        let process = lock(&cache.entries).processes.remove(&pid).expect("held");
+        lock(&cache.entries).processes.insert(other_pid, process);
         child.kill().expect("ours");
         child.wait().expect("ours");
         assert_eq!(cache.view_of(own, other_pid), ViewPid::new(other_pid.get()), "the new one's own");
@@ -162,7 +159,7 @@ mod tests {
         let cache = ProcessCache::default();
         assert!(!cache.uses_driver(pid, &Look::new()), "it has no descriptor of the driver's");
         // As if it had had one.
-        let process = cache.lock().processes.get(&pid).cloned().expect("held");
+        let process = lock(&cache.entries).processes.get(&pid).cloned().expect("held");
         *process.driver_use.lock().expect("ours") = DriverUse::Yes;
         assert!(cache.uses_driver(pid, &Look::new()), "its clients may still exist");
         child.kill().expect("ours");
@@ -178,7 +175,7 @@ mod tests {
         let (mut children, pids): (Vec<Child>, Vec<HostPid>) = (0..3).map(|_| sleep()).unzip();
         let cache = ProcessCache::default();
         let is_known = |pid: &HostPid| {
-            let process = cache.lock().processes.get(pid).cloned().expect("held");
+            let process = lock(&cache.entries).processes.get(pid).cloned().expect("held");
             let driver_use = *process.driver_use.lock().expect("ours");
             !matches!(driver_use, DriverUse::Unknown)
         };
@@ -188,7 +185,7 @@ mod tests {
         assert!(pids.iter().all(|pid| !cache.uses_driver(*pid, &look)));
         assert_eq!(look.left(), 0);
         let entries = |cache: &ProcessCache| {
-            assert!(cache.lock().processes.len() == 3, "they are held all the same");
+            assert!(lock(&cache.entries).processes.len() == 3, "they are held all the same");
             pids.iter().filter(|pid| is_known(pid)).count()
         };
         assert_eq!(entries(&cache), 1, "what is looked at in part is not known");
@@ -249,16 +246,16 @@ mod tests {
         let (mut child, cache) = sleep();
         quiet.view_of(own, cache).expect("it lives");
         for number in 1..=MAX_PROCESSES as u32 + 1 {
-            busy.lock().insert(pid(number), ended_process(&all), &all);
+            lock(&busy.entries).insert(pid(number), ended_process(&all), &all);
         }
         assert!(quiet.live(cache).is_some(), "the neighbour's is still known");
         // As if other caches used all descriptors.
         all.add_count(limit());
-        quiet.lock().insert(pid(7), ended_process(&all), &all);
-        assert_eq!(quiet.lock().processes.len(), 0, "the cache is full");
+        lock(&quiet.entries).insert(pid(7), ended_process(&all), &all);
+        assert_eq!(lock(&quiet.entries).processes.len(), 0, "the cache is full");
         assert_eq!(quiet.view_of(own, cache), ViewPid::new(cache.get()), "right without the cache");
         all.subtract_count(limit());
-        assert!(busy.lock().processes.len() < MAX_PROCESSES);
+        assert!(lock(&busy.entries).processes.len() < MAX_PROCESSES);
         child.kill().expect("ours");
         child.wait().expect("ours");
     }

@@ -5,6 +5,7 @@
 //!
 //! Outside truth: epoll_ctl(2) (`EPOLLONESHOT`); EPOLLHUP is always reported, but once.
 
+use crate::lock;
 use rustix::event::epoll;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::io;
@@ -28,7 +29,7 @@ impl TakeLock {
     /// Waits until the lock is free and a thread is needed.
     pub(crate) fn acquire(&self) -> MutexGuard<'_, ()> {
         let Some(epoll_fd) = &self.epoll_fd else {
-            return self.mutex.lock().unwrap_or_else(PoisonError::into_inner);
+            return lock(&self.mutex);
         };
         loop {
             match self.mutex.try_lock() {

@@ -55,6 +55,25 @@ fn other_version_is_replaced_only_on_request() {
 }
 
 #[test]
+fn slow_supervisor_has_not_ended() {
+    let fake = FakeHost::in_order();
+    let path = fake.host().at(CONTROL_SOCKET);
+    fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
+    let listener = std::os::unix::net::UnixListener::bind(&path).expect("a socket");
+    let up = serde_json::to_string(&state(&["a"])).expect("JSON");
+    let answers = [up.clone(), "{\"ok\":true}".to_string(), "[]".to_string(), up];
+    let supervisor = std::thread::spawn(move || {
+        for answer in answers {
+            let (mut stream, _) = listener.accept().expect("a client");
+            std::io::read_to_string(&stream).expect("a request");
+            std::io::Write::write_all(&mut stream, answer.as_bytes()).expect("its answer");
+        }
+    });
+    assert_eq!(lower(&fake.host()).expect("lowered"), Some(Lowered::Retired { containers: 1 }));
+    supervisor.join().expect("all requests");
+}
+
+#[test]
 fn lower_reports_remaining_containers() {
     let fake = FakeHost::in_order();
     assert_eq!(lower(&fake.host()).expect("nothing to do"), None);

@@ -5,6 +5,7 @@ use crate::client::State;
 use crate::counters::{COUNTERS, Counters};
 use crate::error::NotifyError;
 use crate::listener::message;
+use crate::lock;
 use crate::log::log;
 use crate::setting::Setting;
 use crate::supervisor::fd_store;
@@ -24,7 +25,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// Limit for each read and write of a request.
@@ -229,16 +230,12 @@ impl Daemon {
 
     /// Tries again to start threads that could not be started. Returns whether some still wait.
     fn start_waiting(&self) -> bool {
-        let connections = std::mem::take(&mut *self.waiting());
+        let connections = std::mem::take(&mut *lock(&self.waiting));
         for (name, stream) in connections {
             self.open.fetch_sub(1, SeqCst);
             self.receive(name, stream);
         }
-        self.registry.start_waiting() || !self.waiting().is_empty()
-    }
-
-    fn waiting(&self) -> MutexGuard<'_, Vec<(String, Arc<UnixStream>)>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+        self.registry.start_waiting() || !lock(&self.waiting).is_empty()
     }
 
     fn receive(&self, name: String, stream: Arc<UnixStream>) {
@@ -269,7 +266,7 @@ impl Daemon {
         };
         if let Err(error) = std::thread::Builder::new().stack_size(256 << 10).spawn(receive) {
             log!("cannot start a thread for a new container, trying again: {error}");
-            self.waiting().push(retry);
+            lock(&self.waiting).push(retry);
         }
     }
 

@@ -6,6 +6,7 @@ use crate::caller::process_cache::ProcessCache;
 use crate::client::Cost;
 use crate::id::short_id;
 use crate::listener::workers::{Listener, THREADS, start_threads};
+use crate::lock;
 use crate::log::log;
 use crate::setting::Setting;
 use crate::supervisor::fd_store;
@@ -16,7 +17,7 @@ use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// Limit of listeners: each container, and each `exec` into one, has one. Their names must fit into one environment variable of the next
@@ -85,7 +86,7 @@ impl Registry {
     /// If there are too many. Then the listener is closed, and the container's calls fail with `ENOSYS`.
     pub(crate) fn add(self: &Arc<Registry>, fd: OwnedFd, container: &str) -> io::Result<()> {
         let name = short_id(container);
-        let mut listeners = self.lock();
+        let mut listeners = lock(&self.listeners);
         let siblings = listeners.values().filter(|listener| listener.name == name).count();
         let index = (0..MAX_LISTENERS).find(|index| siblings < MAX_OF_CONTAINER && !listeners.contains_key(index));
         let index = index.ok_or(io::ErrorKind::StorageFull)?;
@@ -104,7 +105,7 @@ impl Registry {
     pub(crate) fn resume(self: &Arc<Registry>, fd: OwnedFd, name: &str) -> io::Result<()> {
         let (index, container) = name.strip_prefix(PREFIX).and_then(|rest| rest.split_once('-')).unwrap_or_default();
         let index = index.parse().ok().filter(|index| *index < MAX_LISTENERS).ok_or(io::ErrorKind::InvalidData)?;
-        let mut listeners = self.lock();
+        let mut listeners = lock(&self.listeners);
         if listeners.contains_key(&index) {
             return Err(io::ErrorKind::AlreadyExists.into());
         }
@@ -135,7 +136,7 @@ impl Registry {
     fn start_threads(self: &Arc<Registry>, listener: &Arc<Listener>) -> io::Result<()> {
         let registry = self.clone();
         let on_end = move |listener: &Listener| {
-            registry.remove(&mut registry.lock(), listener);
+            registry.remove(&mut lock(&registry.listeners), listener);
             registry.signal_change();
         };
         start_threads(listener, &self.setting, &self.journal, on_end)
@@ -166,13 +167,13 @@ impl Registry {
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.lock().len()
+        lock(&self.listeners).len()
     }
 
     /// Processor time spent on each container.
     pub(crate) fn costs(&self) -> Vec<Cost> {
         let accounts: BTreeMap<String, Arc<Account>> =
-            self.lock().values().map(|listener| (listener.name.clone(), listener.account.clone())).collect();
+            lock(&self.listeners).values().map(|listener| (listener.name.clone(), listener.account.clone())).collect();
         let micros = |time: Duration| time.as_micros() as u64;
         accounts
             .into_iter()
@@ -185,19 +186,11 @@ impl Registry {
     }
 
     pub(crate) fn containers(&self) -> Vec<String> {
-        let mut names: Vec<String> = self.lock().values().map(|listener| listener.name.clone()).collect();
+        let mut names: Vec<String> = lock(&self.listeners).values().map(|listener| listener.name.clone()).collect();
         names.sort();
         names.dedup();
         names
     }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<usize, Arc<Listener>>> {
-        lock(&self.listeners)
-    }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn stored_name(index: usize, container: &str) -> String {
