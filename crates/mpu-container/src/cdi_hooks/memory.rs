@@ -5,7 +5,7 @@
 use super::outcome::{HookError, Notes};
 use super::state;
 use crate::chain::chain;
-use crate::config::Config;
+use crate::config::{self, Config};
 use crate::driver::DriverRoot;
 use crate::limits;
 use crate::request;
@@ -49,8 +49,8 @@ pub fn apply(spec: &Path, args: &MemoryArgs, notes: Notes) -> Result<(), HookErr
         false => DriverRoot::at(&PathBuf::from(&args.driver_root), None),
     };
     let process = process.ok_or(state::StateError::Missing { what: "the container's state".into(), field: "pid" })?;
-    // A container that asks for nothing does not depend on this file.
-    let config = Config::load().map(|loaded| loaded.config).unwrap_or_else(|error| {
+    // A container that asks for nothing does not depend on this file. The environment, which can be the image's, does not name it.
+    let config = Config::at_or_default(&config::path(|_| None).0).map(|loaded| loaded.config).unwrap_or_else(|error| {
         notes.warn(format!("config.toml is passed over: {}", chain(&error)));
         Config::default()
     });

@@ -3,7 +3,7 @@
 //! The hooks' arguments are NVIDIA's, so that CDI files of either program work with the other. A runtime starts a hook with the
 //! container's state on standard input, mostly as a `createContainer` hook: in the container's mount namespace, with the host's
 //! root still as `/`. The container's root is untrusted and is only accessed through `beneath`. The environment, which can be the
-//! image's, is cleared first.
+//! image's, decides only how much is printed.
 //!
 //! A second run of a hook changes nothing.
 //!

@@ -9,6 +9,7 @@ use super::log::Log;
 use super::process::in_user_namespace;
 use crate::capability::Capabilities;
 use crate::driver::{Driver, DriverRoot, Node};
+use mpu_os::child;
 use rustix::fs::{AtFlags, CWD, FileType, Gid, Mode, Uid, chownat};
 use rustix::io::Errno;
 use std::fs;
@@ -16,6 +17,11 @@ use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Duration;
+
+/// A driver that does not come in this time hangs.
+const LOAD_TIMEOUT: Duration = Duration::from_secs(60);
+const LONGEST_WORDS: u64 = 64 << 10;
 
 /// The modules, each after those that it needs, by file name and by the kernel's name.
 const MODULES: [(&str, &str); 3] =
@@ -45,9 +51,8 @@ fn modprobe(root: &Path, module: &str) -> io::Result<bool> {
     if root != Path::new("/") {
         command.arg("--dirname").arg(root);
     }
-    // The modules' own words are not this program's result.
     let command = command.arg(module).env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
-    Ok(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status()?.success())
+    Ok(child::run(command.stdin(Stdio::null()), LOAD_TIMEOUT, LONGEST_WORDS)?.is_success())
 }
 
 /// Creates the driver's nodes where they are missing, unless its parameters leave that to another program.

@@ -15,12 +15,13 @@ use std::path::{Path, PathBuf};
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  nvidia-ctk cdi generate                                           print the spec
-  sudo nvidia-ctk cdi generate --output=/var/run/cdi/nvidia.yaml    write it
-  docker run --device nvidia.com/gpu=0 …                            use it
+  nvidia-ctk cdi generate                                   print the spec
+  sudo nvidia-ctk cdi generate --output=/etc/cdi/gpu.yaml   write it
+  docker run --device nvidia.com/gpu=0 …                    use it
 
-The file is true until the driver is updated or MIG devices change;
-mpu-cdi-refresh.service keeps it true.")]
+A file is true until the driver is updated or MIG devices change.
+mpu-cdi-refresh.service writes one that stays true, and leaves files of
+this command alone: `sudo mpu-container refresh` writes it at once.")]
 pub(super) struct Generate {
     /// The file to write; standard output if none
     #[arg(long, value_parser = path(), env = "NVIDIA_CTK_CDI_OUTPUT_FILE_PATH", value_name = "FILE")]

@@ -104,11 +104,12 @@ impl Driver {
 
     fn node(&self, majors: &Majors, path: String, major: Major, minor: u32) -> Option<Node> {
         let host = self.root.devices.join(&path);
-        let (major, minor) = match (number_of(&host), major) {
-            (Some(number), _) => number,
-            (None, Major::Fixed(major)) => (major, minor),
-            (None, Major::Listed(name)) => (majors.of(name)?, minor),
+        let major = match major {
+            Major::Fixed(major) => Some(major),
+            Major::Listed(name) => majors.of(name),
         };
+        // The node can be an old one: a module that is loaded again can get another major.
+        let (major, minor) = major.map(|major| (major, minor)).or_else(|| number_of(&host))?;
         Some(Node { host, container: Path::new("/").join(path), major, minor })
     }
 

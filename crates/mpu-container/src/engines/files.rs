@@ -101,7 +101,8 @@ impl Files {
                     all.push(PathBuf::from("/usr/share/containers/containers.conf"));
                 }
                 all.push(self.top.clone());
-                walk(&self.folder(), pending, &mut all)?;
+                // Podman passes over folders in it.
+                walk(&self.folder(), pending, self.engine == Engine::Crio, &mut all)?;
                 let own = self.own();
                 if !all.contains(&own) {
                     all.push(own);
@@ -180,11 +181,12 @@ fn names(folder: &Path, pending: &Pending) -> Result<BTreeSet<OsString>, EngineE
     Ok(all)
 }
 
-fn walk(folder: &Path, pending: &Pending, all: &mut Vec<PathBuf>) -> Result<(), EngineError> {
+fn walk(folder: &Path, pending: &Pending, deep: bool, all: &mut Vec<PathBuf>) -> Result<(), EngineError> {
     for name in names(folder, pending)? {
         let path = folder.join(name);
         match path.symlink_metadata().is_ok_and(|there| there.is_dir()) {
-            true => walk(&path, pending, all)?,
+            true if deep => walk(&path, pending, deep, all)?,
+            true => {}
             false => all.push(path),
         }
     }

@@ -7,6 +7,7 @@ use super::files::{Files, Pending};
 use super::force::Force;
 use super::plan::undefaulting;
 use super::{Engine, EngineError, source};
+use crate::lock::Lock;
 use crate::output::{print, say};
 use crate::program::{self, Program};
 use crate::words::Words;
@@ -67,14 +68,21 @@ pub(super) fn leave(
     files: &Files,
     is_ours: impl Fn(&str) -> bool,
 ) -> Result<Option<(String, Force, Force)>, EngineError> {
-    let force = Force::of(files, &files.layers(&Pending::new())?)?;
-    let Some((name, _)) = &force.default else { return Ok(None) };
-    // Podman may name the program itself.
-    if !is_ours(force.program(name).unwrap_or(name)) {
+    let ours = || -> Result<Option<(String, Force)>, EngineError> {
+        let force = Force::of(files, &files.layers(&Pending::new())?)?;
+        let name = force.default.as_ref().map(|(name, _)| name.clone());
+        // Podman may name the program itself.
+        let name = name.filter(|name| is_ours(force.program(name).unwrap_or(name)));
+        Ok(name.map(|name| (name, force)))
+    };
+    if ours()?.is_none() {
         return Ok(None);
     }
-    let now = undefaulting(files, name)?.carry_out(files, &[name])?;
-    Ok(Some((name.clone(), force, now)))
+    // Not before: a lock makes the folder of an engine that is not there. Another program may have changed the files meanwhile.
+    let _lock = Lock::of(&files.top)?;
+    let Some((name, force)) = ours()? else { return Ok(None) };
+    let now = undefaulting(files, &name)?.carry_out(files, &[&name])?;
+    Ok(Some((name, force, now)))
 }
 
 /// Whether a runtime's program is this executable, also through links. A name without a folder is looked up as an engine does.

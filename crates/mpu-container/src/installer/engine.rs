@@ -180,10 +180,9 @@ impl Host {
     ) -> Result<(), InstallError> {
         if let Some(path) = &self.hook {
             return match fs::remove_file(path) {
-                Err(source) if source.kind() != ErrorKind::NotFound => {
-                    Err(InstallError::Place { path: path.clone(), source })
-                }
-                _ => {
+                Err(source) if source.kind() == ErrorKind::NotFound => Ok(()),
+                Err(source) => Err(InstallError::Place { path: path.clone(), source }),
+                Ok(()) => {
                     note(format!("removed {}", path.display()));
                     Ok(())
                 }

@@ -92,6 +92,7 @@ fn main(arguments: Vec<OsString>) -> ExitCode {
     let done = if args.remove { remove(&args.output) } else { once(&root, &args.output) };
     let path = args.output.display();
     match done {
+        Ok(Done::Nothing) if !args.output.exists() && args.remove => output::say(format!("{path} is not there")),
         Ok(Done::Nothing) if !args.output.exists() => {
             output::say(format!("{path} is not there: there is no driver to describe"));
         }

@@ -34,6 +34,11 @@ fn file_follows_driver() {
     assert_eq!(round(), Some(Done::Written), "the file itself is looked at");
     host.write("proc/driver/nvidia/capabilities/gpu0/mig/gi1/access", "DeviceFileMinor: 3\n");
     assert!(round().is_some(), "a MIG device");
+    for later in ["run/nvidia-persistenced/socket", "dev/dri/renderD128"] {
+        host.write(later, "");
+        assert!(round().is_some(), "{later}");
+    }
+    assert_eq!(round(), None, "nothing has changed");
 
     fs::remove_dir_all(host.path().join("proc/driver/nvidia")).expect("unloaded");
     assert_eq!(round(), Some(Done::Removed));

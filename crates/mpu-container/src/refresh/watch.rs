@@ -2,7 +2,7 @@
 
 use super::{Done, RefreshError, once};
 use crate::char_links;
-use crate::driver::DriverRoot;
+use crate::driver::{DriverRoot, tables};
 use crate::output::say;
 use std::fmt::Write as _;
 use std::fs;
@@ -16,7 +16,7 @@ const FOLDERS: [(&str, u32); 2] = [("proc/driver/nvidia/gpus", 1), ("proc/driver
 /// Files of the driver's root that are replaced when its libraries are.
 const FILES: [&str; 2] = ["etc/ld.so.cache", "usr/bin/nvidia-smi"];
 
-/// No host has as many entries: a listing ends there.
+/// No driver has as many: a listing ends there.
 const MOST: usize = 4096;
 
 pub(super) fn forever(root: &DriverRoot, output: &Path, every: Duration) -> ! {
@@ -70,27 +70,39 @@ fn driver(root: &DriverRoot) -> String {
     for (folder, depth) in FOLDERS {
         names(&root.facts.join(folder), depth, &mut left, &mut text);
     }
-    names(&root.devices.join("dev"), 0, &mut left, &mut text);
+    nodes(&root.devices.join("dev"), "nvidia", &mut text);
+    nodes(&root.devices.join("dev/dri"), "", &mut text);
     for file in FILES {
         text.push_str(&stamp(&root.files.join(file)));
     }
+    let sockets = tables::SOCKETS.iter().filter(|socket| root.files.join(socket.name).exists());
+    sockets.for_each(|socket| text.push_str(socket.name));
     text
 }
 
-/// The names below a folder, in order; at depth 0 those of NVIDIA's nodes alone, with their numbers.
+/// The names below a folder, in order.
 fn names(folder: &Path, depth: u32, left: &mut usize, text: &mut String) {
+    if depth == 0 {
+        return;
+    }
     let mut entries: Vec<_> = fs::read_dir(folder).into_iter().flatten().flatten().take(*left).collect();
     entries.sort_by_key(fs::DirEntry::file_name);
     *left = left.saturating_sub(entries.len());
     for entry in entries {
-        let name = entry.file_name();
-        if depth > 0 {
-            let _ = write!(text, "{} ", name.to_string_lossy());
-            names(&entry.path(), depth - 1, left, text);
-        } else if name.to_string_lossy().starts_with("nvidia")
-            && let Ok(node) = entry.metadata()
-        {
-            let _ = write!(text, "{}:{:x} ", name.to_string_lossy(), node.rdev());
+        let _ = write!(text, "{} ", entry.file_name().to_string_lossy());
+        names(&entry.path(), depth - 1, left, text);
+    }
+}
+
+/// The nodes in a folder whose names begin so, in order, with their numbers.
+fn nodes(folder: &Path, start: &str, text: &mut String) {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let ours = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(start));
+    let mut ours: Vec<_> = ours.take(MOST).collect();
+    ours.sort_by_key(fs::DirEntry::file_name);
+    for entry in ours {
+        if let Ok(node) = entry.metadata() {
+            let _ = write!(text, "{}:{:x} ", entry.file_name().to_string_lossy(), node.rdev());
         }
     }
 }

@@ -114,7 +114,9 @@ fn named(container: &Container<'_>, names: &[&str]) -> Option<Vec<String>> {
 fn unheard(container: &Container<'_>, annotated: &[String]) -> Option<String> {
     let value = container.variable(DEVICES)?;
     let asks = named(container, &[DEVICES]).is_some_and(|devices| devices[0] != "none");
-    let has_gpu = annotated.iter().any(|name| !QualifiedName::is(name) || name.starts_with("nvidia.com/"));
+    // The vendor of NVIDIA's device plugin is k8s.device-plugin.nvidia.com.
+    let is_nvidias = |name: QualifiedName| name.kind().vendor().rsplit('.').take(2).eq(["com", "nvidia"]);
+    let has_gpu = annotated.iter().any(|name| name.parse().map_or(true, is_nvidias));
     (asks && !has_gpu).then(|| {
         format!("{DEVICES}={value} counts for nothing beside annotations, which name no GPU: {}", annotated.join(", "))
     })

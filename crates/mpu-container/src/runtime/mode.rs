@@ -80,7 +80,7 @@ impl ModeError {
                 "`nvidia-ctk cdi list` lists what is described; `nvidia-ctk cdi generate` describes this host's GPUs"
             }
             ModeError::Stale(_) => {
-                "describe the driver that is installed now: nvidia-ctk cdi generate --output=/var/run/cdi/nvidia.yaml"
+                "describe the driver that is installed now: sudo mpu-container refresh, or what has made that CDI file"
             }
             ModeError::Memory(_) => {
                 "take NVIDIA_GPU_MEMORY_LIMIT and NVIDIA_GPU_MEMORY_REQUEST away, or mend that; \
@@ -378,7 +378,8 @@ fn by_hook(
 pub(super) fn missing(edits: &ContainerEdits) -> Option<PathBuf> {
     let nodes = edits.device_nodes.iter().filter(|node| !is_complete(node)).map(host_of);
     let mounts = edits.mounts.iter().filter(|mount| is_bind(mount)).map(|mount| mount.host_path.as_str());
-    let hooks = edits.hooks.iter().map(|hook| hook.path.as_str());
+    // A program of `startContainer` is the container's.
+    let hooks = edits.hooks.iter().filter(|hook| hook.hook_name != "startContainer").map(|hook| hook.path.as_str());
     let there = |path: &str| Path::new(path).symlink_metadata().is_ok();
     nodes.chain(mounts).chain(hooks).find(|path| !there(path)).map(PathBuf::from)
 }

@@ -168,20 +168,25 @@ impl<'a> Changes<'a> {
         restrictions: Option<Restrictions>,
     ) -> Result<(), ChangeError> {
         let failed = |source| ChangeError::Restrict { path: path.into(), source };
-        let restricted = restrictions.map(|restrictions| (restrictions, tree.restrict(restrictions)));
+        // Before Linux 5.12, a mount can be restricted only where it is attached.
+        let later = match restrictions.map(|restrictions| (restrictions, tree.restrict(restrictions))) {
+            None | Some((_, Ok(()))) => None,
+            Some((restrictions, Err(error))) if error.raw_os_error() == Some(Errno::NOSYS.raw_os_error()) => {
+                Some(restrictions)
+            }
+            Some((_, Err(error))) => return Err(failed(error)),
+        };
         let attach = || -> io::Result<()> { Ok(tree.attach(target.as_fd())?) };
         attach().map_err(|source| BeneathError::Path { act: "mount onto", path: path.into(), source })?;
         self.log.say(format_args!("mount {}", path.display()));
         let fd = tree.as_fd().as_raw_fd();
         self.steps.push(Step::Mount(tree, path.into()));
-        match restricted {
-            // Before Linux 5.12, a mount can be restricted only where it is attached.
-            Some((restrictions, Err(error))) if error.raw_os_error() == Some(Errno::NOSYS.raw_os_error()) => {
-                restrict_mounted(&own(fd), restrictions).map_err(|error| failed(error.into()))
-            }
-            Some((_, Err(error))) => Err(failed(error)),
-            _ => Ok(()),
-        }
+        let restricted = later.map_or(Ok(()), |restrictions| restrict_mounted(&own(fd), restrictions));
+        restricted.map_err(|error| {
+            // A mount without its restrictions must not stay.
+            let _ = rustix::mount::unmount(own(fd), UnmountFlags::DETACH);
+            failed(error.into())
+        })
     }
 
     /// Something to mount a file on.

@@ -50,6 +50,9 @@ pub fn run(
     }
 }
 
+/// Time that a killed program gets to end.
+const GRACE: Timespec = Timespec { tv_sec: 2, tv_nsec: 0 };
+
 /// The program's status; it is killed when it takes longer than `patience`.
 fn wait(process: &OwnedFd, patience: Duration) -> Result<rustix::process::WaitIdStatus, LdconfigError> {
     let wrap = |error: Errno| LdconfigError::Jail { step: "wait for it", source: error.into() };
@@ -61,7 +64,12 @@ fn wait(process: &OwnedFd, patience: Duration) -> Result<rustix::process::WaitId
         }
     };
     if !in_time {
+        // In an uninterruptible sleep it does not end: nobody waits for that.
         rustix::process::pidfd_send_signal(process, Signal::KILL).map_err(wrap)?;
+        let ended = rustix::event::poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&GRACE));
+        if ended.unwrap_or(0) == 0 {
+            return Err(LdconfigError::Slow { after: patience });
+        }
     }
     let status = loop {
         match rustix::process::waitid(WaitId::PidFd(process.as_fd()), WaitIdOptions::EXITED) {
