@@ -7,8 +7,8 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
-/// Longer than any file that is read here.
-const LONGEST: u64 = 64 << 10;
+/// Longer than any file that is read here: `status` has up to 65,536 groups (`NGROUPS_MAX`).
+const LONGEST: u64 = 1 << 20;
 
 /// The length of most of them, to read them at once.
 const USUAL: usize = 4 << 10;

@@ -1,4 +1,4 @@
-//! Orders kernel releases, as `uname -r` prints them.
+//! Orders kernel releases, as `uname -r` prints them, and versions of MPU.
 
 /// The numbers of a release, for comparison; numbers in words such as `amd64`, `deb12` or `x86_64` do not count. A release candidate comes
 /// before its release: `7.3-rc7` is 7, 3, 0, 7 - 1000, and after the last number is a 0.

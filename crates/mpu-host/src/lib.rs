@@ -20,5 +20,4 @@ pub mod time;
 pub use exit::Exit;
 pub use explain::Explain;
 pub use host::Host;
-pub use mpu_os::file as same;
 pub use sys as own;

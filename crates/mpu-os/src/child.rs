@@ -59,6 +59,8 @@ pub fn run(command: &mut Command, timeout: Duration, limit: u64) -> io::Result<O
         }
         thread::sleep(PAUSE);
     };
+    // It may have printed too much and ended between two checks.
+    let status = status.filter(|_| !is_over(&out) && !is_over(&err));
     let printed = |mut file: File| {
         let mut bytes = Vec::new();
         file.rewind()?;
@@ -83,7 +85,8 @@ mod tests {
         for (script, code, out, err) in [
             ("echo out; echo err >&2; exit 3", Some(3), "out\n", "err\n"),
             ("true", Some(0), "", ""),
-            ("printf 0123456789", Some(0), "0123456", ""),
+            ("printf 0123456", Some(0), "0123456", ""),
+            ("printf 01234567", None, "0123456", ""),
             // The background process holds the output open.
             ("sleep 60 & echo done", Some(0), "done\n", ""),
             ("kill -9 $$", None, "", ""),

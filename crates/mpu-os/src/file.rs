@@ -19,7 +19,8 @@ pub enum Mode {
 /// Replaces a file or a symbolic link. Returns the new file, open.
 ///
 /// # Errors
-/// Then the old file is unchanged and no temporary file is left. A folder cannot be replaced.
+/// Then no temporary file is left, and the old file is unchanged unless the disk failed at the last step, when it kept the new name.
+/// A folder cannot be replaced.
 pub fn replace_file_atomically(path: &Path, contents: &[u8], mode: Mode) -> io::Result<File> {
     put(path, contents, mode, |file| file.persist(path))
 }
@@ -125,8 +126,10 @@ fn put(
     file.write_all(contents)?;
     file.as_file().set_permissions(Permissions::from_mode(mode))?;
     file.as_file().sync_all()?;
+    // A folder that cannot be opened must not be an error with the new file in place.
+    let opened = File::open(folder)?;
     let file = persist(file).map_err(|error| error.error)?;
-    sync_folder(folder)?;
+    sync(&opened)?;
     Ok(file)
 }
 
@@ -135,7 +138,11 @@ fn put(
 /// # Errors
 /// If the folder cannot be opened, or its disk fails.
 pub fn sync_folder(folder: &Path) -> io::Result<()> {
-    match File::open(folder)?.sync_all() {
+    sync(&File::open(folder)?)
+}
+
+fn sync(folder: &File) -> io::Result<()> {
+    match folder.sync_all() {
         // The file system has no disk of its own.
         Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(()),
         synced => synced,

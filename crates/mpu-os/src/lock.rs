@@ -110,8 +110,8 @@ pub fn remove_unheld(path: &Path) {
 
 fn holders(file: &File) -> String {
     let Ok(own) = file.metadata() else { return "another process".to_string() };
-    // One large read: between two reads the lines move when other processes take and release locks.
-    let mut locks = String::with_capacity(1 << 16);
+    // The kernel gives about a page at a time, and between two reads the lines move when locks are taken: a holder can be missed.
+    let mut locks = String::new();
     let _ = File::open("/proc/locks").and_then(|mut file| file.read_to_string(&mut locks));
     let pids = locks.lines().filter_map(|line| holder(line, own.ino()));
     let found: Vec<String> = pids.filter(|pid| has_open(*pid, &own)).map(name).collect();

@@ -49,6 +49,9 @@ pub fn contents(host: &Host, file: File, tool: Option<&str>) -> Result<Vec<u8>, 
     match ended.stdout.len() as u64 > LARGEST {
         true => Err(too_large().replace("is larger", "unpacks to more")),
         false if ended.is_success() => Ok(ended.stdout),
+        false if ended.status.is_none() => {
+            Err(format!("cannot be unpacked: {tool} has not ended in {} s", PATIENCE.as_secs()))
+        }
         false => Err(format!("is damaged: {tool} cannot unpack it")),
     }
 }

@@ -37,7 +37,7 @@ pub fn find(host: &Host, release: &str, check: impl Fn(&Built) -> Result<(), Str
     })
 }
 
-/// Looks for a module of this version among the kernel's modules, from DKMS or a person, signed if necessary.
+/// Looks for a module of this version among the kernel's modules, from DKMS or a person.
 pub fn find_installed(host: &Host, release: &str) -> SearchResult {
     let folders = INSTALLED.iter().map(|folder| host.at("/lib/modules").join(release).join(folder));
     search(folders.flat_map(|folder| named_mpu(&folder)).filter(|path| path.is_file()), |path| {

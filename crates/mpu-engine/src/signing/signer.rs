@@ -184,7 +184,7 @@ impl Signer {
         }
         let stderr = String::from_utf8_lossy(&ended.stderr);
         let line = match ended.status {
-            None => format!("the tool did not end within {} s", PATIENCE.as_secs()),
+            None => format!("the tool did not end within {} s, or printed too much", PATIENCE.as_secs()),
             Some(_) => {
                 let mut lines = stderr.lines().map(str::trim).filter(|line| !line.is_empty());
                 lines.next().unwrap_or("the tool printed nothing").to_string()

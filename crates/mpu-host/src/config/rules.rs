@@ -134,7 +134,9 @@ pub fn fault(sees: Visibility, selector: &Selector) -> Option<String> {
         _ => {}
     }
     let sound = lines(sees, selector).iter().all(|line| Rules::parse(line.as_bytes()).is_ok());
-    (!sound).then(|| format!("a glob is at most {} characters", LONGEST_GLOB - 72))
+    // An id or name stands behind the start of its cgroup's name.
+    let longest = if matches!(selector, Selector::Cgroup(_)) { LONGEST_GLOB } else { LONGEST_GLOB - 72 };
+    (!sound).then(|| format!("a glob is at most {longest} characters"))
 }
 
 /// The fault of a rule with a label, if any. Source: Kubernetes, "Labels and Selectors" and "Object Names and IDs".
