@@ -24,6 +24,5 @@ pub mod probe;
 pub mod processes;
 pub mod report;
 pub mod top;
-pub mod versions;
 pub mod who;
 pub mod wiring;

@@ -4,15 +4,16 @@
 use anyhow::Context;
 use clap::Parser;
 use clap::error::ErrorKind;
+use hyper::body::Bytes;
 use mpu::agent::note::Question;
 use mpu::cli::{self, AgentVerb, Cli, Command, ConfigVerb, NotifyVerb};
-use mpu::commands::{agent, config, doctor, fields, probe, schema, status, up};
+use mpu::commands::{agent, config, doctor, fields, schema, status, up};
 use mpu::install;
 use mpu::issue;
 use mpu::listing;
 use mpu::manual;
 use mpu::metrics::collect::Patience;
-use mpu::metrics::{self, Done, MetricsOptions, source};
+use mpu::metrics::{self, MetricsOptions, source};
 use mpu::nri;
 use mpu::processes;
 use mpu_engine as engine;
@@ -40,7 +41,7 @@ fn main() -> ExitCode {
     let code = match &cli.command {
         Command::Run { command } => run_supervised(&cli, command),
         Command::Notify { what } => part(&cli, what),
-        _ => run(&cli).unwrap_or_else(|error| fail(&cli, &error)).code(),
+        _ => run(&cli).unwrap_or_else(|error| fail(cli.json, &cli, &error)).code(),
     };
     ExitCode::from(code)
 }
@@ -53,7 +54,8 @@ fn run_supervised(cli: &Cli, command: &[OsString]) -> u8 {
         ended.map_err(Explained::from).context("the command did not run")
     });
     ended.unwrap_or_else(|error| {
-        fail(cli, &error);
+        // As text: standard output is the command's, and so are exit codes but one.
+        fail(false, cli, &error);
         notify::run::OWN_FAILURE
     })
 }
@@ -69,7 +71,7 @@ fn part(cli: &Cli, what: &NotifyVerb) -> u8 {
         NotifyVerb::Init { command } => Ok(notify::run::init(command)),
     };
     ended.unwrap_or_else(|error| {
-        fail(cli, &anyhow::Error::from(Explained::from(error)).context("the engine cannot go on")).code()
+        fail(cli.json, cli, &anyhow::Error::from(Explained::from(error)).context("the engine cannot go on")).code()
     })
 }
 
@@ -97,7 +99,10 @@ fn run(cli: &Cli) -> anyhow::Result<Exit> {
         Command::Status => {
             print_report(cli, &status::status(&host, mpu::probe::call_driver).context("the state is not known")?)
         }
-        Command::Probe => print_report(cli, &probe::probe(&host).context("nothing was measured")?),
+        Command::Probe => {
+            let found = mpu::probe::compare::probe(&host).map_err(Explained::from);
+            print_report(cli, &found.context("nothing was measured")?)
+        }
         Command::Install(options) => {
             let documents = manual::documents().context("cannot render the manual pages")?;
             let outcome = install::install(&host, &Running, options, &documents);
@@ -129,8 +134,8 @@ fn run(cli: &Cli) -> anyhow::Result<Exit> {
         }
         Command::Metrics(options) => {
             match run_metrics(&host, options).map_err(Explained::from).context("there are no metrics")? {
-                Done::Page(page) => print(&page),
-                Done::Stopped | Done::Written(_) => Ok(Exit::Ok),
+                Some(page) => print(&page),
+                None => Ok(Exit::Ok),
             }
         }
         Command::Nri(options) => {
@@ -140,8 +145,7 @@ fn run(cli: &Cli) -> anyhow::Result<Exit> {
         }
         Command::Ps(options) => list(cli, &host, options),
         Command::Top(options) => {
-            mpu::top::top(&host, options, cli.json).map_err(Explained::from).context("there is nothing to watch")?;
-            Ok(Exit::Ok)
+            mpu::top::top(&host, options, cli.json).map_err(Explained::from).context("there is nothing to watch")
         }
         Command::Who(options) => {
             let log = |line: &str| say(format_args!("mpu: {line}"));
@@ -189,7 +193,7 @@ fn run(cli: &Cli) -> anyhow::Result<Exit> {
 }
 
 /// Runs the exporter. Addresses go to standard error once they are open.
-fn run_metrics(host: &Host, options: &MetricsOptions) -> Result<Done, metrics::MetricsError> {
+fn run_metrics(host: &Host, options: &MetricsOptions) -> Result<Option<Bytes>, metrics::MetricsError> {
     let on_listening = |addresses: &[String]| say(format_args!("mpu: metrics: listening at {}", addresses.join(", ")));
     metrics::run(source::sources(host), options.label.clone(), Patience::default(), &options.way(), on_listening)
 }
@@ -263,9 +267,9 @@ fn print(bytes: &[u8]) -> anyhow::Result<Exit> {
 }
 
 /// Prints a failure as a chain of causes, and its fix.
-fn fail(cli: &Cli, error: &anyhow::Error) -> Exit {
+fn fail(json: bool, cli: &Cli, error: &anyhow::Error) -> Exit {
     let known = error.downcast_ref::<Explained>();
-    if let (true, Some(known)) = (cli.json, known) {
+    if let (true, Some(known)) = (json, known) {
         let _ = print((report::json_of_error(cli.command.name(), &**known) + "\n").as_bytes());
         return known.exit();
     }

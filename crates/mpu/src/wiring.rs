@@ -101,6 +101,11 @@ pub fn look(host: &Host, engine: Engine) -> Wiring {
             let fix = to_install(host, "or NVIDIA's toolkit; it puts GPUs into containers");
             Wiring::Missing { engine: row.name, fix }
         }
+        // A CDI file alone gives no container the notify engine's listener.
+        Some(row) if engine == Engine::Notify && row.name == "Podman" => {
+            let fix = "sudo nvidia-ctk runtime configure --runtime=podman".to_string();
+            Wiring::Missing { engine: row.name, fix }
+        }
         Some(row) => Wiring::Missing { engine: row.name, fix: row.fix.to_string() },
     }
 }

@@ -381,7 +381,7 @@ fn the_installation() {
     assert_eq!((host.examine().0, &*host.seen("service").0), (0, "skipped"), "without systemd");
     finds("installation", "broken", "mpu install", &[], |h| h.write("var/lib/mpu/journal/undo.json", ""));
     finds("installation", "attention", "uninstall", &[], |h| {
-        h.write("var/lib/dpkg/info/mpu.list", "/usr/bin/mpu\n");
+        h.write("var/lib/dpkg/info/mpu.md5sums", "d41d8cd98f00b204e9800998ecf8427e  usr/bin/mpu\n");
         let record = r#"{"version":"0.1.0","layout":"local","files":[],"directories":[],"dkms":true,"service":true}"#;
         h.write("var/lib/mpu/install.json", record);
     });
@@ -519,6 +519,11 @@ fn notify_engine() {
         h.tool("nvidia-container-runtime", "exit 0");
     });
     finds("notify_wrapper", "attention", "runtime configure", "armed", &|h| h.remove("etc/docker/daemon.json"));
+    finds("notify_wrapper", "attention", "runtime configure --runtime=podman", "armed", &|h| {
+        h.remove("etc/docker/daemon.json");
+        h.tool("podman", "exit 0");
+        h.tool("nvidia-ctk", "exit 0");
+    });
     finds("notify_keeper", "attention", "mpu down && sudo mpu up", "armed", &|h| {
         h.write("run/mpu/notify/keeper.sock", "")
     });

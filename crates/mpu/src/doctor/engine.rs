@@ -3,6 +3,7 @@
 use super::check::{CheckResult, CheckRow, Level};
 use super::engine_in_use::planned;
 use super::kernel;
+use crate::agent::note::Note;
 use crate::install::journal::{self, JournalState};
 use crate::install::{self, Package, Record};
 use crate::metrics::page::is_missed;
@@ -289,6 +290,9 @@ fn service(host: &Host) -> CheckResult {
     }
     let units = ["/usr/lib/systemd/system/mpu.service", "/etc/systemd/system/mpu.service"];
     if !units.iter().any(|unit| host.at(unit).is_file()) {
+        if Note::of_manager(host).is_some() {
+            return CheckResult::skipped("an agent manages MPU on this node, also after the next boot");
+        }
         return CheckResult::attention(
             "there is no systemd unit: the next boot starts without MPU",
             "sudo mpu install",

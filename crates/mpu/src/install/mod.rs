@@ -11,7 +11,6 @@ mod record;
 mod tests;
 
 use crate::probe;
-use crate::versions::is_newer;
 use journal::Journal;
 use layout::{Documents, Layout, VERSION};
 use mpu_engine::module::load::Kernel;
@@ -23,6 +22,7 @@ use mpu_host::config::{Config, EngineSetting, Modules};
 use mpu_host::driver::Driver;
 use mpu_host::explain::{Explained, chain};
 use mpu_host::host::{CAP_SYS_MODULE, Host};
+use mpu_host::kernel_release::numbers;
 use mpu_host::progress::Progress;
 use mpu_notify::{self as notify, client};
 use mpu_os::file::{Mode, replace_file_atomically};
@@ -97,7 +97,7 @@ pub fn install(
 ) -> Result<Outcome, Explained> {
     let journal = begin(host, kernel, options.dry_run, |package| package.upgrade)?;
     let old = Record::read(host);
-    if let Some(old) = old.as_ref().filter(|old| is_newer(&old.version, VERSION)) {
+    if let Some(old) = old.as_ref().filter(|old| numbers(&old.version) > numbers(VERSION)) {
         return Err(InstallError::Newer { installed: old.version.clone() }.into());
     }
     let sources = options.source.as_deref().map_or_else(Sources::carried, Sources::in_directory)?;
@@ -304,8 +304,9 @@ pub struct Package {
 /// The package that MPU was installed from, if any.
 pub fn package(host: &Host) -> Option<Package> {
     let is_there = |sign: &str| host.text(sign).is_some();
-    // Do not read rpm's database: the licence lies here only if an RPM put it there.
-    let (manager, name) = match is_there("/var/lib/dpkg/info/mpu.list") {
+    // dpkg keeps the list of a removed package until a purge, and not its checksums. Do not read rpm's database: the licence lies here
+    // only if an RPM put it there.
+    let (manager, name) = match is_there("/var/lib/dpkg/info/mpu.md5sums") {
         true => ("dpkg", "mpu"),
         false if !is_there("/usr/share/licenses/mpu/LICENSE") => return None,
         false if has_dkms_sources(host) => ("rpm", "mpu"),

@@ -510,7 +510,7 @@ fn install_replaces_older_version_only() {
 
 #[test]
 fn package_or_missing_rights_refuse_install() {
-    const DPKG: (&str, &str) = ("/var/lib/dpkg/info/mpu.list", "/usr/bin/mpu\n");
+    const DPKG: (&str, &str) = ("/var/lib/dpkg/info/mpu.md5sums", "d41d8cd98f00b204e9800998ecf8427e  usr/bin/mpu\n");
     const RPM: (&str, &str) = ("/usr/share/licenses/mpu/LICENSE", "MIT\n");
     const DKMS: (&str, &str) = ("/usr/src/mpu-0.0.1/dkms.conf", "");
     const ROCKY: (&str, &str) = ("/etc/os-release", "ID=rocky\nID_LIKE=rhel\n");

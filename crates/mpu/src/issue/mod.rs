@@ -24,7 +24,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// The longest section in bytes: a log keeps its end, any other section its beginning.
+/// The longest section in bytes: the build's log keeps its end, any other section its beginning.
 const LONGEST: usize = 48 << 10;
 /// The limit for each program.
 const LONGEST_WAIT: Duration = Duration::from_secs(10);

@@ -115,17 +115,6 @@ impl Exporter {
             Err(error) => std::panic::resume_unwind(error.into_panic()),
         }
     }
-
-    /// The present failures, part by part.
-    pub async fn troubles(&self) -> Vec<(&'static str, Trouble)> {
-        let state = self.last.lock().await;
-        let parts = [self.parts.host.name, self.parts.usage.name];
-        parts
-            .into_iter()
-            .zip(&state.logged)
-            .filter_map(|(part, logged)| logged.clone().map(|logged| (part, logged)))
-            .collect()
-    }
 }
 
 impl Parts {

@@ -52,9 +52,10 @@ impl MetricsError {
                     NotFound => Exit::NotReady,
                     _ => Exit::Failed,
                 };
+                let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
                 let fix = format!(
                     "make the directory {} and let this user write there; it is what node_exporter got as --collector.textfile.directory",
-                    path.parent().unwrap_or(Path::new("/")).display()
+                    folder.display()
                 );
                 ("cannot_write", exit, fix)
             }

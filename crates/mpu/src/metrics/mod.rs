@@ -21,26 +21,20 @@ pub use options::{MetricsOptions, Way};
 use collect::{Exporter, Patience, Sources};
 use hyper::body::Bytes;
 use mpu_host::explain::{Explain, chain};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Done {
-    Stopped,
-    Written(PathBuf),
-    Page(Bytes),
-}
-
-/// Runs until SIGTERM or SIGINT, or for one page. `on_listening` gets the addresses once they are open.
+/// Runs until SIGTERM or SIGINT, or for one page, which is returned if it is to be printed. `on_listening` gets the addresses once they are
+/// open.
 pub fn run(
     sources: Sources,
     labels: Vec<usage::Label>,
     patience: Patience,
     way: &Way,
     on_listening: impl FnOnce(&[String]),
-) -> Result<Done, MetricsError> {
+) -> Result<Option<Bytes>, MetricsError> {
     let setup = |source| MetricsError::Setup { source };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(setup)?;
     let lives = matches!(way, Way::Serve(_) | Way::Write(..));
@@ -62,14 +56,14 @@ pub fn run(
                 }
                 on_listening(&listening.iter().map(listen::Listening::address).collect::<Vec<_>>());
                 serve::serve(listening, exporter, serve::Limits::default(), stop).await?;
-                Ok(Done::Stopped)
+                Ok(None)
             }
-            Way::Write(path, every) => write_until(&exporter, path, *every, stop).await,
+            Way::Write(path, every) => write_until(&exporter, path, *every, stop).await.map(|()| None),
             Way::WriteOnce(path) => {
                 textfile::write(path, &exporter.page().await)?;
-                Ok(Done::Written(path.clone()))
+                Ok(None)
             }
-            Way::Print => Ok(Done::Page(exporter.page().await)),
+            Way::Print => Ok(Some(exporter.page().await)),
         }
     });
     // Do not wait for a thread that hangs in the driver.
@@ -83,7 +77,7 @@ async fn write_until(
     path: &Path,
     every: Duration,
     stop: impl std::future::Future<Output = ()>,
-) -> Result<Done, MetricsError> {
+) -> Result<(), MetricsError> {
     // A first failure is fatal: the path is wrong. Later ones may pass, for example a full disk.
     let mut written = textfile::write(path, &exporter.page().await)?;
     let mut failing = false;
@@ -105,5 +99,5 @@ async fn write_until(
         }
     }
     written.remove(path);
-    Ok(Done::Stopped)
+    Ok(())
 }

@@ -28,7 +28,7 @@ pub enum NotServed {
 }
 
 impl NotServed {
-    /// Whether the container would have got the engine, had the container engine supported it.
+    /// Whether the container would have got the notify engine, had one run that takes containers.
     pub fn lacks_engine(&self) -> bool {
         matches!(self, NotServed::Without(NoListener::NoEngine(..) | NoListener::Retired(_)))
     }

@@ -4,8 +4,7 @@ use super::{Under, measure, this_program};
 use mpu_host::driver::Driver;
 use mpu_host::explain::chain;
 use mpu_host::host::{CAP_SYS_ADMIN, Host};
-use std::sync::mpsc;
-use std::thread;
+use mpu_os::deadline::within;
 use std::time::Duration;
 
 /// Calls once. If the driver hangs, the child is abandoned; this process ends without it.
@@ -16,15 +15,13 @@ pub fn call_driver(host: &Host, patience: Duration) -> Result<(), String> {
     if !host.has_capability(CAP_SYS_ADMIN) {
         return Err("making a PID namespace takes the capability CAP_SYS_ADMIN".to_string());
     }
-    let (send, receive) = mpsc::channel();
     let asker = host.clone();
-    thread::spawn(move || {
+    let measured = within(patience, move || {
         let driver = Driver::loaded(&asker);
-        let measured = measure(&asker, driver.as_ref(), &this_program(), &["probe-child"], Under::Module);
-        drop(send.send(measured.map(drop)));
+        measure(&asker, driver.as_ref(), &this_program(), &["probe-child"], Under::Module)
     });
-    match receive.recv_timeout(patience) {
-        Ok(measured) => measured.map_err(|error| chain(&error)),
-        Err(_) => Err(format!("the driver gave no answer within {} s", patience.as_secs())),
+    match measured {
+        Some(measured) => measured.map(drop).map_err(|error| chain(&error)),
+        None => Err(format!("the driver gave no answer within {} s", patience.as_secs())),
     }
 }

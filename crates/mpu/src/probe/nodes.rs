@@ -4,7 +4,7 @@
 use mpu_host::host::Host;
 use mpu_rm::{Nodes, RmError};
 use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
-use std::fs::{self, File};
+use std::fs::File;
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -35,11 +35,12 @@ impl DeviceNodes {
     }
 
     fn open_own(&self, minor: u32) -> io::Result<File> {
-        let path = self.dev.join(format!(".mpu-probe-{}-{minor}", std::process::id()));
-        mknodat(CWD, &path, FileType::CharacterDevice, Mode::RUSR | Mode::WUSR, makedev(MAJOR, minor))?;
-        let opened = open(&path);
-        fs::remove_file(&path)?;
-        opened
+        // The child is process 1 of its namespace, so a PID in the name would be another probe's, too.
+        let made = tempfile::Builder::new().prefix(".mpu-probe-").make_in(&self.dev, |path| {
+            let mode = Mode::RUSR | Mode::WUSR;
+            Ok(mknodat(CWD, path, FileType::CharacterDevice, mode, makedev(MAJOR, minor))?)
+        })?;
+        open(made.path())
     }
 }
 
@@ -69,7 +70,7 @@ mod tests {
         fake.write("/dev/null", "");
         let error = DeviceNodes::of(&fake.host()).open_control().expect_err("no driver behind it");
         assert!(matches!(&error, RmError::Open { path, .. } if path.ends_with("dev/nvidiactl")), "{error:?}");
-        assert_eq!(fs::read_dir(fake.host().at("/dev")).expect("a directory").count(), 1);
+        assert_eq!(std::fs::read_dir(fake.host().at("/dev")).expect("a directory").count(), 1);
     }
 
     #[test]

@@ -94,8 +94,8 @@ impl App {
                         curve.pop_front();
                     }
                 }
+                self.trouble = self.filter.check(&seen.gpus).err().map(|error| error.to_string());
                 self.seen = Some(seen);
-                self.trouble = None;
             }
             Err(why) => self.trouble = Some(why),
         }

@@ -6,14 +6,15 @@ use super::view;
 use crate::listing::{self, Listed};
 use crate::processes::Monitor;
 use crate::report::{self, Report, Style};
+use mpu_host::exit::Exit;
 use mpu_host::host::Host;
 use mpu_host::time;
 use std::io::{self, Write};
 use std::thread;
 use std::time::Instant;
 
-/// Prints the requested number of readings, or until the pipe closes.
-pub fn print(host: &Host, mut monitor: Monitor, options: &TopOptions, json: bool) -> Result<(), TopError> {
+/// Prints the requested number of readings, or until the pipe closes. Returns the last reading's exit code.
+pub fn print(host: &Host, mut monitor: Monitor, options: &TopOptions, json: bool) -> Result<Exit, TopError> {
     let looks = if options.once { Some(1) } else { options.count };
     let options_of_list = listing::ListOptions {
         columns: options.columns.clone(),
@@ -35,13 +36,13 @@ pub fn print(host: &Host, mut monitor: Monitor, options: &TopOptions, json: bool
         };
         let mut out = io::stdout().lock();
         match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(listed.exit()),
             written => written.map_err(|source| TopError::Output { source })?,
         }
         drop(out);
         done += 1;
         if looks.is_some_and(|looks| done >= looks) {
-            return Ok(());
+            return Ok(listed.exit());
         }
         thread::sleep(options.interval.saturating_sub(began.elapsed()));
     }
