@@ -146,7 +146,7 @@ def check_rbac(promise, objects, rbac):
     for binding in rbac:
         if "roleRef" in binding:
             named = [(subject["name"], subject["namespace"]) for subject in binding["subjects"]]
-            promise(named == [(accounts[0], NAMESPACE)] if accounts else named, f"{binding['kind']} is for {named}")
+            promise(accounts and named == [(accounts[0], NAMESPACE)], f"{binding['kind']} is for {named}")
             role = (binding["roleRef"]["kind"], binding["roleRef"]["name"])
             promise(role in [(document["kind"], document["metadata"]["name"]) for document in rbac], f"there is no {role}")
 

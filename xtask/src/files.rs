@@ -1,6 +1,6 @@
 //! Files and folders: text, whole trees, and folders of the cache that are in place only when they are whole.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,6 +8,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use anyhow::{Context, Result};
 use sha2::{Digest, Sha256};
 use walkdir::WalkDir;
+
+use crate::run::{command, output};
 
 pub fn read(path: &Path) -> Result<String> {
     Ok(fs_err::read_to_string(path)?)
@@ -43,6 +45,15 @@ pub fn below(folder: &Path) -> Result<Vec<PathBuf>> {
     let mut found: Vec<PathBuf> = files.map(walkdir::DirEntry::into_path).collect();
     found.sort();
     Ok(found)
+}
+
+/// The files below a folder that git knows, or would know.
+pub fn known_to_git(folder: &Path) -> Result<BTreeSet<String>> {
+    let mut git = command("git", ["ls-files", "-z", "--cached", "--others", "--exclude-standard"]);
+    let names = output(git.current_dir(folder))?;
+    let names = names.split('\0').filter(|name| !name.is_empty()).map(str::to_owned);
+    // A deleted file is still in git's index.
+    Ok(names.filter(|name| folder.join(name).is_file()).collect())
 }
 
 /// Removes a folder with all in it, if it is there.

@@ -293,15 +293,10 @@ pub fn sources(arch: Arch) -> Result<PathBuf> {
     })
 }
 
-/// The files of a folder that git knows, or would know: what a build has left there is no source. A release that has one which is not
-/// committed says so (`Sources` in `dist/provenance.rs`).
+/// What a build has left in a folder is no source. A release that has a file which is not committed says so (`Sources` in
+/// `dist/provenance.rs`).
 fn source_files(folder: &Path) -> Result<Vec<String>> {
-    let mut git = Command::new("git");
-    git.args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"]).current_dir(folder);
-    let names = output(&mut git)?;
-    let names = names.split('\0').filter(|name| !name.is_empty() && !name.contains('/')).map(str::to_owned);
-    // A deleted file is still in git's index.
-    Ok(names.filter(|name| folder.join(name).is_file()).collect::<BTreeSet<_>>().into_iter().collect())
+    Ok(files::known_to_git(folder)?.into_iter().filter(|name| !name.contains('/')).collect())
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, ensure};
 
 use crate::arch::Arch;
-use crate::run::{Once, command, output, run, say};
+use crate::run::{Once, output, run, say};
 use crate::{files, foreign, kmod, lint, paths};
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -131,14 +131,13 @@ fn copied_tree() -> Result<PathBuf> {
     Ok(paths::target("dist")?.join("tree"))
 }
 
-/// A copy of the tracked files with another version, also of the module's sources.
+/// A copy of the sources with another version, also of the module's sources.
 fn copy_tree(version: &str) -> Result<PathBuf> {
     let this = env!("CARGO_PKG_VERSION");
     let tree = copied_tree()?;
     files::remove(&tree)?;
-    let mut git = command("git", ["ls-files", "-z"]);
-    for name in output(git.current_dir(paths::repo()))?.split('\0').filter(|name| !name.is_empty()) {
-        files::copy(&paths::repo().join(name), &tree.join(name))?;
+    for name in files::known_to_git(paths::repo())? {
+        files::copy(&paths::repo().join(&name), &tree.join(&name))?;
     }
     let manifest = tree.join("Cargo.toml");
     let text = std::fs::read_to_string(&manifest)?;

@@ -29,7 +29,7 @@ const NEWEST_GLIBC: (u32, u32) = (2, 34);
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// Build everything a second time, elsewhere and with another clock, and compare
+    /// Build everything a second time, elsewhere and at another time, and compare
     #[arg(long)]
     twice: bool,
     /// Build quickly, without optimising, for a look

@@ -149,6 +149,11 @@ pub fn watch(mut command: Command, image: &Path, limit: Duration, log: &Path, lo
                 if let Some(line) = console.lines.last() {
                     writeln!(log, "{line}").context("cannot write the log")?;
                 }
+                // One that prints without end is never late for the channel.
+                if Instant::now() >= deadline {
+                    console.deaths.push(format!("prints on after {} s", limit.as_secs()));
+                    break;
+                }
             }
             Err(RecvTimeoutError::Disconnected) => break,
             Err(RecvTimeoutError::Timeout) => {
