@@ -14,6 +14,7 @@ pub mod cli;
 pub mod cluster;
 pub mod commands;
 pub mod doctor;
+pub mod driver_view;
 pub mod install;
 pub mod issue;
 pub mod listing;

@@ -20,7 +20,7 @@ use crate::who::Who;
 use schema::one;
 use schemars::{Schema, SchemaGenerator};
 
-pub use views::{ArgumentView, DriverView, HolderView, NotifyView, ProofView, StateView};
+pub use views::{ArgumentView, HolderView, NotifyView, ProofView, StateView};
 
 struct Answers {
     name: &'static str,

@@ -1,7 +1,8 @@
 //! `mpu status`: reports what is loaded, since when, and its counters.
 
-use super::{DriverView, NotifyView, ProofView, StateView};
+use super::{NotifyView, ProofView, StateView};
 use crate::agent::note::Note;
+use crate::driver_view::DriverView;
 use crate::nri::presence::{self, Plugin, Standing};
 use crate::report::{Lines, Report, Style};
 use mpu_engine::Engine;

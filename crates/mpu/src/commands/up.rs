@@ -1,6 +1,7 @@
 //! `mpu up`: reports how an engine came up.
 
-use super::{DriverView, NotifyView, ProofView, StateView};
+use super::{NotifyView, ProofView, StateView};
+use crate::driver_view::DriverView;
 use crate::report::{Lines, Report, Style};
 use crate::wiring;
 use mpu_engine::module::load::Kernel;

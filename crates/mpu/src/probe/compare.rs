@@ -2,7 +2,7 @@
 
 use super::verdict::{self, Fault, Verdict};
 use super::{Evidence, ProbeError, Under, measure, this_program};
-use crate::commands::DriverView;
+use crate::driver_view::DriverView;
 use mpu_engine::Engine;
 use mpu_engine::module::state;
 use mpu_host::config::{Config, Visibility};
