@@ -111,7 +111,7 @@ def check_promises(where, values, objects):
     rbac = [document for document in objects if document["kind"] in RBAC]
     check_pod_roles(promise, values, [document for document in rbac if document["metadata"]["name"].endswith("-pods")])
     rbac = [document for document in rbac if not document["metadata"]["name"].endswith("-pods")]
-    check_rbac(promise, objects if speaks else [], rbac)
+    check_rbac(promise, values, objects if speaks else [], rbac)
     for policy in of("NetworkPolicy"):
         is_agents = policy["metadata"]["name"] == "mpu"
         out = [([rule["port"] for rule in rule["ports"]], [peer["ipBlock"]["cidr"] for peer in rule.get("to", [])])
@@ -132,7 +132,7 @@ def check_promises(where, values, objects):
 RBAC = ["ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"]
 
 
-def check_rbac(promise, objects, rbac):
+def check_rbac(promise, values, objects, rbac):
     """The agent may read nodes and write Events in default, and no more; without Events, nothing."""
     rules = {document["kind"]: document["rules"] for document in rbac if "rules" in document}
     wanted = {"ClusterRole": [{"apiGroups": [""], "resources": ["nodes"], "verbs": ["get"]}],
@@ -146,7 +146,8 @@ def check_rbac(promise, objects, rbac):
     for binding in rbac:
         if "roleRef" in binding:
             named = [(subject["name"], subject["namespace"]) for subject in binding["subjects"]]
-            promise(accounts and named == [(accounts[0], NAMESPACE)], f"{binding['kind']} is for {named}")
+            account = accounts[0] if accounts else values["serviceAccount"]["name"]
+            promise(named == [(account, NAMESPACE)], f"{binding['kind']} is for {named}")
             role = (binding["roleRef"]["kind"], binding["roleRef"]["name"])
             promise(role in [(document["kind"], document["metadata"]["name"]) for document in rbac], f"there is no {role}")
 
