@@ -55,6 +55,9 @@ const ROWS: usize = 18;
 
 fn attacked(stage: &Stage, attacks: &[&str], tries: usize) -> Result<(), Fault> {
     let scene = stage.scene()?;
+    if stage.has_module() {
+        probe_is_armed(stage, &scene)?;
+    }
     // Another process holds the profiler, too.
     let profiling = Holder::on_host(&["--hwpm"])?;
     let foreign: Vec<String> =

@@ -55,6 +55,12 @@ pub fn own_list(scene: &Scene, what: &str) -> Result<(), Fault> {
     lists(&scene.a, what, &scene.own())
 }
 
+/// Waits until the module reads the driver's own argument, which the first call of a container asks for: before, a race can win.
+pub fn probe_is_armed(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
+    own_list(scene, "the list")?;
+    Ok(until("the probe is not armed", || Ok(stage.state_value("hooks").contains("rm_ioctl")))?)
+}
+
 /// As nvctl takes a list.
 pub fn words(pids: &[u32]) -> String {
     pids.iter().map(u32::to_string).collect::<Vec<_>>().join(" ")

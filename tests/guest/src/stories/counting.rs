@@ -87,9 +87,7 @@ fn passed_call_is_counted_by_reason(stage: &Stage, scene: &Scene) -> Result<(), 
     }
     // An administrator switches the kernel's probes off: one call is lost. For later calls the module reads the caller's argument.
     let right_list = || own_list(scene, "the list");
-    right_list()?;
-    // The first call asks for the probe and does not wait for it.
-    until("the probe is not armed", || Ok(stage.state_value("hooks").contains("rm_ioctl")))?;
+    probe_is_armed(stage, scene)?;
     let before = counter(stage, "passed.argument_not_seen")?;
     switch_probes("0")?;
     let lost = scene.a.query(&["pids"]);
