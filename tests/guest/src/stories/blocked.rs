@@ -151,7 +151,8 @@ const STARVED: Duration = Duration::from_secs(5);
 /// The module's own limit is 1.5 s.
 const LONGEST_WAIT: Duration = Duration::from_secs(2);
 
-/// A sleep where no signal but SIGKILL wakes a caller, or not even that. How often the caller has gone to sleep tells one from the next.
+/// A caller's sleep at the module's door, where no signal but SIGKILL wakes it. In the driver a caller waits for others as it would without
+/// MPU, and where threads are starved that takes seconds. How often the caller has gone to sleep tells one sleep from the next.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct Block {
     pid: u32,
@@ -160,10 +161,14 @@ struct Block {
 
 impl Block {
     fn of(pid: u32) -> Option<Block> {
-        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-        let value = |name| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
-        let number = value("voluntary_ctxt_switches:")?.parse().ok()?;
-        (value("Name:") == Some("nvctl") && value("State:")?.starts_with('D')).then_some(Block { pid, number })
+        let file = |name| std::fs::read_to_string(format!("/proc/{pid}/{name}")).ok();
+        let switches = || {
+            let status = file("status")?;
+            status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))?.trim().parse().ok()
+        };
+        let number = switches()?;
+        let is_at_the_door = file("stack")?.contains("mpu_wait_at_the_door");
+        (is_at_the_door && switches() == Some(number)).then_some(Block { pid, number })
     }
 
     /// Those of all callers.
