@@ -168,7 +168,7 @@ impl Daemon {
         Ok(daemon)
     }
 
-    fn run(self) -> Result<End, NotifyError> {
+    fn run(mut self) -> Result<End, NotifyError> {
         let control = bind(CONTROL_SOCKET)?;
         fd_store::ready();
         let mut idle = None;
@@ -177,7 +177,17 @@ impl Daemon {
             let remaining = idle.map(|since: Instant| LINGER.saturating_sub(since.elapsed()));
             let remaining = if self.start_waiting() { Some(RETRY_PAUSE) } else { remaining };
             if remaining == Some(Duration::ZERO) {
-                for path in [LISTENER_SOCKET, CONTROL_SOCKET, RETIRED] {
+                let _ = fs::remove_file(LISTENER_SOCKET);
+                // A runtime may have connected since the last look. Its container would wait for an answer that never comes.
+                let mut last = [readable(self.listener.as_fd())];
+                if poll(&mut last, Some(&Timespec::default())).is_ok_and(|ready| ready > 0) {
+                    self.accept();
+                    fd_store::forget(SOCKET);
+                    self.listener = bind(LISTENER_SOCKET)?;
+                    fd_store::keep(SOCKET, self.listener.as_fd());
+                    continue;
+                }
+                for path in [CONTROL_SOCKET, RETIRED] {
                     let _ = fs::remove_file(path);
                 }
                 // The next supervisor must not inherit these.
