@@ -181,12 +181,15 @@ impl<'a> Changes<'a> {
         self.log.say(format_args!("mount {}", path.display()));
         let fd = tree.as_fd().as_raw_fd();
         self.steps.push(Step::Mount(tree, path.into()));
-        let restricted = later.map_or(Ok(()), |restrictions| restrict_mounted(&own(fd), restrictions));
-        restricted.map_err(|error| {
+        if let Some(restrictions) = later
+            && let Err(error) = restrict_mounted(&own(fd), restrictions)
+        {
             // A mount without its restrictions must not stay.
             let _ = rustix::mount::unmount(own(fd), UnmountFlags::DETACH);
-            failed(error.into())
-        })
+            self.steps.pop();
+            return Err(failed(error.into()));
+        }
+        Ok(())
     }
 
     /// Something to mount a file on.
