@@ -61,7 +61,8 @@ impl Reason {
                  answer, under the notify engine its refusal (a newer driver or client: update MPU)"
             }
             Reason::NoMemory => {
-                "the kernel had no memory for MPU's record of a call; the caller got the driver's own answer"
+                "the kernel had no memory for MPU's record of a call, and the caller got the driver's own answer; or none for the path of \
+                 a cgroup, and the caller got its own view"
             }
             Reason::Unreadable => {
                 "the caller's argument, or other data that the call needs, could not be read; the call was refused"

@@ -168,6 +168,14 @@ fn it_is_bounded_however_much_there_is() {
 }
 
 #[test]
+fn forbidden_kernel_log_is_not_empty_one() {
+    let fake = hostile();
+    fake.tool("dmesg", "exit 1");
+    let report = printed(&fake, &[]);
+    assert!(report.contains("dmesg cannot be read"), "{report}");
+}
+
+#[test]
 fn report_file_is_private_and_not_overwritten() {
     let fake = hostile();
     let file = fake.dir.path().join("report.txt");

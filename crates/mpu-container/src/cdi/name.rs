@@ -40,6 +40,11 @@ impl QualifiedName {
         &self.kind
     }
 
+    /// Whether the vendor is NVIDIA: `nvidia.com`, or `k8s.device-plugin.nvidia.com` of its device plugin.
+    pub fn is_nvidias(&self) -> bool {
+        self.kind.vendor == "nvidia.com" || self.kind.vendor.ends_with(".nvidia.com")
+    }
+
     /// What follows `=`.
     pub fn device(&self) -> &str {
         &self.device
@@ -152,6 +157,13 @@ mod tests {
         ] {
             assert!(!QualifiedName::is(bad), "{bad:?} is no name");
         }
+    }
+
+    #[test]
+    fn device_plugin_is_nvidias_and_lookalike_is_not() {
+        let is_nvidias = |name: &str| name.parse::<QualifiedName>().expect("a name").is_nvidias();
+        assert!(is_nvidias("nvidia.com/gpu=0") && is_nvidias("k8s.device-plugin.nvidia.com/gpu=0"));
+        assert!(!is_nvidias("evilnvidia.com/gpu=0") && !is_nvidias("nvidia.com.evil/gpu=0"));
     }
 
     #[test]

@@ -144,6 +144,8 @@ mod tests {
         host.write("proc/driver/nvidia/capabilities/gpu3/mig/gi1/access", access);
         host.write("proc/driver/nvidia/capabilities/gpu3/mig/gi1/ci0/access", access.replace("12", "13"));
         host.write("proc/driver/nvidia/capabilities/gpu3/mig/gi1/ci1/access", access.replace("12", "14"));
+        // An old node: a character device of another number, which any user can have.
+        host.link("/dev/null", "dev/nvidia-uvm");
         let driver = Driver::find(&host.root()).expect("a driver");
         assert!(driver.gpus[0].mig_enabled);
 

@@ -560,6 +560,19 @@ fn keys_in_either_notation_are_understood() {
 }
 
 #[test]
+fn podman_passes_over_subfolders_and_crio_does_not() {
+    for (engine, file, expected) in [
+        (Engine::Crio, "/etc/crio/crio.conf.d/old/10.conf", true),
+        (Engine::Podman, "/etc/containers/containers.conf.d/old/10.conf", false),
+    ] {
+        let place = Place::new(engine);
+        place.write(file, "");
+        let layers = place.files.layers(&Pending::new()).expect("read");
+        assert_eq!(layers.iter().any(|layer| layer.path == place.at(file)), expected, "{engine:?}");
+    }
+}
+
+#[test]
 fn hook_file_names_hook() {
     let text = hook(Path::new("/opt/bin/nvidia-container-runtime-hook"));
     let read: serde_json::Value = serde_json::from_str(&text).expect("JSON");

@@ -114,9 +114,7 @@ fn named(container: &Container<'_>, names: &[&str]) -> Option<Vec<String>> {
 fn unheard(container: &Container<'_>, annotated: &[String]) -> Option<String> {
     let value = container.variable(DEVICES)?;
     let asks = named(container, &[DEVICES]).is_some_and(|devices| devices[0] != "none");
-    // The vendor of NVIDIA's device plugin is k8s.device-plugin.nvidia.com.
-    let is_nvidias = |name: QualifiedName| name.kind().vendor().rsplit('.').take(2).eq(["com", "nvidia"]);
-    let has_gpu = annotated.iter().any(|name| name.parse().map_or(true, is_nvidias));
+    let has_gpu = annotated.iter().any(|name| name.parse().map_or(true, |name: QualifiedName| name.is_nvidias()));
     (asks && !has_gpu).then(|| {
         format!("{DEVICES}={value} counts for nothing beside annotations, which name no GPU: {}", annotated.join(", "))
     })

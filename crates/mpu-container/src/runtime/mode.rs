@@ -5,7 +5,7 @@
 //! | `cdi` | names are looked up in the host's CDI files; a name without a kind is of the default kind |
 //! | `jit-cdi` | edits are generated from the present driver; no file is needed |
 //! | `legacy` | one prestart hook, which calls the container CLI; the device nodes are in the specification, too |
-//! | `auto` | `cdi` if every name is a CDI name, else `jit-cdi` |
+//! | `auto` | `cdi` if every name is a CDI name, `jit-cdi` if none is; a mixture is refused |
 //!
 //! Device nodes and their cgroup rules are in the specification in every mode. When systemd reloads, it writes only the rules that it
 //! knows, so rules of a hook would be lost. It knows a device by its link below `/dev/char`.
@@ -330,10 +330,9 @@ fn conditions_by_name(names: &[&QualifiedName], request: &Request, config: &Conf
     conditions(request, &driver, &selection)
 }
 
-/// Whether a device's file includes the driver. The vendor is `nvidia.com` or `k8s.device-plugin.nvidia.com`.
+/// Whether a device's file includes the driver.
 fn brings_the_driver(name: &QualifiedName) -> bool {
-    let vendor = name.kind().vendor();
-    (vendor == "nvidia.com" || vendor.ends_with(".nvidia.com")) && !WITHOUT_DRIVER.contains(&name.kind().class())
+    name.is_nvidias() && !WITHOUT_DRIVER.contains(&name.kind().class())
 }
 
 fn is_gpu(name: &QualifiedName) -> bool {
@@ -400,4 +399,18 @@ fn is_bind(mount: &Mount) -> bool {
 
 fn host_of(node: &DeviceNode) -> &str {
     node.host_path.as_deref().filter(|path| !path.is_empty()).unwrap_or(&node.path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn program_in_image_is_not_looked_up_on_host() {
+        for (hook_name, expected) in [("startContainer", None), ("createRuntime", Some(PathBuf::from("/in/the/image")))]
+        {
+            let hook = Hook { hook_name: hook_name.into(), path: "/in/the/image".into(), ..Hook::default() };
+            assert_eq!(missing(&ContainerEdits { hooks: vec![hook], ..ContainerEdits::default() }), expected);
+        }
+    }
 }

@@ -236,6 +236,18 @@ mod tests {
     }
 
     #[test]
+    fn glob_that_is_too_long_names_its_own_limit() {
+        for (selector, expected) in [
+            (Selector::Cgroup(format!("/{}", "a".repeat(254))), None),
+            (Selector::Cgroup(format!("/{}", "a".repeat(255))), Some("a glob is at most 255 characters")),
+            (Selector::Container("a".repeat(183)), None),
+            (Selector::Container("a".repeat(255)), Some("a glob is at most 183 characters")),
+        ] {
+            assert_eq!(fault(Visibility::Host, &selector).as_deref(), expected);
+        }
+    }
+
+    #[test]
     fn label_exempts_found_pods_only() {
         let fake = FakeHost::in_order();
         let (namespace, label) = ("monitoring".to_string(), "app=dcgm".to_string());

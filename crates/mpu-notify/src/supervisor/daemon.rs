@@ -63,6 +63,9 @@ impl End {
     }
 }
 
+/// The listener's socket while the supervisor looks for the last time: no runtime finds it there.
+const ENDING_SOCKET: &str = "/run/mpu/notify/listener.ending";
+
 struct Daemon {
     registry: Arc<Registry>,
     listener: UnixListener,
@@ -168,7 +171,7 @@ impl Daemon {
         Ok(daemon)
     }
 
-    fn run(mut self) -> Result<End, NotifyError> {
+    fn run(self) -> Result<End, NotifyError> {
         let control = bind(CONTROL_SOCKET)?;
         fd_store::ready();
         let mut idle = None;
@@ -177,17 +180,15 @@ impl Daemon {
             let remaining = idle.map(|since: Instant| LINGER.saturating_sub(since.elapsed()));
             let remaining = if self.start_waiting() { Some(RETRY_PAUSE) } else { remaining };
             if remaining == Some(Duration::ZERO) {
-                let _ = fs::remove_file(LISTENER_SOCKET);
-                // A runtime may have connected since the last look. Its container would wait for an answer that never comes.
+                // A runtime may have connected since the last look. Without its listener, the calls of its container fail for good (ENOSYS).
+                let _ = fs::rename(LISTENER_SOCKET, ENDING_SOCKET);
                 let mut last = [readable(self.listener.as_fd())];
                 if poll(&mut last, Some(&Timespec::default())).is_ok_and(|ready| ready > 0) {
+                    let _ = fs::rename(ENDING_SOCKET, LISTENER_SOCKET);
                     self.accept();
-                    fd_store::forget(SOCKET);
-                    self.listener = bind(LISTENER_SOCKET)?;
-                    fd_store::keep(SOCKET, self.listener.as_fd());
                     continue;
                 }
-                for path in [CONTROL_SOCKET, RETIRED] {
+                for path in [ENDING_SOCKET, CONTROL_SOCKET, RETIRED] {
                     let _ = fs::remove_file(path);
                 }
                 // The next supervisor must not inherit these.

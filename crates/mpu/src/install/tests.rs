@@ -509,6 +509,13 @@ fn install_replaces_older_version_only() {
 }
 
 #[test]
+fn removed_package_is_not_installed() {
+    let node = Node::new();
+    node.write("/var/lib/dpkg/info/mpu.list", "/etc/mpu/config.toml\n");
+    assert_eq!(package(&node.host()), None);
+}
+
+#[test]
 fn package_or_missing_rights_refuse_install() {
     const DPKG: (&str, &str) = ("/var/lib/dpkg/info/mpu.md5sums", "d41d8cd98f00b204e9800998ecf8427e  usr/bin/mpu\n");
     const RPM: (&str, &str) = ("/usr/share/licenses/mpu/LICENSE", "MIT\n");
