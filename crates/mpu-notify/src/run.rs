@@ -29,11 +29,16 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, ExitStatus};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Descriptor of the child's end of the socket pair. High, because the user may pass low ones to the command.
 pub(crate) const SOCKET: i32 = 250;
 /// The parent sends this once a supervisor has been sent the listener, or one of its own answers it.
 pub(crate) const SUPERVISED: u8 = b'a';
+/// Limit of supervisors that are sent one listener.
+const MAX_HAND_OVERS: usize = 16;
+/// How long a supervisor may take to receive a listener. A restart after a crash takes up to two seconds.
+const RECEIPT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Exit codes of `env`, `chroot` and `docker run`: own failure, command not executable, command not found.
 const FAILED: u8 = 125;
 const NOT_EXECUTABLE: u8 = 126;
@@ -116,14 +121,42 @@ fn supervise(host: &Host, child: &UnixStream) -> Result<Option<Arc<Registry>>, N
 }
 
 /// Sends a listener to the host's supervisor, as an OCI runtime does; false if none takes listeners.
+///
+/// # Errors
+/// If the socket does not accept the listener, or supervisors died [`MAX_HAND_OVERS`] times before they had stored it.
 pub fn hand_over(host: &Host, listener: BorrowedFd<'_>) -> io::Result<bool> {
-    if host.at(RETIRED).exists() {
-        return Ok(false);
+    let mut lost = io::Error::from(io::ErrorKind::ConnectionReset);
+    for _ in 0..MAX_HAND_OVERS {
+        if host.at(RETIRED).exists() {
+            return Ok(false);
+        }
+        let sent = UnixStream::connect(host.at(LISTENER_SOCKET)).and_then(|stream| {
+            send(&stream, listener)?;
+            wait_until_received(&stream)
+        });
+        match sent.as_ref().map_err(io::Error::kind) {
+            Ok(()) => return Ok(true),
+            Err(io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => return Ok(false),
+            Err(io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe) => {}
+            Err(_) => return sent.map(|()| true),
+        }
+        lost = sent.err().unwrap_or(lost);
     }
-    match UnixStream::connect(host.at(LISTENER_SOCKET)) {
-        Ok(stream) => send(&stream, listener).map(|()| true),
-        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => Ok(false),
-        Err(error) => Err(error),
+    Err(lost)
+}
+
+/// Waits until the supervisor has read the message, or [`RECEIPT_TIMEOUT`]. It reads the message once the listener is stored.
+///
+/// # Errors
+/// `ECONNRESET` if it died with the message unread and the connection not stored (`unix_release_sock` of net/unix/af_unix.c).
+fn wait_until_received(stream: &UnixStream) -> io::Result<()> {
+    // The next supervisor gets a connection without a message, and must not wait for one.
+    stream.shutdown(std::net::Shutdown::Write)?;
+    stream.set_read_timeout(Some(RECEIPT_TIMEOUT))?;
+    match { stream }.read(&mut [0]) {
+        // A slow supervisor has the message, and the calls wait for it.
+        Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => Ok(()),
+        received => received.map(drop),
     }
 }
 
@@ -247,4 +280,48 @@ fn forward(signals: &mut SignalsInfo<WithOrigin>, to: Pid) {
 fn code_of(status: ExitStatus) -> u8 {
     let signal = status.signal().map(|signal| 128 + signal);
     status.code().or(signal).and_then(|code| u8::try_from(code).ok()).unwrap_or(FAILED)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mpu_host::host::fake::FakeHost;
+    use std::os::unix::net::UnixListener;
+
+    #[test]
+    fn listener_is_sent_again_after_supervisor_died_unread() {
+        let fake = FakeHost::in_order();
+        let path = fake.host().at(LISTENER_SOCKET);
+        std::fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
+        let socket = UnixListener::bind(&path).expect("a socket");
+        let supervisor = std::thread::spawn(move || {
+            // As if it had been killed between accept and the file descriptor store. A closed socket with an unread message resets.
+            let (lost, _) = socket.accept().expect("a runtime");
+            let mut polled = [PollFd::new(&lost, PollFlags::IN)];
+            assert_eq!(poll(&mut polled, None), Ok(1), "the message");
+            drop(lost);
+            let (mut received, _) = socket.accept().expect("the runtime again");
+            let mut message = String::new();
+            received.read_to_string(&mut message).expect("the message, and its end");
+            message
+        });
+        let listener = std::fs::File::open("/dev/null").expect("any descriptor");
+        assert!(hand_over(&fake.host(), listener.as_fd()).expect("received"));
+        // Ends the wait for another hand-over, if there was none.
+        drop(UnixStream::connect(&path));
+        assert!(supervisor.join().expect("two connections").contains("seccompFd"));
+    }
+
+    #[test]
+    fn listener_that_no_supervisor_reads_is_an_error() {
+        let fake = FakeHost::in_order();
+        let path = fake.host().at(LISTENER_SOCKET);
+        std::fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
+        let socket = UnixListener::bind(&path).expect("a socket");
+        let supervisors = std::thread::spawn(move || (0..MAX_HAND_OVERS).all(|_| socket.accept().is_ok()));
+        let listener = std::fs::File::open("/dev/null").expect("any descriptor");
+        let error = hand_over(&fake.host(), listener.as_fd()).expect_err("none has it");
+        assert!(matches!(error.kind(), io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe), "{error}");
+        assert!(supervisors.join().expect("no panic"));
+    }
 }
