@@ -4,7 +4,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use mpu_abi::{ControlCmd, Layout, ROWS};
-use mpu_core::{Argument, Call, HostPid, Native, PidMap, ViewPid};
+use mpu_core::{Argument, Call, HostPid, PidMap, ViewPid};
 
 /// Host PIDs below 64 are visible, under their number plus 1000.
 struct Namespace;
@@ -30,7 +30,7 @@ fuzz_target!(|data: &[u8]| {
     }
     let before = bytes.clone();
     let argument = Argument { cmd, params: 1, size };
-    let mut call = Call::begin(argument, Native::default()).unwrap_or_else(|_| Call::untranslated());
+    let mut call = Call::begin(argument).unwrap_or_else(|_| Call::untranslated());
     // The parameters, most of the time; else some other copy.
     let address = u64::from(*address).clamp(1, 8);
     let mut asked = vec![0; call.questions(address, &bytes)];

@@ -10,6 +10,7 @@ use crate::lists::{host_number, restore_query, rewrite_list, rewrite_query};
 use crate::pid::{HostPid, PidMap};
 use crate::reason::{Outcome, Reason};
 use crate::samples::rewrite_samples;
+use mpu_abi::pid::PID_WITHOUT_PROCESS;
 use mpu_abi::{Control, ControlCmd, Inner, Layout, Row, RowId, Rows};
 
 /// The most entries behind a pointer that are examined; later ones are removed.
@@ -18,16 +19,6 @@ const MOST_INNER: usize = 512;
 /// The driver gets this address for a table that the caller did not request. It is on a page that no process can map (`mmap_min_addr`),
 /// so a copy that does not pass [`Call::copying_out`] faults.
 const UNMAPPED: u64 = 0x1000 - 8;
-
-/// Directions of a control that the driver translates by itself in this call. Both are false for an engine that disables the driver's
-/// own translation, or that calls from the init namespace.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Native {
-    /// The driver translates the caller's PIDs.
-    pub input: bool,
-    /// The driver returns PIDs of the caller's namespace.
-    pub output: bool,
-}
 
 /// The argument of an RM control (NVOS54_PARAMETERS), as far as it concerns the parameters. Use only the driver's own copy: the caller
 /// can change its own at any time.
@@ -79,8 +70,6 @@ pub struct Call {
     room: u32,
     /// The row's index plus 1, or 0.
     row: u16,
-    native_input: bool,
-    native_output: bool,
     /// The parameters were copied from the caller.
     params_read: bool,
     /// The parameters were copied to the caller.
@@ -92,20 +81,15 @@ pub struct Call {
 }
 
 impl Call {
-    /// A call with this argument.
+    /// A call with this argument. The driver must not translate it by itself: the engine switches that off, or calls from the init
+    /// namespace.
     ///
     /// # Errors
     /// [`Reason::UnknownSize`] if the control has PIDs but no row has this size: the engine then leaves the call to the driver's own
     /// behaviour.
-    pub fn begin(argument: Argument, native: Native) -> Result<Call, Reason> {
+    pub fn begin(argument: Argument) -> Result<Call, Reason> {
         match mpu_abi::find(argument.cmd, argument.size) {
-            Some(row) => Ok(Call {
-                params: argument.params,
-                row: row.index() as u16 + 1,
-                native_input: native.input,
-                native_output: native.output,
-                ..Call::untranslated()
-            }),
+            Some(row) => Ok(Call { params: argument.params, row: row.index() as u16 + 1, ..Call::untranslated() }),
             None if mpu_abi::carries_pids(argument.cmd) => Err(Reason::UnknownSize),
             None => Ok(Call::untranslated()),
         }
@@ -119,8 +103,6 @@ impl Call {
             inner_present: [0; MOST_INNER / 64],
             room: 0,
             row: 0,
-            native_input: false,
-            native_output: false,
             params_read: false,
             answered: false,
             inner_answered: false,
@@ -149,7 +131,7 @@ impl Call {
     /// that many before it calls [`Call::copied_in`]. 0 for other bytes.
     pub fn questions(&self, address: u64, bytes: &[u8]) -> usize {
         match self.parameters(address, bytes) {
-            Some(row) if !self.native_input && !self.params_read => match row.layout {
+            Some(row) if !self.params_read => match row.layout {
                 Layout::Query(rows) => count_entries(bytes, &rows),
                 Layout::QueryOne { .. } => 1,
                 _ => 0,
@@ -168,21 +150,16 @@ impl Call {
     pub fn copied_in(&mut self, address: u64, bytes: &mut [u8], map: &impl PidMap, requested: &mut [u32]) {
         let Some(row) = self.parameters(address, bytes).filter(|_| !self.params_read) else { return };
         self.params_read = true;
-        if !self.native_input {
-            self.read_request(row, bytes, map, requested);
-        }
+        self.read_request(row, bytes, map, requested);
     }
 
     /// The driver is about to copy `bytes` to `address` of its caller. PIDs in them become the caller's; those of a query come from
     /// `requested`.
     pub fn copying_out(&mut self, address: u64, bytes: &mut [u8], map: &impl PidMap, requested: &[u32]) -> Answer {
-        if let Some(row) = self.parameters(address, bytes) {
+        // Only a buffer of samples can have the parameters' size. At their address the driver copies the buffer first.
+        let is_samples = self.samples() && !self.inner_answered && self.inner_at(address).is_some();
+        if let Some(row) = self.parameters(address, bytes).filter(|_| !is_samples) {
             self.answered = true;
-            // The direction that replaced a request's PIDs restores them.
-            let is_query = matches!(row.layout, Layout::Query(_) | Layout::QueryOne { .. });
-            if if is_query { self.native_input } else { self.native_output } {
-                return Answer::UNTOUCHED;
-            }
             return self.write_answer(row, bytes, map, requested);
         }
         match self.inner_at(address) {
@@ -198,8 +175,7 @@ impl Call {
         RowId::at(usize::from(self.row).checked_sub(1)?).and_then(mpu_abi::row)
     }
 
-    /// The row, if this copy is of the parameters. Inner buffers never have the parameters' size, so a caller with the same address for
-    /// both cannot confuse them.
+    /// The row, if this copy has the parameters' address and size.
     fn parameters(&self, address: u64, bytes: &[u8]) -> Option<&'static Row> {
         self.row().filter(|row| {
             address == self.params && u32::try_from(bytes.len()).is_ok_and(|size| row.params_size == size)
@@ -227,7 +203,10 @@ impl Call {
             Layout::QueryOne { pid, .. } => {
                 let pid = usize::from(pid);
                 let Some(number) = get_u32(bytes, pid) else { return };
-                let Some(place) = requested.first_mut() else { return request_no_process(pid, bytes) };
+                let Some(place) = requested.first_mut() else {
+                    put_u32(bytes, pid, PID_WITHOUT_PROCESS);
+                    return;
+                };
                 *place = number;
                 let number = host_number(number, map);
                 self.inner_address = number.into();
@@ -397,7 +376,9 @@ fn write_record(
         (Some(began), Some(started)) => began < started,
         _ => false,
     };
-    let Some(number) = requested.first().filter(|_| !is_older) else { return no_record(control, bytes) };
+    // Once the process has ended, the record can be an earlier one's: nothing tells them apart.
+    let is_gone = host.is_some_and(|host| map.view_of(host).is_none());
+    let Some(number) = requested.first().filter(|_| !is_older && !is_gone) else { return no_record(control, bytes) };
     put_u32(bytes, pid, *number);
     Answer { outcome: Some((control, Outcome::Rewritten { kept: 1, hidden: 0 })), copied: Copied::All }
 }
@@ -407,12 +388,6 @@ fn no_record(control: Control, bytes: &mut [u8]) -> Answer {
     bytes.fill(0);
     let outcome = Outcome::Rewritten { kept: 0, hidden: 1 };
     Answer { outcome: Some((control, outcome)), copied: Copied::NoSuchProcess }
-}
-
-fn request_no_process(pid: usize, bytes: &mut [u8]) {
-    if let Some(number) = get_u32(bytes, pid) {
-        put_u32(bytes, pid, host_number(number, &EmptyView));
-    }
 }
 
 /// The entries that the caller filled, never more than the table has: the driver refuses a larger count.
@@ -439,17 +414,5 @@ fn rewrite_one(bytes: &mut [u8], pid: usize, count: Option<usize>, map: &impl Pi
             }
             Outcome::Rewritten { kept: 0, hidden: 1 }
         }
-    }
-}
-
-/// A view without processes.
-struct EmptyView;
-
-impl PidMap for EmptyView {
-    fn view_of(&self, _: HostPid) -> Option<crate::ViewPid> {
-        None
-    }
-    fn host_of(&self, _: crate::ViewPid) -> Option<HostPid> {
-        None
     }
 }

@@ -18,7 +18,7 @@ pub mod policy;
 mod reason;
 mod samples;
 
-pub use call::{Answer, Argument, Call, Copied, Native};
+pub use call::{Answer, Argument, Call, Copied};
 pub use event::event_going_out;
 pub use pid::{HostPid, PidMap, ViewPid};
 pub use reason::{Outcome, Reason};

@@ -2,7 +2,7 @@
 
 use mpu_abi::pid::PID_WITHOUT_PROCESS;
 use mpu_abi::{Control, ControlCmd};
-use mpu_core::{Argument, Call, Copied, HostPid, Native, Outcome, PidMap, Reason, ViewPid};
+use mpu_core::{Argument, Call, Copied, HostPid, Outcome, PidMap, Reason, ViewPid};
 
 /// A namespace that sees host 1002 as 2 and host 1033 as 33; host 415 and 2 are foreign.
 struct Namespace;
@@ -25,12 +25,7 @@ impl PidMap for Namespace {
 const PARAMS: u64 = 0x1000;
 
 fn begin(cmd: u32, size: usize) -> Call {
-    begin_as(cmd, size, Native::default())
-}
-
-fn begin_as(cmd: u32, size: usize, native: Native) -> Call {
-    Call::begin(Argument { cmd: ControlCmd(cmd), params: PARAMS, size: size as u32 }, native)
-        .expect("a row, or no PIDs")
+    Call::begin(Argument { cmd: ControlCmd(cmd), params: PARAMS, size: size as u32 }).expect("a row, or no PIDs")
 }
 
 fn put(bytes: &mut [u8], at: usize, value: u32) {
@@ -186,6 +181,28 @@ fn accounting_record_of_other_pid_is_cleared() {
     }
 }
 
+/// A process that ended during the call: its PID may be in an earlier process's record.
+#[test]
+fn accounting_record_of_ended_process_is_hidden() {
+    struct Nobody;
+    impl PidMap for Nobody {
+        fn view_of(&self, _: HostPid) -> Option<ViewPid> {
+            None
+        }
+        fn host_of(&self, _: ViewPid) -> Option<HostPid> {
+            None
+        }
+    }
+    for (cmd, size) in RECORDS {
+        let mut bytes = laid(size, &[(4, 33)]);
+        let (mut call, mut requested) = (begin(cmd, size), [0]);
+        call.copied_in(PARAMS, &mut bytes, &Namespace, &mut requested);
+        lay(&mut bytes, &[(16, 77), (32, 6_000_000)]);
+        let copied = call.copying_out(PARAMS, &mut bytes, &Nobody, &requested).copied;
+        assert_eq!((copied, bytes), (Copied::NoSuchProcess, vec![0; size]), "{cmd:#x}");
+    }
+}
+
 #[test]
 fn question_without_room_names_no_process() {
     for (cmd, size) in RECORDS {
@@ -203,8 +220,6 @@ fn question_is_taken_once_and_only_for_driver() {
     assert_eq!(call.questions(PARAMS, &bytes), 1);
     call.copied_in(PARAMS, &mut bytes, &Namespace, &mut [0]);
     assert_eq!(call.questions(PARAMS, &bytes), 0, "the bytes hold the driver's number now");
-    let native = begin_as(cmd, size, Native { input: true, output: false });
-    assert_eq!(native.questions(PARAMS, &laid(size, &[(4, 2)])), 0);
 }
 
 #[test]
@@ -480,6 +495,22 @@ fn samples_behind_pointer_are_rewritten() {
     assert_eq!(pids, [2, 0xffff_ffff, 0xffff_ffff]);
 }
 
+/// A caller can have a buffer for samples where its parameters are, and as small.
+#[test]
+fn samples_at_address_of_parameters_are_cut() {
+    for cmd in [0x2080_2083, 0x2080_a083] {
+        let mut params = laid(24, &[(8, 24), (16, PARAMS as u32)]);
+        let mut call = begin(cmd, 24);
+        call.copied_in(PARAMS, &mut params, &Namespace, &mut []);
+        let mut samples = laid(24, &[(16, 415)]);
+        call.copying_out(PARAMS, &mut samples, &Namespace, &[]);
+        assert_eq!(samples, [0; 24], "{cmd:#x}");
+        let before = params.clone();
+        call.copying_out(PARAMS, &mut params, &Namespace, &[]);
+        assert_eq!((params, call.answered()), (before, true), "{cmd:#x}");
+    }
+}
+
 /// Drivers of 515 to 545 and of 550 use the same number and size with different meanings.
 #[test]
 fn samples_of_two_meanings_are_not_shown() {
@@ -502,7 +533,7 @@ fn error_report_names_caller_as_it_knows_itself() {
 #[test]
 fn unknown_size_is_named() {
     let argument = Argument { cmd: ControlCmd(0x2080_018d), params: PARAMS, size: 3816 };
-    assert_eq!(Call::begin(argument, Native::default()).err(), Some(Reason::UnknownSize));
+    assert_eq!(Call::begin(argument).err(), Some(Reason::UnknownSize));
 }
 
 /// Size alone must not decide: any control's buffer of such a length would be changed.
@@ -550,24 +581,6 @@ fn untranslated_call_is_unchanged() {
     call.copied_in(0, &mut bytes, &Namespace, &mut []);
     assert_eq!(call.copying_out(0, &mut bytes, &Namespace, &[]).outcome, None);
     assert_eq!(bytes, before);
-}
-
-#[test]
-fn natively_translated_direction_is_unchanged() {
-    let native = Native { input: false, output: true };
-    let mut call = begin_as(0x2080_018d, 3812, native);
-    let mut bytes = vec![0; 3812];
-    put(&mut bytes, 8, 1);
-    put(&mut bytes, 12, 2);
-    assert_eq!(call.copying_out(PARAMS, &mut bytes, &Namespace, &[]).outcome, None);
-    assert_eq!((get(&bytes, 8), get(&bytes, 12)), (1, 2));
-    let native = Native { input: true, output: true };
-    let mut call = begin_as(0x2080_018e, 14408, native);
-    let mut bytes = vec![0; 14408];
-    put(&mut bytes, 0, 1);
-    put(&mut bytes, 8, 2);
-    call.copied_in(PARAMS, &mut bytes, &Namespace, &mut []);
-    assert_eq!(get(&bytes, 8), 2);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Properties for any bytes, sizes and namespaces.
 
 use mpu_abi::{Layout, ROWS, Row};
-use mpu_core::{Argument, Call, HostPid, Native, PidMap, ViewPid};
+use mpu_core::{Argument, Call, HostPid, PidMap, ViewPid};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
@@ -37,7 +37,7 @@ fn namespace() -> impl Strategy<Value = Namespace> {
 }
 
 fn begin(row: &Row, params: u64) -> Call {
-    Call::begin(Argument { cmd: row.cmd, params, size: row.params_size }, Native::default()).unwrap()
+    Call::begin(Argument { cmd: row.cmd, params, size: row.params_size }).unwrap()
 }
 
 fn get(bytes: &[u8], at: usize) -> u32 {

@@ -1,7 +1,7 @@
 //! Replays answers of a real driver (tests/recordings/) through the core.
 
 use mpu_abi::ControlCmd;
-use mpu_core::{Argument, Call, HostPid, Native, PidMap, ViewPid};
+use mpu_core::{Argument, Call, HostPid, PidMap, ViewPid};
 use std::collections::BTreeMap;
 
 const RECORDING: &str = include_str!("recordings/h200-580.159.04.txt");
@@ -61,7 +61,7 @@ fn view_for(pairs: &[(u32, u32)], call: &Recorded) -> Vec<u8> {
     let map = Namespace(pairs.iter().copied().collect());
     let mut bytes = call.before.clone();
     let argument = Argument { cmd: ControlCmd(call.cmd), params: 0, size: bytes.len() as u32 };
-    let mut state = Call::begin(argument, Native::default())
+    let mut state = Call::begin(argument)
         .unwrap_or_else(|reason| panic!("{:#x} with {} bytes: {}", call.cmd, bytes.len(), reason.name()));
     let mut requested = vec![0; state.questions(0, &bytes)];
     state.copied_in(0, &mut bytes, &map, &mut requested);

@@ -14,7 +14,7 @@ use core::ffi::{c_char, c_void};
 use core::slice;
 use mpu_abi::{Control, ControlCmd};
 use mpu_core::policy::{Sees, Table};
-use mpu_core::{Argument, Call, Copied, HostPid, Native, Outcome, PidMap, Reason, ViewPid};
+use mpu_core::{Argument, Call, Copied, HostPid, Outcome, PidMap, Reason, ViewPid};
 
 /// `MPU_CALL_BYTES` of kmod/mpu_core.h: the storage that C provides for a [`Call`].
 const CALL_BYTES: usize = 96;
@@ -101,7 +101,7 @@ pub unsafe extern "C" fn mpu_rs_begin(call: *mut Call, argument: *const CArgumen
     // SAFETY: the caller gives an initialised argument.
     let argument = unsafe { &*argument };
     let argument = Argument { cmd: ControlCmd(argument.cmd), params: argument.params, size: argument.params_size };
-    let (begun, raised) = match Call::begin(argument, Native::default()) {
+    let (begun, raised) = match Call::begin(argument) {
         Ok(begun) => (begun, NOT_COUNTED),
         Err(reason) => (Call::untranslated(), reason_counter(reason)),
     };

@@ -15,7 +15,7 @@ use crate::setting::Setting;
 use crate::sys::{Answer, FENCED, Fenced};
 use mpu_abi::ioctl::{RM_CONTROL_SIZE, nvos54};
 use mpu_abi::{Control, History, Layout, ROWS, Row, RowId, history};
-use mpu_core::{Argument, Call, Copied, Native, Outcome, PidMap, Reason};
+use mpu_core::{Argument, Call, Copied, Outcome, PidMap, Reason};
 use std::io;
 
 /// Statuses of the driver (nvstatuscodes.h).
@@ -162,7 +162,7 @@ impl<'a> ControlCall<'a> {
             view,
         };
         let argument = Argument { cmd: self.request.cmd(), params: self.params_address, size: self.size };
-        let begun = Call::begin(argument, Native::default());
+        let begun = Call::begin(argument);
         let call = begun.map_err(|reason| Disposition::RefusedBecause(libc::EIO, reason))?;
         Ok(CallContext { call, view, exempt, queried_pids: Vec::new() })
     }
