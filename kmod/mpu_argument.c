@@ -68,7 +68,7 @@ static noinline int mpu_read_argument(struct pt_regs *regs)
 	context = mpu_context_of_current();
 	if (!context || context->argued)
 		return 0;
-	/* What the caller's memory said before the probe stood is no more. */
+	/* The caller's memory has decided before, if the probe was not armed then: see mpu_believe(). */
 	context->bits = 0;
 	request = mpu_nth(regs, MPU_RM_COMMAND);
 	data = (const void *)mpu_nth(regs, MPU_RM_DATA);

@@ -391,6 +391,8 @@ static noinline void mpu_believe(struct mpu_context *context, unsigned int cmd, 
 			context->argument.params_size = argument.params_size;
 			WRITE_ONCE(context->argument.cmd, argument.cmd);
 			mpu_argument_says(context);
+			/* If the probe is armed before the driver reads the argument, the probe decides. */
+			WRITE_ONCE(context->argued, false);
 		}
 		break;
 	case NV_ESC_RM_GET_EVENT_DATA:

@@ -190,7 +190,7 @@ static bool mpu_look_at(struct mpu_bucket *bucket, struct mpu_context *context, 
 	holder.ms = jiffies_to_msecs(jiffies - READ_ONCE(context->entered));
 	/* Shown, and nothing else: the probe writes it as the kernel's mpu_peek() does. */
 	holder.cmd = READ_ONCE(context->argument.cmd);
-	holder.control = READ_ONCE(context->request) == NV_ESC_RM_CONTROL || READ_ONCE(context->argued);
+	holder.control = READ_ONCE(context->request) == NV_ESC_RM_CONTROL || holder.cmd;
 	/* All of that is of one use, or it left meanwhile. */
 	smp_rmb();
 	if (READ_ONCE(context->task) != task)

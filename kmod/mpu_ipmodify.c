@@ -105,7 +105,8 @@ static void notrace mpu_handler(unsigned long ip, unsigned long parent_ip, struc
 
 /*
  * With _RCU set the kernel calls a handler through ftrace_ops_assist_func(), which reads `func` for each call: so another instance can
- * put its own there, and no call meets neither. (Without it the address stands in a trampoline's code.)
+ * put its own there, and no call meets neither. (Without it the address stands in a trampoline's code; arm64 with CALL_OPS reads `func`
+ * for each call either way.)
  */
 static int mpu_ipmodify_begin(struct ftrace_ops *ops)
 {
@@ -141,6 +142,7 @@ static int mpu_ipmodify_detach(const struct mpu_redirect *redirects)
 /*
  * Unregistering puts `saved_func` into `func` while calls still come (__unregister_ftrace_function). It is the new one before `func` is,
  * so that the old one is in neither once its instance may go. The kernel runs handlers with preemption off: no task is in the old one then.
+ * On arm64 with CALL_OPS preemption stays on: there mpu_hooks_alone() and mpu_exit() wait for a task that was preempted in it.
  */
 static void mpu_ipmodify_exchange(struct ftrace_ops *ops, mpu_handles *handler)
 {

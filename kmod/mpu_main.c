@@ -342,6 +342,9 @@ static int mpu_retire_set(const char *text, const struct kernel_param *param)
 		return error;
 	if (ms > MPU_RETIRE_MOST_MS)
 		return -ERANGE;
+	/* insmod takes parameters, too, and then mpu_init() would place redirects in a retired module. */
+	if (!READ_ONCE(mpu_ready))
+		return -EAGAIN;
 	/* The kernel holds this for as long as a parameter is written, and wants it of those who read `state`. */
 	kernel_param_unlock(THIS_MODULE);
 	error = mpu_retire(ms);
@@ -375,7 +378,7 @@ static int __init mpu_init(void)
 		mpu_arm(NULL);
 		error = 0;
 	}
-	mpu_ready = !error;
+	WRITE_ONCE(mpu_ready, !error);
 	mpu_publish();
 	mutex_unlock(&mpu_lock);
 	if (error)

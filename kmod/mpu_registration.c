@@ -58,8 +58,9 @@ static struct ftrace_ops *mpu_register_once(const struct mpu_kind *kind, const s
 	if (!ops)
 		return ERR_PTR(-ENOMEM);
 	for (hook = 0; hook < MPU_HOOKS && !error; hook++) {
+		/* Before 5.18 the kernel knows a function by the patched instruction only (ftrace_match_addr), which is not arm64's first. */
 		if (redirects[hook].found)
-			error = ftrace_set_filter_ip(ops, redirects[hook].ip, 0, 0);
+			error = ftrace_set_filter_ip(ops, redirects[hook].goes_on - MCOUNT_INSN_SIZE, 0, 0);
 	}
 	if (!error) {
 		error = kind->begin(ops);

