@@ -24,7 +24,7 @@ pub struct Step {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
     Write(Item),
-    /// Keeps a changed configuration.
+    /// Keeps a file that the administrator changed.
     Keep(PathBuf),
     /// Removes a file, or a folder if it is empty.
     Remove(PathBuf),
@@ -165,7 +165,7 @@ fn is_config(path: &Path) -> bool {
     path == Path::new(mpu_host::config::FILE)
 }
 
-/// Writes an item if the host has other contents. A configuration that the administrator changed is kept.
+/// Writes an item if the host has other contents. A file of `/etc` that the administrator changed is kept.
 fn write(host: &Host, item: Item, old: Option<&Record>) -> Option<Step> {
     let at = host.at(&item.path);
     let Some(new_bytes) = &item.bytes else { return (!at.is_dir()).then(|| step(Action::Write(item))) };
@@ -173,11 +173,9 @@ fn write(host: &Host, item: Item, old: Option<&Record>) -> Option<Step> {
     if found.as_ref() == Some(new_bytes) {
         return None;
     }
-    let written = |found: &Vec<u8>| {
-        let was = Installed { path: item.path.clone(), sha256: sha256(found) };
-        old.is_some_and(|old| old.files.contains(&was))
-    };
-    let is_kept = is_config(&item.path) && found.is_some_and(|found| !written(&found));
+    let was = old.and_then(|old| old.files.iter().find(|file| file.path == item.path));
+    let is_theirs = is_config(&item.path) || was.is_some() && item.path.starts_with("/etc");
+    let is_kept = is_theirs && found.is_some_and(|found| was.is_none_or(|was| was.sha256 != sha256(&found)));
     Some(step(if is_kept { Action::Keep(item.path) } else { Action::Write(item) }))
 }
 

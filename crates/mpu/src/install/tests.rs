@@ -509,6 +509,18 @@ fn install_replaces_older_version_only() {
 }
 
 #[test]
+fn edited_unit_survives_reinstallation() {
+    const UNIT: &str = "/etc/systemd/system/mpu-nri.service";
+    let node = Node::installed();
+    node.write(UNIT, "edited");
+    let done = node.install().expect("installed again");
+    assert!(done.steps.iter().any(|step| step.kind == Kind::Keep && step.what == UNIT), "{:?}", done.steps);
+    assert_eq!(node.text(UNIT).as_deref(), Some("edited"));
+    node.uninstall().expect("removed");
+    assert!(!node.host().at(UNIT).exists());
+}
+
+#[test]
 fn removed_package_is_not_installed() {
     let node = Node::new();
     node.write("/var/lib/dpkg/info/mpu.list", "/etc/mpu/config.toml\n");
