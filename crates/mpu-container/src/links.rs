@@ -9,7 +9,7 @@ use std::process::ExitCode;
 
 #[derive(Debug, thiserror::Error)]
 pub enum LinkError {
-    #[error("{} is there and is not ours: remove the package it belongs to first", .0.display())]
+    #[error("{} is there and is not a link to this program: remove it, or the package that it belongs to, first", .0.display())]
     Taken(PathBuf),
     #[error("cannot change {}: {source}", path.display())]
     Io { path: PathBuf, source: io::Error },

@@ -29,7 +29,13 @@ pub fn open_regular(path: &Path) -> io::Result<File> {
 /// Replaces a file atomically, with the old file's owner and mode. Replaces or makes a link's target, not the link. Makes missing folders.
 /// A device or pipe (`/dev/stdout`) is written to instead.
 pub fn save(path: &Path, text: &str) -> io::Result<()> {
-    if let Some(there) = fs::metadata(path).ok().filter(|there| !there.is_file()) {
+    let there = match fs::metadata(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => None,
+        // Among others the kernel's refusal to follow another user's link in a folder like /tmp (fs.protected_symlinks). real() reads links,
+        // which the kernel allows.
+        there => Some(there?),
+    };
+    if let Some(there) = there.filter(|there| !there.is_file()) {
         return match there.is_dir() {
             true => Err(io::Error::new(ErrorKind::IsADirectory, "it is a directory, not a file")),
             false => pour(path, text),
@@ -190,6 +196,39 @@ mod tests {
         save(&link, "x").expect("written");
         assert!(link.is_symlink() && second.is_symlink());
         assert_eq!(fs::read_to_string(dir.path().join("real")).expect("there"), "x");
+    }
+
+    /// As another user's link in `/tmp`, which the kernel does not follow: a file whose link cannot be followed is not looked for by name.
+    #[test]
+    fn another_users_link_is_refused() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink("link", &link).expect("a link");
+        assert_eq!(save(&link, "x").expect_err("a circle").raw_os_error(), Some(libc::ELOOP));
+        assert!(link.is_symlink());
+        if !rustix::process::geteuid().is_root() || !guards_links() {
+            return println!(
+                "skipped: only root can give a link to another user, and fs.protected_symlinks must be set"
+            );
+        }
+        let shared = dir.path().join("shared");
+        fs::create_dir(&shared).expect("made");
+        fs::set_permissions(&shared, fs::Permissions::from_mode(0o1777)).expect("as /tmp");
+        let (link, target) = (shared.join("link"), dir.path().join("target"));
+        std::os::unix::fs::symlink(&target, &link).expect("a link");
+        if std::os::unix::fs::lchown(&link, Some(65534), Some(65534)).is_err() {
+            return println!("skipped: root of a user namespace without another user");
+        }
+        for there in [false, true] {
+            assert_eq!(save(&link, "x").expect_err("refused").kind(), ErrorKind::PermissionDenied);
+            assert_eq!(target.exists(), there);
+            fs::write(&target, "before").expect("written");
+        }
+        assert_eq!(fs::read_to_string(&target).expect("there"), "before");
+    }
+
+    fn guards_links() -> bool {
+        fs::read_to_string("/proc/sys/fs/protected_symlinks").is_ok_and(|text| text.trim() == "1")
     }
 
     #[test]

@@ -46,6 +46,8 @@ pub enum GenerateError {
     Unknown(#[from] UnknownDevice),
     #[error("empty device edits: there is no {0} on this host, and a CDI spec must have a device")]
     Nothing(&'static str),
+    #[error("empty device edits: the driver reports no UUID of these GPUs: use --device-name-strategy=index")]
+    NoUuid,
     #[error("empty device edits: device '{0}' has no node, {1} is not there")]
     NoNode(String, String),
     #[error("'{0}' is no IMEX channel; a number from 0 to {LAST_IMEX_CHANNEL}, channelN or all is")]
@@ -131,16 +133,20 @@ fn of_gpus(driver: &Driver, request: &Request) -> Result<(Vec<Device>, Container
     }
     let shared: BTreeSet<_> = common.device_nodes.iter().map(|node| node.path.clone()).collect();
     let mut devices = Vec::new();
-    for selection in selections(driver, &request.devices)? {
-        let nodes = driver.nodes(&selection, Capabilities::WHOLE);
+    let selections = selections(driver, &request.devices)?;
+    for selection in &selections {
+        let nodes = driver.nodes(selection, Capabilities::WHOLE);
         let own = nodes.into_iter().filter(|node| !shared.contains(&*node.container.to_string_lossy())).collect();
         let mut container_edits = inject::nodes(driver, selection.gpus.iter().copied(), own, &request.edits);
-        container_edits.hooks.extend(inject::memory_limits(driver, &selection, &request.edits));
-        for name in names(&selection, &request.names) {
+        container_edits.hooks.extend(inject::memory_limits(driver, selection, &request.edits));
+        for name in names(selection, &request.names) {
             devices.push(Device { name, annotations: Default::default(), container_edits: container_edits.clone() });
         }
     }
-    Ok((devices, common))
+    match devices.is_empty() && !selections.is_empty() {
+        true => Err(GenerateError::NoUuid),
+        false => Ok((devices, common)),
+    }
 }
 
 fn selections<'a>(driver: &'a Driver, words: &[String]) -> Result<Vec<Selection<'a>>, UnknownDevice> {

@@ -20,8 +20,8 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 /// A driver that does not come in this time hangs.
-const LOAD_TIMEOUT: Duration = Duration::from_secs(60);
-const LONGEST_WORDS: u64 = 64 << 10;
+pub(crate) const LOAD_TIMEOUT: Duration = Duration::from_secs(60);
+pub(crate) const LONGEST_WORDS: u64 = 64 << 10;
 
 /// The modules, each after those that it needs, by file name and by the kernel's name.
 const MODULES: [(&str, &str); 3] =

@@ -4,13 +4,15 @@
 //! Source: NVIDIA's driver README, "device nodes"; `nvidia-modprobe`, which makes them with mode 0666.
 
 use crate::capability::Capabilities;
-use crate::cli::kmods::Owner;
+use crate::cli::kmods::{LOAD_TIMEOUT, LONGEST_WORDS, Owner};
 use crate::driver::{Driver, DriverRoot, Node, Selection};
+use mpu_os::child;
+use mpu_os::text::printable;
 use std::fs;
 use std::io;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 /// The driver's kernel modules, in the order in which they need each other.
 const MODULES: [&str; 3] = ["nvidia", "nvidia-uvm", "nvidia-modeset"];
@@ -31,8 +33,8 @@ pub enum NodeError {
     Io { path: PathBuf, source: io::Error },
     #[error("cannot run {program}")]
     Start { program: String, source: io::Error },
-    #[error("cannot load {module}: {program} failed ({status})")]
-    Modprobe { module: &'static str, program: String, status: std::process::ExitStatus },
+    #[error("cannot load {module}: {program} failed ({why})")]
+    Modprobe { module: &'static str, program: String, why: String },
 }
 
 pub(super) fn load_modules(root: &Path, dry: bool, note: &mut dyn FnMut(String)) -> Result<(), NodeError> {
@@ -46,9 +48,18 @@ pub(super) fn load_modules(root: &Path, dry: bool, note: &mut dyn FnMut(String))
             continue;
         }
         let program = words[..words.len() - 1].join(" ");
-        match Command::new(&words[0]).args(&words[1..]).status() {
-            Ok(status) if status.success() => {}
-            Ok(status) => return Err(NodeError::Modprobe { module, program, status }),
+        let mut command = Command::new(&words[0]);
+        match child::run(command.args(&words[1..]).stdin(Stdio::null()), LOAD_TIMEOUT, LONGEST_WORDS) {
+            Ok(done) if done.is_success() => {}
+            Ok(done) => {
+                let words = String::from_utf8_lossy(&done.stderr);
+                let why = match done.status {
+                    Some(status) if words.trim().is_empty() => status.to_string(),
+                    Some(status) => format!("{status}: {}", printable(words.trim(), 200)),
+                    None => format!("stopped: not done after {} s, or printed too much", LOAD_TIMEOUT.as_secs()),
+                };
+                return Err(NodeError::Modprobe { module, program, why });
+            }
             Err(source) => return Err(NodeError::Start { program, source }),
         }
     }

@@ -164,17 +164,21 @@ pub(super) fn forget(root: &mut DocumentMut, path: &[&str], key: &str, text: &st
         return;
     }
     remove(root, path, key);
+    let below = has_comments_below(root, path);
     let at = path.iter().try_fold(root.as_table_mut(), |at, key| at.get_mut(key)?.as_table_mut());
     if let Some(at) = at {
-        let commented = at.decor().prefix().and_then(|prefix| prefix.as_str()).is_some_and(|text| text.contains('#'));
+        let commented =
+            below || at.decor().prefix().and_then(|prefix| prefix.as_str()).is_some_and(|text| text.contains('#'));
         at.set_implicit(!commented && at.iter().all(|(_, item)| item.is_table()));
     }
 }
 
-/// Takes out the tables of a path that hold nothing, the innermost first.
+/// Takes out the tables of a path that hold nothing, the innermost first. A heading with comments below it stays: they may be keys that
+/// the administrator has switched off.
 pub(super) fn prune(root: &mut DocumentMut, path: &[&str]) {
     for depth in (0..path.len()).rev() {
-        if find(root, &path[..=depth]).is_some_and(TableLike::is_empty) {
+        let at = &path[..=depth];
+        if find(root, at).is_some_and(TableLike::is_empty) && !has_comments_below(root, at) {
             remove(root, &path[..depth], path[depth]);
         }
     }
@@ -272,6 +276,31 @@ fn headings(table: &Table, all: &mut Vec<isize>) {
         all.extend(inner.position().filter(|_| !inner.is_implicit()));
         headings(inner, all);
     }
+}
+
+/// Whether a comment stands right below the heading of a table without keys, and a blank line or the end below the comment. The parser gives
+/// it to the next heading.
+fn has_comments_below(root: &DocumentMut, path: &[&str]) -> bool {
+    let own =
+        table_at(root, path).filter(|table| !table.is_implicit() && table.iter().all(|(_, item)| item.is_table()));
+    let Some(own) = own.and_then(Table::position) else { return false };
+    let mut all = Vec::new();
+    headings(root, &mut all);
+    let below = match all.into_iter().filter(|place| *place > own).min() {
+        Some(next) => text_above_heading(root, next).filter(|text| text.contains("\n\n") || text.contains("\n\r\n")),
+        None => root.trailing().as_str(),
+    };
+    below.is_some_and(|text| text.trim_start_matches([' ', '\t']).starts_with('#'))
+}
+
+/// The text above the heading at a place.
+fn text_above_heading(table: &Table, place: isize) -> Option<&str> {
+    table.iter().filter_map(|(_, item)| item.as_table()).find_map(|inner| {
+        match inner.position() == Some(place) && !inner.is_implicit() {
+            true => inner.decor().prefix().and_then(RawString::as_str),
+            false => text_above_heading(inner, place),
+        }
+    })
 }
 
 fn give(table: &mut Table, place: isize, comments: &str) {

@@ -696,6 +696,30 @@ fn comments_above_removed_keys_stay() {
 }
 
 #[test]
+fn heading_with_comments_below_stays() {
+    for text in [
+        "[engine]\n[engine.runtimes]\n#crun = [\"/x\"]\n\n[engine.volume_plugins]\n",
+        "[engine.runtimes]\n#crun = [\"/x\"]\n",
+    ] {
+        let place = Place::new(Engine::Podman).top(text);
+        let mut files = place.files.clone();
+        files.drop_in = Some(files.top.clone());
+        place.done(adding(&files, &[request()], None));
+        assert_eq!(place.force().program("nvidia"), Some(WRAPPER));
+        place.done(removing(&files, &["nvidia"]));
+        assert_eq!(fs::read_to_string(&files.top).expect("there"), text);
+    }
+    // A comment of the next heading keeps no heading of ours.
+    let text = "# of runc\n[crio.runtime.runtimes.runc]\nruntime_path = \"/usr/bin/runc\"\n";
+    let place = Place::new(Engine::Crio).top(text);
+    let mut files = place.files.clone();
+    files.drop_in = Some(files.top.clone());
+    place.done(adding(&files, &[all()], None));
+    place.done(removing(&files, &["nvidia"]));
+    assert_eq!(fs::read_to_string(&files.top).expect("there"), text);
+}
+
+#[test]
 fn lines_end_as_they_did() {
     for (engine, existing) in ENGINES.into_iter().zip(THEIRS) {
         let place = Place::new(engine).top(&existing.replace('\n', "\r\n"));

@@ -17,10 +17,11 @@ use std::path::Path;
 /// Folders that are empty for the program: the container's `/proc`, and ldconfig's auxiliary cache, which is untrusted and of no use here.
 const EMPTY: [&std::ffi::CStr; 2] = [c"proc", c"var/cache/ldconfig"];
 
-/// Resource limits. ldconfig maps whole libraries, up to some GiB, and needs a hundred bytes of its own for each.
+/// Resource limits. ldconfig maps whole libraries, up to some GiB, and needs a hundred bytes of its own for each. It leaves out a library that it
+/// cannot map, and succeeds.
 const LIMITS: [(Resource, u64); 6] = [
     (Resource::Nofile, 64),
-    (Resource::As, 2 << 30),
+    (Resource::As, 64 << 30),
     (Resource::Data, 256 << 20),
     (Resource::Fsize, 64 << 20),
     (Resource::Cpu, 10),

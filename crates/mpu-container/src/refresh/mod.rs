@@ -96,6 +96,7 @@ fn main(arguments: Vec<OsString>) -> ExitCode {
         Ok(Done::Nothing) if !args.output.exists() => {
             output::say(format!("{path} is not there: there is no driver to describe"));
         }
+        Ok(Done::Nothing) if args.remove => output::say(format!("{path} was written by another tool: it stays")),
         Ok(Done::Nothing) => output::say(format!("{path} is as it should be")),
         Ok(Done::Written) => output::say(format!("{path} was written")),
         Ok(Done::Removed) => output::say(format!("{path} was removed")),
