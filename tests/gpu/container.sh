@@ -170,22 +170,4 @@ nvidia-container-runtime delete --force cdi
 rm -f /etc/cdi/nvidia.yaml
 
 kill $foreign
-say "100 containers created and deleted, time for one"
-for what in "runc none" "nvidia-container-runtime none" "nvidia-container-runtime jit-cdi" "nvidia-container-runtime legacy"; do
-	set -- $what
-	rm -rf asks
-	case $2 in
-	none) bundle asks A=B ;;
-	*) bundle asks NVIDIA_VISIBLE_DEVICES=0 NVIDIA_DRIVER_CAPABILITIES=compute,utility ;;
-	esac
-	configuration "$([ "$2" = none ] && echo auto || echo "$2")"
-	cp asks/config.json asks.json
-	began=$(date +%s%N)
-	for i in $(seq 100); do
-		cp asks.json asks/config.json
-		$1 create --bundle asks "t$i" </dev/null >/dev/null 2>&1 || echo "create failed"
-		$1 delete --force "t$i"
-	done
-	echo "$1, $2: $((($(date +%s%N) - began) / 100000)) us"
-done
 exit $failed

@@ -1,6 +1,6 @@
 #!/bin/bash
-# A host with two GPUs: which of them a container gets, by every way of asking; NCCL over both in a container; whose rows stand at
-# which GPU; and what a container's start costs.
+# A host with two GPUs: which of them a container gets, by every way of asking; NCCL over both in a container; and whose rows
+# stand at which GPU.
 #
 #   sudo tests/gpu/two.sh PATH-TO-MPU PATH-TO-MPU-CONTAINER [WORK-FOLDER]
 #
@@ -153,37 +153,5 @@ done
 show mpu status
 check "mpu down" "mpu down"
 
-say "4. 100 containers created and deleted, time for one, three times each, taken by turns"
-# Half of them take less: the middle of 100.
-middle() {
-	local i began
-	for i in $(seq 100); do
-		cp asks.json asks/config.json
-		began=$(date +%s%N)
-		$1 create --bundle asks "t$i" </dev/null >/dev/null 2>&1 || touch create-failed
-		echo $((($(date +%s%N) - began) / 1000))
-		$1 delete --force "t$i" >/dev/null 2>&1
-	done | sort -n | sed -n 50p
-}
-nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml >/dev/null 2>&1
-for turn in 1 2 3; do
-	for what in "runc none" "nvidia-container-runtime none" "nvidia-container-runtime jit-cdi" "nvidia-container-runtime cdi" \
-		"nvidia-container-runtime legacy"; do
-		set -- $what
-		rm -rf asks
-		writable=
-		[ "$2" = legacy ] && writable=yes
-		case $2 in
-		none) bundle asks A=B ;;
-		*) bundle asks NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=all ;;
-		esac
-		configuration "$([ "$2" = none ] && echo auto || echo "$2")"
-		sed -i '/debug = /d; /log-level/d' config.toml
-		cp asks/config.json asks.json
-		echo "turn $turn: $1, $2: $(middle "$1") us"
-	done
-done
-rm -f /etc/cdi/nvidia.yaml
-check "each container was created" "[ ! -e create-failed ]"
 [ $failed = 0 ] && echo "all right"
 exit $failed

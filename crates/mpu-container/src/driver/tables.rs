@@ -12,7 +12,6 @@ pub struct LibraryRow {
     pub stem: &'static str,
     pub with: &'static [Capability],
     pub suffix: Suffix,
-    pub about: &'static str,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,60 +22,60 @@ pub enum Suffix {
     Own,
 }
 
-const fn row(stem: &'static str, with: &'static [Capability], about: &'static str) -> LibraryRow {
-    LibraryRow { stem, with, suffix: Suffix::Release, about }
+const fn row(stem: &'static str, with: &'static [Capability]) -> LibraryRow {
+    LibraryRow { stem, with, suffix: Suffix::Release }
 }
 
-const fn own(stem: &'static str, with: &'static [Capability], about: &'static str) -> LibraryRow {
-    LibraryRow { stem, with, suffix: Suffix::Own, about }
+const fn own(stem: &'static str, with: &'static [Capability]) -> LibraryRow {
+    LibraryRow { stem, with, suffix: Suffix::Own }
 }
 
 /// The shared libraries. A library that ends in the driver's release and is not in the table comes with all
 /// capabilities only: a newer driver's.
 pub const LIBRARIES: &[LibraryRow] = &[
-    row("libnvidia-ml", &[Utility], "management (NVML)"),
-    row("libnvidia-cfg", &[Utility], "configuration"),
-    row("libnvidia-nscq", &[Utility], "NVSwitch queries"),
-    row("libnvidia-sandboxutils", &[Utility], "what a sandbox needs of the driver"),
-    row("libcuda", &[Compute], "CUDA"),
-    row("libcudadebugger", &[Compute], "CUDA's debugger"),
-    row("libnvidia-opencl", &[Compute], "OpenCL"),
-    row("libnvidia-gpucomp", &[Compute, Graphics], "shader compiler"),
-    row("libnvidia-ptxjitcompiler", &[Compute], "PTX compiler, for CUDA"),
-    row("libnvidia-fatbinaryloader", &[Compute], "fat binaries, for CUDA, older drivers"),
-    row("libnvidia-allocator", &[Compute, Display, Graphics], "memory for other libraries; GBM's back end"),
-    row("libnvidia-compiler", &[Compute], "OpenCL's compiler, older drivers"),
-    row("libnvidia-pkcs11", &[Compute], "encryption, for confidential computing"),
-    row("libnvidia-pkcs11-openssl3", &[Compute], "the same with OpenSSL 3"),
-    own("libnvidia-nvvm", &[Compute], "NVVM compiler (470: a number of its own)"),
-    own("libnvidia-nvvm70", &[Compute], "NVVM compiler, an older interface"),
-    row("libnvidia-tileiras", &[Compute], "Tile IR compiler"),
-    row("libvdpau_nvidia", &[Video], "VDPAU"),
-    row("libnvidia-encode", &[Video], "video encoder"),
-    row("libnvidia-opticalflow", &[Video], "optical flow"),
-    row("libnvcuvid", &[Video], "video decoder"),
-    row("libnvidia-eglcore", &[Graphics], "EGL's core"),
-    row("libnvidia-glcore", &[Graphics], "OpenGL's core"),
-    row("libnvidia-tls", &[Graphics], "thread-local storage, for OpenGL"),
-    row("libnvidia-glsi", &[Graphics], "OpenGL's system interface"),
-    row("libnvidia-fbc", &[Graphics], "framebuffer capture"),
-    row("libnvidia-ifr", &[Graphics], "render-target capture, older drivers"),
-    row("libnvidia-rtcore", &[Graphics], "ray tracing"),
-    row("libnvoptix", &[Graphics], "OptiX"),
-    row("libGLX_nvidia", &[Graphics], "GLX"),
-    row("libEGL_nvidia", &[Graphics], "EGL"),
-    row("libGLESv2_nvidia", &[Graphics], "OpenGL ES 2"),
-    row("libGLESv1_CM_nvidia", &[Graphics], "OpenGL ES 1"),
-    row("libnvidia-glvkspirv", &[Graphics], "SPIR-V, for Vulkan"),
-    row("libnvidia-cbl", &[Graphics], "ray tracing, for Vulkan, older drivers"),
-    row("libnvidia-vulkan-producer", &[Display, Graphics], "Vulkan on Wayland"),
-    own("libnvidia-egl-gbm", &[Display, Graphics], "EGL on GBM"),
-    own("libnvidia-egl-wayland", &[Display, Graphics], "EGL on Wayland"),
-    own("libnvidia-egl-wayland2", &[Display, Graphics], "the same, of newer drivers"),
-    own("libnvidia-egl-xcb", &[Display, Graphics], "EGL on XCB"),
-    own("libnvidia-egl-xlib", &[Display, Graphics], "EGL on Xlib"),
-    row("libnvidia-ngx", &[Ngx], "NGX (DLSS)"),
-    own("libnvidia-api", &[Graphics, Ngx], "NVAPI"),
+    row("libnvidia-ml", &[Utility]),
+    row("libnvidia-cfg", &[Utility]),
+    row("libnvidia-nscq", &[Utility]),
+    row("libnvidia-sandboxutils", &[Utility]),
+    row("libcuda", &[Compute]),
+    row("libcudadebugger", &[Compute]),
+    row("libnvidia-opencl", &[Compute]),
+    row("libnvidia-gpucomp", &[Compute, Graphics]),
+    row("libnvidia-ptxjitcompiler", &[Compute]),
+    row("libnvidia-fatbinaryloader", &[Compute]),
+    row("libnvidia-allocator", &[Compute, Display, Graphics]),
+    row("libnvidia-compiler", &[Compute]),
+    row("libnvidia-pkcs11", &[Compute]),
+    row("libnvidia-pkcs11-openssl3", &[Compute]),
+    own("libnvidia-nvvm", &[Compute]),
+    own("libnvidia-nvvm70", &[Compute]),
+    row("libnvidia-tileiras", &[Compute]),
+    row("libvdpau_nvidia", &[Video]),
+    row("libnvidia-encode", &[Video]),
+    row("libnvidia-opticalflow", &[Video]),
+    row("libnvcuvid", &[Video]),
+    row("libnvidia-eglcore", &[Graphics]),
+    row("libnvidia-glcore", &[Graphics]),
+    row("libnvidia-tls", &[Graphics]),
+    row("libnvidia-glsi", &[Graphics]),
+    row("libnvidia-fbc", &[Graphics]),
+    row("libnvidia-ifr", &[Graphics]),
+    row("libnvidia-rtcore", &[Graphics]),
+    row("libnvoptix", &[Graphics]),
+    row("libGLX_nvidia", &[Graphics]),
+    row("libEGL_nvidia", &[Graphics]),
+    row("libGLESv2_nvidia", &[Graphics]),
+    row("libGLESv1_CM_nvidia", &[Graphics]),
+    row("libnvidia-glvkspirv", &[Graphics]),
+    row("libnvidia-cbl", &[Graphics]),
+    row("libnvidia-vulkan-producer", &[Display, Graphics]),
+    own("libnvidia-egl-gbm", &[Display, Graphics]),
+    own("libnvidia-egl-wayland", &[Display, Graphics]),
+    own("libnvidia-egl-wayland2", &[Display, Graphics]),
+    own("libnvidia-egl-xcb", &[Display, Graphics]),
+    own("libnvidia-egl-xlib", &[Display, Graphics]),
+    row("libnvidia-ngx", &[Ngx]),
+    own("libnvidia-api", &[Graphics, Ngx]),
 ];
 
 /// A file that is looked for in several folders.
@@ -84,62 +83,59 @@ pub struct FileRow {
     /// Its path below one of the folders. `VERSION` stands for the driver's release.
     pub name: &'static str,
     pub with: &'static [Capability],
-    pub about: &'static str,
 }
 
-const fn file(name: &'static str, with: &'static [Capability], about: &'static str) -> FileRow {
-    FileRow { name, with, about }
+const fn file(name: &'static str, with: &'static [Capability]) -> FileRow {
+    FileRow { name, with }
 }
 
 /// The programs, in one of [`PROGRAM_FOLDERS`].
 pub const PROGRAMS: &[FileRow] = &[
-    file("nvidia-smi", &[Utility], "management"),
-    file("nvidia-debugdump", &[Utility], "core dumps of a GPU"),
-    file("nvidia-persistenced", &[Utility], "keeps GPUs started"),
-    file("nv-fabricmanager", &[Utility], "NVSwitch's manager"),
-    file("nvidia-imex", &[Utility], "memory across nodes"),
-    file("nvidia-imex-ctl", &[Utility], "asks the same"),
-    file("nvidia-cuda-mps-control", &[Compute], "multi-process service, its console"),
-    file("nvidia-cuda-mps-server", &[Compute], "multi-process service"),
-    file("nvidia-xconfig", &[Display, Graphics], "writes X's configuration"),
+    file("nvidia-smi", &[Utility]),
+    file("nvidia-debugdump", &[Utility]),
+    file("nvidia-persistenced", &[Utility]),
+    file("nv-fabricmanager", &[Utility]),
+    file("nvidia-imex", &[Utility]),
+    file("nvidia-imex-ctl", &[Utility]),
+    file("nvidia-cuda-mps-control", &[Compute]),
+    file("nvidia-cuda-mps-server", &[Compute]),
+    file("nvidia-xconfig", &[Display, Graphics]),
 ];
 
 pub const SOCKETS: &[FileRow] = &[
-    file("run/nvidia-persistenced/socket", &[Utility], "nvidia-persistenced's"),
-    file("run/nvidia-fabricmanager/socket", &[Utility], "nv-fabricmanager's"),
-    file("tmp/nvidia-mps", &[Compute], "the multi-process service's pipes"),
+    file("run/nvidia-persistenced/socket", &[Utility]),
+    file("run/nvidia-fabricmanager/socket", &[Utility]),
+    file("tmp/nvidia-mps", &[Compute]),
 ];
 
 /// Descriptions and data, below one of [`DATA_FOLDERS`]; in a container, below `/usr/share`, where its programs look.
 pub const DATA: &[FileRow] = &[
-    file("glvnd/egl_vendor.d/10_nvidia.json", &[Display, Graphics], "where EGL finds the driver"),
-    file("egl/egl_external_platform.d/15_nvidia_gbm.json", &[Display, Graphics], "where EGL finds GBM"),
-    file("egl/egl_external_platform.d/10_nvidia_wayland.json", &[Display, Graphics], "where EGL finds Wayland"),
-    file("egl/egl_external_platform.d/09_nvidia_wayland2.json", &[Display, Graphics], "the same, of newer drivers"),
-    file("egl/egl_external_platform.d/20_nvidia_xcb.json", &[Display, Graphics], "where EGL finds XCB"),
-    file("egl/egl_external_platform.d/20_nvidia_xlib.json", &[Display, Graphics], "where EGL finds Xlib"),
-    file("nvidia/nvoptix.bin", &[Display, Graphics], "OptiX's data"),
-    file("X11/xorg.conf.d/10-nvidia.conf", &[Display, Graphics], "X's configuration"),
-    file("X11/xorg.conf.d/nvidia-drm-outputclass.conf", &[Display, Graphics], "X's configuration"),
+    file("glvnd/egl_vendor.d/10_nvidia.json", &[Display, Graphics]),
+    file("egl/egl_external_platform.d/15_nvidia_gbm.json", &[Display, Graphics]),
+    file("egl/egl_external_platform.d/10_nvidia_wayland.json", &[Display, Graphics]),
+    file("egl/egl_external_platform.d/09_nvidia_wayland2.json", &[Display, Graphics]),
+    file("egl/egl_external_platform.d/20_nvidia_xcb.json", &[Display, Graphics]),
+    file("egl/egl_external_platform.d/20_nvidia_xlib.json", &[Display, Graphics]),
+    file("nvidia/nvoptix.bin", &[Display, Graphics]),
+    file("X11/xorg.conf.d/10-nvidia.conf", &[Display, Graphics]),
+    file("X11/xorg.conf.d/nvidia-drm-outputclass.conf", &[Display, Graphics]),
 ];
 
 /// OpenCL's description, below one of [`DATA_FOLDERS`]; in a container, below `/etc`.
-pub const OPENCL: &[FileRow] = &[file("OpenCL/vendors/nvidia.icd", &[Compute], "where OpenCL finds the driver")];
+pub const OPENCL: &[FileRow] = &[file("OpenCL/vendors/nvidia.icd", &[Compute])];
 
 /// Vulkan's descriptions, below one of [`DATA_FOLDERS`] or the driver's root itself; in a container, below `/etc`.
 pub const VULKAN: &[FileRow] = &[
-    file("vulkan/icd.d/nvidia_icd.json", &[Display, Graphics], "where Vulkan finds the driver"),
-    file("vulkan/icd.d/nvidia_icd.x86_64.json", &[Display, Graphics], "the same, in RPM packages"),
-    file("vulkan/icd.d/nvidia_icd.aarch64.json", &[Display, Graphics], "the same, in RPM packages"),
-    file("vulkan/icd.d/nvidia_layers.json", &[Display, Graphics], "Vulkan's layers"),
-    file("vulkan/implicit_layer.d/nvidia_layers.json", &[Display, Graphics], "Vulkan's layers"),
+    file("vulkan/icd.d/nvidia_icd.json", &[Display, Graphics]),
+    file("vulkan/icd.d/nvidia_icd.x86_64.json", &[Display, Graphics]),
+    file("vulkan/icd.d/nvidia_icd.aarch64.json", &[Display, Graphics]),
+    file("vulkan/icd.d/nvidia_layers.json", &[Display, Graphics]),
+    file("vulkan/implicit_layer.d/nvidia_layers.json", &[Display, Graphics]),
 ];
 
 /// X's modules, in one of [`XORG_FOLDERS`].
-pub const XORG: &[FileRow] = &[
-    file("nvidia_drv.so", &[Display, Graphics], "X's driver"),
-    file("libglxserver_nvidia.so.VERSION", &[Display, Graphics], "X's GLX"),
-];
+pub const XORG: &[FileRow] =
+    &[file("nvidia_drv.so", &[Display, Graphics]), file("libglxserver_nvidia.so.VERSION", &[Display, Graphics])];
 
 pub struct LinkRow {
     /// The library whose folder it belongs to, by its stem.
@@ -218,53 +214,6 @@ pub const FIRMWARE_FOLDERS: &[&str] =
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::words::Words;
-
-    /// The tables of `docs/container/driver-files.md`, as they must stand there.
-    fn page() -> String {
-        let words = |with: &[Capability]| with.iter().map(|one| one.word()).collect::<Vec<_>>().join(", ");
-        let mut page = String::from("| library | with | what it is |\n|---|---|---|\n");
-        for row in LIBRARIES {
-            let end = if row.suffix == Suffix::Own { "*" } else { "VERSION" };
-            page += &format!("| `{}.so.{end}` | {} | {} |\n", row.stem, words(row.with), row.about);
-        }
-        page += "\n| file | with | what it is | looked for below |\n|---|---|---|---|\n";
-        let files = [
-            (PROGRAMS, PROGRAM_FOLDERS),
-            (SOCKETS, &[]),
-            (DATA, DATA_FOLDERS),
-            (OPENCL, DATA_FOLDERS),
-            (VULKAN, DATA_FOLDERS),
-        ];
-        for (rows, folders) in files.into_iter().chain([(XORG, XORG_FOLDERS)]) {
-            let folders: Vec<String> = folders.iter().map(|folder| format!("`{folder}`")).collect();
-            for row in rows {
-                let with = words(row.with);
-                page += &format!("| `{}` | {with} | {} | {} |\n", row.name, row.about, folders.join(" "));
-            }
-        }
-        page += "\n| link | to | with | beside |\n|---|---|---|---|\n";
-        for row in LINKS {
-            page += &format!("| `{}` | `{}` | {} | `{}` |\n", row.link, row.target, words(row.with), row.library);
-        }
-        page
-    }
-
-    #[test]
-    fn page_has_these_tables() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/container/driver-files.md");
-        let text = std::fs::read_to_string(path).expect("the page");
-        let (before, rest) = text.split_once("<!-- tables -->\n").expect("a beginning");
-        let (tables, after) = rest.split_once("<!-- end -->\n").expect("an end");
-        if std::env::var_os("MPU_WRITE_DOCS").is_some() {
-            let text = format!("{before}<!-- tables -->\n{}<!-- end -->\n{after}", page());
-            return std::fs::write(path, text).expect("the page");
-        }
-        assert!(
-            tables == page(),
-            "docs/container/driver-files.md is old; MPU_WRITE_DOCS=1 with this test writes it anew"
-        );
-    }
 
     #[test]
     fn library_table_has_unique_names_and_links() {
