@@ -300,6 +300,25 @@ fn plugin_reconnects_to_late_or_restarted_engine() {
     assert_eq!(plugin.end(), Some(0));
 }
 
+/// An engine that hangs accepts no connection. Once its queue is full, a connect with a wait would keep the plugin from its end.
+#[test]
+fn plugin_with_hung_engine_ends_on_request() {
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with};
+    let place = Place::new();
+    let socket =
+        || socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC, None);
+    let address = SocketAddrUnix::new(place.socket()).expect("a path");
+    let hung = socket().expect("a socket");
+    bind(&hung, &address).and_then(|()| listen(&hung, 0)).expect("bound");
+    let filled: Vec<_> = std::iter::repeat_with(|| socket().expect("a socket"))
+        .take_while(|client| connect(client, &address) != Err(rustix::io::Errno::AGAIN))
+        .collect();
+    assert!(!filled.is_empty());
+    let mut plugin = Plugin::start(&place, &[]);
+    plugin.says("waiting for a container engine at ", 1);
+    assert_eq!(plugin.end(), Some(0));
+}
+
 /// Each of these ends the connection with a reason, and the next one is as good as any.
 #[test]
 fn plugin_reconnects_after_malformed_engine_messages() {
