@@ -50,7 +50,6 @@ NOKPROBE_SYMBOL(mpu_argument_claims);
 
 void mpu_argument_says(struct mpu_context *context)
 {
-	/* mpu_contexts_look() reads this, and the command. */
 	WRITE_ONCE(context->argued, true);
 	if (mpu_rs_may_claim(context->argument.cmd))
 		mpu_argument_claims(context);

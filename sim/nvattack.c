@@ -101,7 +101,7 @@ static int report(const struct row *row, const char *claim, unsigned long calls,
 
 /* --- by a fault --- */
 
-/* Lines on the input, not the fault alone, say when the attack begins and when the missing page is given. */
+/* Whether the attack, and then the missing page, waits for a line on the input. */
 static bool late;
 
 static void wait_for_line(void)

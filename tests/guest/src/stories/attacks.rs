@@ -64,7 +64,7 @@ fn argument_exchanged_once_probe_stands_shows_no_foreign_pid(stage: &Stage) -> R
         foreign.join(" ")
     );
     let container = &scene.a;
-    // Both ways, so that neither side waits for the other to open it.
+    // Opened for reading and writing: otherwise `echo` would wait for a reader, also once nvattack has ended.
     let line = || container.script("echo 1<>/tmp/lines");
     let text = std::thread::scope(|scope| {
         let attacking = scope.spawn(|| container.script(&attack));
@@ -81,7 +81,7 @@ fn argument_exchanged_once_probe_stands_shows_no_foreign_pid(stage: &Stage) -> R
             }
             Ok::<_, anyhow::Error>(())
         })();
-        // Also if it went wrong: it waits for two.
+        // Also after a failure: nvattack ends after two lines.
         let ended = line().and_then(|_| line());
         let text = joined(attacking.join())?;
         attacked.and(ended).and(text)
