@@ -67,7 +67,7 @@ static noinline int mpu_read_argument(struct pt_regs *regs)
 	context = mpu_context_of_current();
 	if (!context || context->argued)
 		return 0;
-	/* The caller's memory has decided before, if the probe was not armed then: see mpu_believe(). */
+	/* Undoes what mpu_read_caller_argument() decided by the caller's memory, if the probe was armed during this call. */
 	context->bits = 0;
 	request = mpu_nth(regs, MPU_RM_COMMAND);
 	data = (const void *)mpu_nth(regs, MPU_RM_DATA);

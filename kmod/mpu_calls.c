@@ -373,7 +373,7 @@ static u32 mpu_unwrap(unsigned int cmd, unsigned long arg, unsigned long *where)
  * Where the driver's own copy cannot be seen: the caller's memory says what the call is. Another thread of it can change that
  * before the driver looks: it then gets what the bare driver shows. `argument` of the module's state says that it is so.
  */
-static noinline void mpu_believe(struct mpu_context *context, unsigned int cmd, unsigned long arg)
+static noinline void mpu_read_caller_argument(struct mpu_context *context, unsigned int cmd, unsigned long arg)
 {
 	struct mpu_argument argument;
 	unsigned long where;
@@ -464,7 +464,7 @@ static __always_inline long mpu_call(struct file *file, unsigned int cmd, unsign
 		mpu_note_maker();
 	is_seen = mpu_argument_is_seen();
 	if (unlikely(!is_seen))
-		mpu_believe(context, cmd, arg);
+		mpu_read_caller_argument(context, cmd, arg);
 	result = original(file, cmd, arg);
 	if (context->bits & MPU_TRANSLATES) {
 		if (unlikely(result == 0 && mpu_rs_copy_missing(context->call)) && !mpu_is_exempt(context))

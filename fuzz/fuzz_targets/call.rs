@@ -16,6 +16,9 @@ impl PidMap for Namespace {
     fn host_of(&self, pid: ViewPid) -> Option<HostPid> {
         (1000..1064).contains(&pid.get()).then(|| HostPid::new(pid.get() - 1000)).flatten()
     }
+    fn started(&self, pid: HostPid) -> Option<u64> {
+        self.view_of(pid).map(|_| 0)
+    }
 }
 
 fuzz_target!(|data: &[u8]| {

@@ -372,13 +372,12 @@ fn write_record(
     requested: &[u32],
 ) -> Answer {
     let host = get_u32(bytes, pid).and_then(HostPid::new);
-    let is_older = match (get_u64(bytes, began), host.and_then(|host| map.started(host))) {
-        (Some(began), Some(started)) => began < started,
-        _ => false,
-    };
-    // Once the process has ended, the record can be an earlier one's: nothing tells them apart.
-    let is_gone = host.is_some_and(|host| map.view_of(host).is_none());
-    let Some(number) = requested.first().filter(|_| !is_older && !is_gone) else { return no_record(control, bytes) };
+    let began = get_u64(bytes, began);
+    // Once the process has ended, the record can be an earlier one's, and another process can have its number the next moment.
+    let is_foreign = host.is_some_and(|host| {
+        map.view_of(host).is_none() || map.started(host).is_none_or(|started| began.is_none_or(|began| began < started))
+    });
+    let Some(number) = requested.first().filter(|_| !is_foreign) else { return no_record(control, bytes) };
     put_u32(bytes, pid, *number);
     Answer { outcome: Some((control, Outcome::Rewritten { kept: 1, hidden: 0 })), copied: Copied::All }
 }

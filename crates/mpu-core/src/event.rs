@@ -35,6 +35,9 @@ mod tests {
         fn host_of(&self, _: ViewPid) -> Option<HostPid> {
             None
         }
+        fn started(&self, _: HostPid) -> Option<u64> {
+            None
+        }
     }
 
     fn gone_out(words: [u32; 4]) -> ([u32; 4], Option<Outcome>) {

@@ -51,10 +51,7 @@ pub trait PidMap {
     fn view_of(&self, pid: HostPid) -> Option<ViewPid>;
     /// The driver's number for this process; `None` if the caller's namespace has no such process.
     fn host_of(&self, pid: ViewPid) -> Option<HostPid>;
-    /// The start of this process, in microseconds since the Unix epoch; `None` if unknown. An older record belongs to an earlier process
-    /// with the same number.
-    fn started(&self, pid: HostPid) -> Option<u64> {
-        let _ = pid;
-        None
-    }
+    /// The start of this process, in microseconds since the Unix epoch; `None` if the process is gone. An older record belongs to an
+    /// earlier process with the same number.
+    fn started(&self, pid: HostPid) -> Option<u64>;
 }

@@ -17,7 +17,11 @@ impl PidMap for Namespace {
         PAIRS.iter().find(|(_, view)| *view == pid.get()).and_then(|(host, _)| HostPid::new(*host))
     }
     fn started(&self, pid: HostPid) -> Option<u64> {
-        (pid.get() == 1033).then_some(5_000_000)
+        match pid.get() {
+            1002 => Some(0),
+            1033 => Some(5_000_000),
+            _ => None,
+        }
     }
 }
 
@@ -181,24 +185,32 @@ fn accounting_record_of_other_pid_is_cleared() {
     }
 }
 
-/// A process that ended during the call: its PID may be in an earlier process's record.
+/// A process that ended during the call: its PID may be in an earlier process's record. Another process can take the PID between the
+/// map's two answers.
 #[test]
 fn accounting_record_of_ended_process_is_hidden() {
-    struct Nobody;
-    impl PidMap for Nobody {
+    struct Ended {
+        view: Option<u32>,
+        started: Option<u64>,
+    }
+    impl PidMap for Ended {
         fn view_of(&self, _: HostPid) -> Option<ViewPid> {
-            None
+            self.view.and_then(ViewPid::new)
         }
         fn host_of(&self, _: ViewPid) -> Option<HostPid> {
             None
         }
+        fn started(&self, _: HostPid) -> Option<u64> {
+            self.started
+        }
     }
-    for (cmd, size) in RECORDS {
+    let found = [(None, None), (Some(33), None), (None, Some(5_000_000))];
+    for ((cmd, size), (view, started)) in RECORDS.into_iter().flat_map(|record| found.map(|found| (record, found))) {
         let mut bytes = laid(size, &[(4, 33)]);
         let (mut call, mut requested) = (begin(cmd, size), [0]);
         call.copied_in(PARAMS, &mut bytes, &Namespace, &mut requested);
         lay(&mut bytes, &[(16, 77), (32, 6_000_000)]);
-        let copied = call.copying_out(PARAMS, &mut bytes, &Nobody, &requested).copied;
+        let copied = call.copying_out(PARAMS, &mut bytes, &Ended { view, started }, &requested).copied;
         assert_eq!((copied, bytes), (Copied::NoSuchProcess, vec![0; size]), "{cmd:#x}");
     }
 }

@@ -16,6 +16,9 @@ impl PidMap for Namespace {
     fn host_of(&self, pid: ViewPid) -> Option<HostPid> {
         self.0.iter().find(|(_, view)| **view == pid.get()).and_then(|(host, _)| HostPid::new(*host))
     }
+    fn started(&self, pid: HostPid) -> Option<u64> {
+        self.view_of(pid).map(|_| 0)
+    }
 }
 
 /// Host pids from 100 to 139, of which some are visible under 1 to 20.

@@ -54,6 +54,9 @@ impl PidMap for Namespace {
     fn host_of(&self, pid: ViewPid) -> Option<HostPid> {
         self.0.iter().find(|(_, view)| **view == pid.get()).and_then(|(host, _)| HostPid::new(*host))
     }
+    fn started(&self, pid: HostPid) -> Option<u64> {
+        self.view_of(pid).map(|_| 0)
+    }
 }
 
 /// The recorded answer for a caller in a namespace with these (host, view) pairs.

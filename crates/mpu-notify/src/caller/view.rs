@@ -67,6 +67,10 @@ impl PidMap for View<'_> {
             View::Host => HostPid::new(pid.get()),
         }
     }
+
+    fn started(&self, pid: HostPid) -> Option<u64> {
+        accounts::started(pid)
+    }
 }
 
 impl View<'_> {
@@ -112,7 +116,7 @@ impl PidMap for Resolved<'_, '_> {
     }
 
     fn started(&self, pid: HostPid) -> Option<u64> {
-        accounts::started(pid)
+        self.view.started(pid)
     }
 }
 
