@@ -6,12 +6,12 @@ use super::id::short_id;
 use mpu_core::HostPid;
 use mpu_host::host::Host;
 use mpu_host::phase::Phase;
+use mpu_os::socket;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
-use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 /// Limit for each read and write.
@@ -121,7 +121,7 @@ fn command(host: &Host, request: &str) -> Result<bool, NotifyError> {
 
 fn query(host: &Host, request: &str) -> Result<Option<String>, NotifyError> {
     let path = host.at(CONTROL_SOCKET);
-    let mut stream = match UnixStream::connect(&path) {
+    let mut stream = match socket::connect(&path, TIMEOUT) {
         Ok(stream) => stream,
         // Never started, or killed.
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {

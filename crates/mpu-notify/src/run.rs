@@ -12,6 +12,7 @@ use crate::supervisor::registry::Registry;
 use command_fds::{CommandFdExt, FdMapping};
 use mpu_host::config::{Config, rules};
 use mpu_host::host::{CAP_SYS_ADMIN, Host};
+use mpu_os::socket;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
@@ -29,7 +30,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, ExitStatus};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Descriptor of the child's end of the socket pair. High, because the user may pass low ones to the command.
 pub(crate) const SOCKET: i32 = 250;
@@ -37,7 +38,7 @@ pub(crate) const SOCKET: i32 = 250;
 pub(crate) const SUPERVISED: u8 = b'a';
 /// Limit of supervisors that are sent one listener.
 const MAX_HAND_OVERS: usize = 16;
-/// How long a supervisor may take to receive a listener. A restart after a crash takes up to two seconds.
+/// How long supervisors may take to receive a listener. A restart after a crash takes up to two seconds.
 const RECEIPT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Exit codes of `env`, `chroot` and `docker run`: own failure, command not executable, command not found.
 const FAILED: u8 = 125;
@@ -125,14 +126,16 @@ fn supervise(host: &Host, child: &UnixStream) -> Result<Option<Arc<Registry>>, N
 /// # Errors
 /// If the socket does not accept the listener, or supervisors died [`MAX_HAND_OVERS`] times before they had stored it.
 pub fn hand_over(host: &Host, listener: BorrowedFd<'_>) -> io::Result<bool> {
+    let deadline = Instant::now() + RECEIPT_TIMEOUT;
     let mut lost = io::Error::from(io::ErrorKind::ConnectionReset);
     for _ in 0..MAX_HAND_OVERS {
         if host.at(RETIRED).exists() {
             return Ok(false);
         }
-        let sent = UnixStream::connect(host.at(LISTENER_SOCKET)).and_then(|stream| {
+        let remaining = deadline.saturating_duration_since(Instant::now());
+        let sent = socket::connect(&host.at(LISTENER_SOCKET), remaining).and_then(|stream| {
             send(&stream, listener)?;
-            wait_until_received(&stream)
+            wait_until_received(&stream, deadline)
         });
         match sent.as_ref().map_err(io::Error::kind) {
             Ok(()) => return Ok(true),
@@ -145,15 +148,17 @@ pub fn hand_over(host: &Host, listener: BorrowedFd<'_>) -> io::Result<bool> {
     Err(lost)
 }
 
-/// Waits until the supervisor has read the message, or [`RECEIPT_TIMEOUT`]. It reads the message once the listener is stored.
+/// Waits until the supervisor has read the message, or `deadline`. It reads the message once the listener is stored.
 ///
 /// # Errors
 /// `ECONNRESET` if it died with the message unread and the connection not stored (`unix_release_sock` of net/unix/af_unix.c).
-fn wait_until_received(stream: &UnixStream) -> io::Result<()> {
+fn wait_until_received(stream: &UnixStream, deadline: Instant) -> io::Result<()> {
     // The next supervisor gets a connection without a message, and must not wait for one.
     stream.shutdown(std::net::Shutdown::Write)?;
-    stream.set_read_timeout(Some(RECEIPT_TIMEOUT))?;
     loop {
+        // The kernel has no timeout of zero.
+        let remaining = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
+        stream.set_read_timeout(Some(remaining))?;
         match { stream }.read(&mut [0]) {
             // With a timeout the kernel does not restart it after a signal (signal(7)).
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -164,7 +169,8 @@ fn wait_until_received(stream: &UnixStream) -> io::Result<()> {
     }
 }
 
-fn send(stream: &UnixStream, listener: BorrowedFd<'_>) -> io::Result<()> {
+/// Sends a listener as an OCI runtime does.
+pub(crate) fn send(stream: &UnixStream, listener: BorrowedFd<'_>) -> io::Result<()> {
     let id = format!("mpu-run-{}", std::process::id());
     let state =
         json!({ "ociVersion": "1.0.2", "fds": ["seccompFd"], "pid": std::process::id(), "state": { "id": id } });
@@ -297,14 +303,14 @@ mod tests {
         let fake = FakeHost::in_order();
         let path = fake.host().at(LISTENER_SOCKET);
         std::fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
-        let socket = UnixListener::bind(&path).expect("a socket");
+        let listening = UnixListener::bind(&path).expect("a socket");
         let supervisor = std::thread::spawn(move || {
             // As if it had been killed between accept and the file descriptor store. A closed socket with an unread message resets.
-            let (lost, _) = socket.accept().expect("a runtime");
+            let (lost, _) = listening.accept().expect("a runtime");
             let mut polled = [PollFd::new(&lost, PollFlags::IN)];
             assert_eq!(poll(&mut polled, None), Ok(1), "the message");
             drop(lost);
-            let (mut received, _) = socket.accept().expect("the runtime again");
+            let (mut received, _) = listening.accept().expect("the runtime again");
             let mut message = String::new();
             received.read_to_string(&mut message).expect("the message, and its end");
             message
@@ -321,11 +327,13 @@ mod tests {
         let fake = FakeHost::in_order();
         let path = fake.host().at(LISTENER_SOCKET);
         std::fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
-        let socket = UnixListener::bind(&path).expect("a socket");
-        let supervisors = std::thread::spawn(move || (0..MAX_HAND_OVERS).all(|_| socket.accept().is_ok()));
+        let listening = UnixListener::bind(&path).expect("a socket");
+        let end = listening.try_clone().expect("a copy");
+        let supervisors = std::thread::spawn(move || listening.incoming().map_while(Result::ok).count());
         let listener = std::fs::File::open("/dev/null").expect("any descriptor");
         let error = hand_over(&fake.host(), listener.as_fd()).expect_err("none has it");
         assert!(matches!(error.kind(), io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe), "{error}");
-        assert!(supervisors.join().expect("no panic"));
+        rustix::net::shutdown(&end, rustix::net::Shutdown::Read).expect("no further connection");
+        assert_eq!(supervisors.join().expect("no panic"), MAX_HAND_OVERS);
     }
 }

@@ -5,4 +5,5 @@ pub mod deadline;
 pub mod devices;
 pub mod file;
 pub mod lock;
+pub mod socket;
 pub mod text;

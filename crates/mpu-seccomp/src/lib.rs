@@ -18,8 +18,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+use mpu_os::socket::connect;
 use serde_json::Value;
 use thiserror::Error;
 
@@ -37,10 +36,8 @@ const FUSE: (Option<u64>, Option<u64>) = (Some(10), Some(229));
 const TSYNC: &str = "SECCOMP_FILTER_FLAG_TSYNC";
 /// A file beside the socket of an engine that takes no new container.
 pub const RETIRED: &str = "retired";
-/// Attempts to connect to an engine whose queue is full, and the pause between them. Users would notice a tenth of a second
-/// in a container's start.
-const TRIES: u32 = 10;
-const PAUSE: Duration = Duration::from_millis(2);
+/// Limit of the wait for an engine whose queue is full. Users would notice a tenth of a second in a container's start.
+const QUEUE_TIMEOUT: Duration = Duration::from_millis(20);
 
 /// Why a container starts without the engine, its specification unchanged.
 #[derive(Debug, Error)]
@@ -121,7 +118,7 @@ pub fn listen(tree: &mut Value, config: &Notify) -> Result<(), NoListener> {
     if config.socket.with_file_name(RETIRED).exists() {
         return Err(NoListener::Retired(config.socket.clone()));
     }
-    takes_connections(&config.socket).map_err(|error| NoListener::NoEngine(config.socket.clone(), error))?;
+    connect(&config.socket, QUEUE_TIMEOUT).map_err(|error| NoListener::NoEngine(config.socket.clone(), error))?;
     // The path comes from a text in config.toml, so it is UTF-8.
     let socket = config.socket.to_string_lossy();
     let linux = tree.get_mut("linux").and_then(Value::as_object_mut);
@@ -232,22 +229,5 @@ fn check_pid_namespace(tree: &Value) -> Result<(), NoListener> {
         Ok(meta) if meta.ino() == INIT_PID_NAMESPACE => Err(NoListener::HostPids),
         Ok(_) => Ok(()),
         Err(error) => Err(NoListener::PidNamespace(path.into(), error)),
-    }
-}
-
-/// Checks that an engine takes a connection. A Unix socket connects at once, or its queue is full.
-fn takes_connections(path: &Path) -> io::Result<()> {
-    let address = SocketAddrUnix::new(path)?;
-    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    let mut tries = TRIES;
-    loop {
-        match connect(&socket, &address) {
-            Err(Errno::AGAIN) if tries > 0 => {
-                tries -= 1;
-                std::thread::sleep(PAUSE);
-            }
-            done => return Ok(done?),
-        }
     }
 }

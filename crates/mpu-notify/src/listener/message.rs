@@ -33,6 +33,23 @@ pub(crate) struct NewListener {
     pub(crate) container: String,
 }
 
+/// Calls `add` with the listener that a message brings. A whole message stays in the connection until `add` has succeeded. So the next
+/// supervisor finds it there, or the listener in the file descriptor store. If it finds both, the listener gets its threads twice,
+/// which does no harm. After a failure, the runtime sees a reset connection once both copies of the connection are closed.
+pub(crate) fn hand_on(stream: BorrowedFd<'_>, add: impl FnOnce(NewListener) -> io::Result<()>) {
+    let peeked = peek(stream);
+    let is_unread = matches!(peeked, Ok(Some(_)));
+    match peeked.and_then(|seen| if is_unread { Ok(seen) } else { receive(stream) }) {
+        Ok(Some(new)) => {
+            if add(new).is_ok() && is_unread {
+                let _ = receive(stream);
+            }
+        }
+        Ok(None) => {}
+        Err(error) => log!("cannot receive a listener from a runtime: {error}"),
+    }
+}
+
 /// Receives the message; none if the other side only tested the connection, or sent no listener.
 pub(crate) fn receive(stream: BorrowedFd<'_>) -> io::Result<Option<NewListener>> {
     let (mut text, mut fds) = (Vec::new(), Vec::new());
@@ -51,7 +68,7 @@ pub(crate) fn receive(stream: BorrowedFd<'_>) -> io::Result<Option<NewListener>>
 }
 
 /// Reads the message without removing it from the socket; none also if it is incomplete.
-pub(crate) fn peek(stream: BorrowedFd<'_>) -> io::Result<Option<NewListener>> {
+fn peek(stream: BorrowedFd<'_>) -> io::Result<Option<NewListener>> {
     let (mut text, mut fds) = (Vec::new(), Vec::new());
     receive_part(stream, RecvFlags::PEEK, &mut text, &mut fds)?;
     Ok(is_whole(&text, &fds).then(|| find_listener(&text, fds)).flatten())
@@ -105,4 +122,34 @@ pub(crate) fn is_listener(fd: BorrowedFd<'_>) -> bool {
     use std::os::fd::AsRawFd;
     let link = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()));
     link.is_ok_and(|link| link.as_os_str() == "anon_inode:seccomp notify")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{filter, run};
+    use std::os::unix::net::UnixStream;
+
+    /// Only a reset tells the runtime that nobody answers.
+    #[test]
+    fn message_without_room_for_listener_stays_unread() {
+        if !rustix::process::geteuid().is_root() {
+            return println!("skipped: only root can install a filter with a listener");
+        }
+        // A filter stays for as long as its thread.
+        let listener = std::thread::spawn(filter::listen).join().expect("ended").expect("a listener");
+        for (has_room, received) in [(false, Some(io::ErrorKind::ConnectionReset)), (true, None)] {
+            let (runtime, supervisor) = UnixStream::pair().expect("a connection");
+            run::send(&runtime, listener.as_fd()).expect("sent");
+            let mut container = String::new();
+            hand_on(supervisor.as_fd(), |new| {
+                container = new.container;
+                if has_room { Ok(()) } else { Err(io::ErrorKind::StorageFull.into()) }
+            });
+            assert_eq!(container, format!("mpu-run-{}", std::process::id()));
+            drop(supervisor);
+            let end = io::Read::read(&mut { &runtime }, &mut [0]);
+            assert_eq!(end.err().map(|error| error.kind()), received, "has room: {has_room}");
+        }
+    }
 }

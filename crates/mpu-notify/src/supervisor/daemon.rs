@@ -254,23 +254,10 @@ impl Daemon {
         let retry = (name.clone(), stream.clone());
         open.fetch_add(1, SeqCst);
         let receive = move || {
-            // The message stays in the connection until the listener is in the file descriptor store, so the next supervisor finds one of
-            // both. If it finds both, the listener gets its threads twice, which does no harm.
-            let peeked = message::peek(stream.as_fd());
-            let unread = matches!(peeked, Ok(Some(_)));
-            match peeked.and_then(|seen| if seen.is_none() { message::receive(stream.as_fd()) } else { Ok(seen) }) {
-                Ok(None) => {}
-                Ok(Some(new)) => {
-                    if let Err(error) = registry.add(new.listener, &new.container) {
-                        log!("the listener of container {} is not answered: {error}", new.container);
-                    }
-                }
-                Err(error) => log!("cannot receive a listener from a runtime: {error}"),
-            }
-            if unread {
-                // Otherwise the runtime would see a reset connection.
-                let _ = message::receive(stream.as_fd());
-            }
+            message::hand_on(stream.as_fd(), |new| {
+                let added = registry.add(new.listener, &new.container);
+                added.inspect_err(|error| log!("the listener of container {} is not answered: {error}", new.container))
+            });
             fd_store::forget(&name);
             open.fetch_sub(1, SeqCst);
             registry.signal_change();

@@ -1,13 +1,15 @@
 //! Addresses of the exporter, and their sockets.
 
 use super::error::MetricsError;
+use mpu_os::socket::connect;
 use std::fmt;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::time::Duration;
 
 /// The default address. Prometheus' list of exporters' ports (9100 to 9999) is full, and asks others to stay out of that range.
 pub const DEFAULT: &str = "127.0.0.1:19567";
@@ -120,7 +122,7 @@ fn lacks_ipv6(error: &io::Error) -> bool {
 fn unix(path: &Path) -> io::Result<Listening> {
     // A killed run left a socket without a listener.
     let is_socket = std::fs::symlink_metadata(path).is_ok_and(|meta| meta.file_type().is_socket());
-    if is_socket && UnixStream::connect(path).is_err_and(|e| e.kind() == io::ErrorKind::ConnectionRefused) {
+    if is_socket && connect(path, Duration::ZERO).is_err_and(|e| e.kind() == io::ErrorKind::ConnectionRefused) {
         std::fs::remove_file(path)?;
     }
     let listener = UnixListener::bind(path)?;

@@ -16,7 +16,7 @@ mod trunk;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::ValueHint;
@@ -24,7 +24,6 @@ use clap::builder::PossibleValuesParser;
 use mpu_host::explain::chain;
 use mpu_seccomp::{Notify, NotifyPolicy, SOCKET};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 
 pub use error::NriError;
 use presence::{Presence, Standing};
@@ -72,17 +71,6 @@ const SOON: Duration = Duration::from_millis(500);
 /// The longest pause, after several failed connections.
 const LATER: Duration = Duration::from_secs(30);
 
-/// Connects without a wait: the standard library would block, also against `stop`, while the queue of an engine that hangs is full.
-fn connect(path: &Path) -> io::Result<UnixStream> {
-    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    let address = SocketAddrUnix::new(path).map_err(|_| io::ErrorKind::InvalidInput)?;
-    rustix::net::connect(&socket, &address)?;
-    let stream = UnixStream::from(socket);
-    stream.set_nonblocking(false)?;
-    Ok(stream)
-}
-
 /// Serves the container engine, reconnecting as needed, until `stop` is readable.
 pub fn run(options: &NriOptions, stop: BorrowedFd<'_>, log: &dyn Fn(&str)) -> Result<(), NriError> {
     let policy = NotifyPolicy::ALL.into_iter().find(|(word, _)| *word == options.policy);
@@ -91,7 +79,8 @@ pub fn run(options: &NriOptions, stop: BorrowedFd<'_>, log: &dyn Fn(&str)) -> Re
     let (mut pause, mut logged) = (SOON, String::new());
     let mut presence = Presence::new(&options.presence, &options.socket, log);
     loop {
-        match connect(&options.socket) {
+        // A wait for an engine that hangs would block also against `stop`.
+        match mpu_os::socket::connect(&options.socket, Duration::ZERO) {
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                 return Err(NriError::Forbidden(options.socket.clone(), error));
             }

@@ -1,0 +1,86 @@
+//! Connects to Unix sockets without an endless wait.
+
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect as connect_socket, socket_with};
+use std::io;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+/// Interval between two attempts to connect.
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// Connects to a stream socket. While the queue of the other side is full, tries again until `timeout`. Zero means one attempt. (The
+/// standard library waits without limit.)
+///
+/// # Errors
+/// `EAGAIN` (`WouldBlock`) if the queue stayed full, `InvalidInput` if no socket can have this path, else as connect(2).
+pub fn connect(path: &Path, timeout: Duration) -> io::Result<UnixStream> {
+    let deadline = Instant::now() + timeout;
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    let address = SocketAddrUnix::new(path).map_err(|_| io::ErrorKind::InvalidInput)?;
+    loop {
+        match connect_socket(&socket, &address) {
+            Err(Errno::AGAIN) if Instant::now() < deadline => sleep(PAUSE),
+            connected => break connected?,
+        }
+    }
+    let stream = UnixStream::from(socket);
+    stream.set_nonblocking(false)?;
+    Ok(stream)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::net::{bind, listen};
+    use std::os::fd::OwnedFd;
+    use std::os::unix::net::UnixListener;
+
+    /// A socket that nobody accepts from, and the connections that fill its queue.
+    fn full(path: &Path) -> (UnixListener, Vec<UnixStream>) {
+        let socket: OwnedFd = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
+        bind(&socket, &SocketAddrUnix::new(path).unwrap()).and_then(|()| listen(&socket, 0)).unwrap();
+        let queued = std::iter::from_fn(|| connect(path, Duration::ZERO).ok()).collect();
+        (UnixListener::from(socket), queued)
+    }
+
+    #[test]
+    fn full_queue_ends_connect_at_its_timeout() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("socket");
+        let (_listener, queued) = full(&path);
+        assert!(!queued.is_empty());
+        let began = Instant::now();
+        let error = connect(&path, Duration::from_millis(50)).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+        assert!(began.elapsed() >= Duration::from_millis(50));
+    }
+
+    #[test]
+    fn connect_takes_first_free_place() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("socket");
+        let (listener, _queued) = full(&path);
+        let late = std::thread::spawn(move || connect(&path, Duration::from_secs(60)));
+        sleep(Duration::from_millis(50));
+        let _accepted = listener.accept().unwrap();
+        let stream = late.join().unwrap().expect("a place");
+        stream.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+        let error = io::Read::read(&mut { &stream }, &mut [0]).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::WouldBlock, "reading waits");
+    }
+
+    #[test]
+    fn missing_socket_is_error_at_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let kind = |path: &Path| connect(path, Duration::from_secs(60)).unwrap_err().kind();
+        let dead = folder.path().join("dead");
+        drop(UnixListener::bind(&dead).unwrap());
+        assert_eq!(kind(&folder.path().join("none")), io::ErrorKind::NotFound);
+        assert_eq!(kind(&dead), io::ErrorKind::ConnectionRefused);
+        assert_eq!(kind(&folder.path().join("n".repeat(200))), io::ErrorKind::InvalidInput);
+    }
+}
