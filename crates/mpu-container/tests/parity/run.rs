@@ -5,6 +5,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -15,6 +16,10 @@ use crate::{facts, host};
 
 /// A call that takes longer hangs.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Held to write a file and to start a process. A child that is forked meanwhile would have the file open until its exec, and nobody could
+/// execute the file (ETXTBSY).
+static WRITE_OR_FORK: Mutex<()> = Mutex::new(());
 
 /// Replaces runc and records its arguments.
 const LOW: &str = "#!/bin/sh\nfolder=${0%/bin/*}\necho \"low $*\" >> $folder/low.args\ncat config.json > $folder/low.json 2>/dev/null\nexit 0\n";
@@ -170,6 +175,11 @@ fn config(case: &Case) -> String {
     missing.map(|(key, value)| format!("{key} = {value}\n")).collect::<String>() + &text
 }
 
+fn write_or_fork<T>(act: impl FnOnce() -> T) -> T {
+    let _guard = WRITE_OR_FORK.lock().unwrap_or_else(PoisonError::into_inner);
+    act()
+}
+
 fn put(path: &Path, named: &str, what: &str) {
     if named.ends_with('/') {
         return fs::create_dir_all(path).expect("a folder");
@@ -178,8 +188,11 @@ fn put(path: &Path, named: &str, what: &str) {
     let _ = fs::remove_file(path);
     match (what.strip_prefix("-> "), what) {
         (Some(target), _) => symlink(target, path).expect("a link"),
-        (None, "fifo") => assert!(Command::new("mkfifo").arg(path).status().expect("mkfifo").success()),
-        (None, text) => fs::write(path, text).expect("written"),
+        (None, "fifo") => {
+            let made = write_or_fork(|| Command::new("mkfifo").arg(path).status());
+            assert!(made.expect("mkfifo").success());
+        }
+        (None, text) => write_or_fork(|| fs::write(path, text)).expect("written"),
     }
     if named.starts_with("bin/") {
         fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("a mode");
@@ -198,7 +211,8 @@ fn call(world: &World, case: &Case) -> Option<i32> {
     command.env("NVIDIA_CTK_CONFIG_FILE_PATH", world.at("config.toml"));
     command.envs(case.environment.iter().map(|(name, value)| (name, world.fill(value))));
     command.stdin(File::open(world.at("stdin")).expect("a file")).stdout(file("stdout")).stderr(file("stderr"));
-    let mut child = command.spawn().unwrap_or_else(|error| panic!("{}: {}: {error}", case.name, case.run));
+    let spawned = write_or_fork(|| command.spawn());
+    let mut child = spawned.unwrap_or_else(|error| panic!("{}: {}: {error}", case.name, case.run));
     let start = Instant::now();
     loop {
         if let Some(status) = child.try_wait().expect("a child") {
