@@ -19,7 +19,6 @@ mod doctor;
 mod emulated;
 mod files;
 mod foreign;
-mod fuzz;
 mod guest;
 mod kernels;
 mod kmod;
@@ -101,8 +100,6 @@ enum Verb {
     Bench(bench::Args),
     /// Holds a driver's source against the rows: what carries a PID, and what is new
     Abi(abi::Args),
-    /// Runs a fuzz target for a while
-    Fuzz(fuzz::Args),
 }
 
 fn main() -> ExitCode {
@@ -128,7 +125,6 @@ fn main() -> ExitCode {
         Verb::Lint => lint::lint(),
         Verb::Bench(args) => bench::bench(&args),
         Verb::Abi(args) => abi::abi(&args),
-        Verb::Fuzz(args) => fuzz::fuzz(&args),
     };
     match result {
         Ok(Outcome::Passed) => ExitCode::SUCCESS,
