@@ -31,17 +31,14 @@ pub struct Args {
     /// How the module redirects, as its parameter `redirect`; its own choice unless named
     #[arg(long, value_parser = ["auto", "direct", "ipmodify"])]
     redirect: Option<String>,
-    /// Print one JSON document instead of tables
-    #[arg(long)]
-    json: bool,
     /// Print one table of all runs, as docs/performance.md has it
-    #[arg(long, conflicts_with = "json")]
+    #[arg(long)]
     markdown: bool,
     /// Fail when a goal is missed; otherwise a bench only reports
     #[arg(long)]
     check: bool,
     /// Time what mpu-container adds to a container's start, a hundred of each kind, instead of counting instructions in guests
-    #[arg(long, conflicts_with_all = ["peer", "json", "markdown", "check"])]
+    #[arg(long, conflicts_with_all = ["peer", "markdown", "check"])]
     containers: bool,
     /// Pass the guest's console on
     #[arg(long)]
@@ -71,14 +68,11 @@ pub fn bench(args: &Args) -> Result<Outcome> {
             };
             missed += goals::verdicts(&run).iter().filter(|verdict| !verdict.met).count();
             broken |= !run.troubles.is_empty();
-            if !args.json && !args.markdown {
+            if !args.markdown {
                 report::print(&run);
             }
             runs.push(run);
         }
-    }
-    if args.json {
-        println!("{}", serde_json::to_string_pretty(&runs.iter().map(report::json).collect::<Vec<_>>())?);
     }
     if args.markdown {
         report::markdown(&runs);

@@ -89,7 +89,7 @@ fn added(run: &Run, what: &str, caller: &str, allowed: i64) -> Verdict {
 }
 
 /// What each further row adds, in the steps between populations.
-pub fn slopes(run: &Run, control: &str, caller: &str) -> Option<Vec<f64>> {
+fn slopes(run: &Run, control: &str, caller: &str) -> Option<Vec<f64>> {
     let adds = |rows: u32| run.adds(&format!("{control}_{rows}"), caller, "mpu");
     let step = |pair: &[u32]| Some((adds(pair[1])? - adds(pair[0])?) as f64 / f64::from(pair[1] - pair[0]));
     ROWS[1..].windows(2).map(step).collect()

@@ -1,9 +1,7 @@
-//! Prints a run: a table for a person, or a JSON document.
+//! Prints runs: one table for each, or one Markdown table of all.
 
-use serde_json::{Value, json};
-
-use super::goals::{CALLERS, allowance, callers, measured, per_question, slopes, verdicts};
-use super::guest::{CROWD, Key, Run};
+use super::goals::{CALLERS, allowance, callers, measured, per_question, verdicts};
+use super::guest::{CROWD, Run};
 
 pub fn print(run: &Run) {
     let Run { release, era, client, .. } = run;
@@ -114,34 +112,4 @@ pub fn markdown(runs: &[Run]) {
         let verdicts = verdicts(run);
         format!("{} of {}", verdicts.iter().filter(|verdict| verdict.met).count(), verdicts.len())
     });
-}
-
-pub fn json(run: &Run) -> Value {
-    let figure = |(key, figure): (&Key, &super::guest::Figure)| {
-        let [what, caller, module] = key;
-        json!({
-            "what": what, "caller": caller, "module": module, "instructions": figure.instructions,
-            "adds": run.adds(what, caller, module).filter(|_| module != "none"),
-            "right": figure.right.map(|right| right.0), "rows": figure.right.map(|right| right.1),
-        })
-    };
-    let goals: Vec<Value> = verdicts(run)
-        .iter()
-        .map(|v| json!({"what": v.what, "caller": v.caller, "goal": v.goal, "found": v.found, "met": v.met}))
-        .collect();
-    let slope = |control: &str| -> Value {
-        CALLERS
-            .iter()
-            .map(|caller| ((*caller).to_owned(), json!(slopes(run, control, caller))))
-            .collect::<serde_json::Map<_, _>>()
-            .into()
-    };
-    json!({
-        "kernel": run.kernel, "release": run.release, "era": run.era, "client": run.client, "modules": run.modules,
-        "figures": run.figures.iter().map(figure).collect::<Vec<_>>(),
-        "per_row": {"get_pids": slope("get_pids"), "get_pid_info": slope("get_pid_info")},
-        "per_question": CALLERS.map(|caller| per_question(run, caller)),
-        "goals": goals, "seconds_of_this_machine": run.real, "crowd": run.crowd,
-        "not_measured": run.failures, "troubles": run.troubles,
-    })
 }
