@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 use anyhow::{Context, Result, anyhow, ensure};
 
 use crate::arch::Arch;
-use crate::run::{output, passes, say};
+use crate::run::{output, print_progress, succeeds};
 use crate::{files, paths};
 
 /// Debian's suites that guest kernels and NVIDIA's user space come from: name, folder of the archive, components.
@@ -75,7 +75,7 @@ fn reports_unreachable(output: &str) -> bool {
 }
 
 /// The same error, marked if its text says that hosts are out of reach.
-pub fn mark_if(error: anyhow::Error, reports_unreachable: impl Fn(&str) -> bool) -> anyhow::Error {
+pub fn mark_if_unreachable(error: anyhow::Error, reports_unreachable: impl Fn(&str) -> bool) -> anyhow::Error {
     if reports_unreachable(&format!("{error:#}")) { error.context(Unreachable) } else { error }
 }
 
@@ -108,7 +108,7 @@ Acquire::IndexTargets::deb::CNF::DefaultEnabled "false";
 const INDEX_LIFE: Duration = Duration::from_secs(12 * 3600);
 
 /// apt's own locks refuse a second one instead of waiting, and a suite's downloads share a folder: lanes of `x test` come here at once.
-pub fn one_at_a_time() -> MutexGuard<'static, ()> {
+pub fn lock_apt() -> MutexGuard<'static, ()> {
     static APT: Mutex<()> = Mutex::new(());
     APT.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -132,13 +132,13 @@ impl Suite {
     fn open_as(name: &str, kind: &'static str, dir: PathBuf, arch: Arch) -> Result<Self> {
         let [_, path, components] = row(name)?;
         let suite = Suite { name: name.to_owned(), components, dir, kind, arch };
-        let _guard = one_at_a_time();
+        let _guard = lock_apt();
         if suite.is_fresh() {
             return Ok(suite);
         }
-        say(format!("reading the package index of {}", arch.named(name)));
+        print_progress(format!("reading the package index of {}", arch.named(name)));
         let (mut tried, mut unreachable) = (Vec::new(), true);
-        for base in bases(path) {
+        for base in archive_urls(path) {
             suite.configure(&base)?;
             match output(suite.apt("apt-get").args(["-q", "-o", "APT::Update::Error-Mode=any", "update"])) {
                 Ok(_) => {
@@ -161,7 +161,8 @@ impl Suite {
         let mut best: Option<(String, String)> = None;
         for name in names.lines().filter(|name| name.ends_with(suffix)) {
             let Some(version) = self.version(name)? else { continue };
-            let is_after = |than: &str| passes(Command::new("dpkg").args(["--compare-versions", &version, "gt", than]));
+            let is_after =
+                |than: &str| succeeds(Command::new("dpkg").args(["--compare-versions", &version, "gt", than]));
             if best.as_ref().map_or(Ok(true), |(_, than)| is_after(than))? {
                 best = Some((name.to_owned(), version));
             }
@@ -184,9 +185,9 @@ impl Suite {
 
     /// Downloads the packages and unpacks them over one folder; nothing is installed. Returns `name=version` of each.
     pub fn unpack(&self, packages: &[String], into: &Path) -> Result<Vec<String>> {
-        let _guard = one_at_a_time();
+        let _guard = lock_apt();
         let folder = self.dir.join("download");
-        files::emptied(&folder)?;
+        files::recreate(&folder)?;
         fs_err::create_dir_all(into)?;
         // Unnamed, the architecture is whichever has the package: a program for another one would come without a warning.
         let of_arch = packages.iter().map(|name| match name.contains(':') {
@@ -211,7 +212,7 @@ impl Suite {
     /// Downloads the upstream sources of a package, of an upstream version, and unpacks them into one folder: as upstream has them,
     /// without the archive's patches.
     pub fn unpack_source(&self, package: &str, upstream: &str, into: &Path) -> Result<()> {
-        let _guard = one_at_a_time();
+        let _guard = lock_apt();
         let shown = output(self.apt("apt-cache").args(["showsrc", "--only-source", package]))?;
         let versions = shown.lines().filter_map(|line| line.strip_prefix("Version: "));
         let prefix = format!("{upstream}-");
@@ -219,7 +220,7 @@ impl Suite {
             format!("{} has {package} {:?}, and no {upstream}", self.name, versions.collect::<Vec<_>>())
         })?;
         let folder = self.dir.join("download");
-        files::emptied(&folder)?;
+        files::recreate(&folder)?;
         let mut download = self.apt("apt-get");
         download.args(["-q", "source", "--download-only", "--tar-only", "--only-source"]);
         self.fetch(download.arg(format!("{package}={version}")).current_dir(&folder))?;
@@ -233,7 +234,7 @@ impl Suite {
     }
 
     fn fetch(&self, download: &mut Command) -> Result<()> {
-        let done = output(download).map_err(|error| mark_if(error, reports_unreachable));
+        let done = output(download).map_err(|error| mark_if_unreachable(error, reports_unreachable));
         done.map(drop).with_context(|| format!("cannot download from {}", self.name))
     }
 
@@ -248,7 +249,7 @@ impl Suite {
             fs_err::create_dir_all(self.dir.join(below))?;
         }
         let line = line(self.kind, base, &self.name, self.components);
-        files::put(&self.dir.join("etc/apt/sources.list"), line + "\n", 0o644)?;
+        files::write(&self.dir.join("etc/apt/sources.list"), line + "\n", 0o644)?;
         let mut arches = vec![self.arch, Arch::Amd64];
         arches.dedup();
         let arches: String = arches.iter().map(|arch| format!("\"{arch}\"; ")).collect();
@@ -257,7 +258,7 @@ impl Suite {
             self.dir.display(),
             self.arch
         );
-        files::put(&self.dir.join("apt.conf"), own + PRIVATE, 0o644)
+        files::write(&self.dir.join("apt.conf"), own + PRIVATE, 0o644)
     }
 
     fn apt(&self, program: &str) -> Command {
@@ -270,11 +271,11 @@ impl Suite {
 
 /// Options by which the machine's apt has one source more for as long as they are given: a list of ours has the lines of the machine's and
 /// `line`, and indexes lie in a folder of ours. Nothing of the machine's is written to.
-pub fn besides(machines: &Path, dir: &Path, line: &str) -> Result<Vec<String>> {
+pub fn options_with_source(machines: &Path, dir: &Path, line: &str) -> Result<Vec<String>> {
     let (list, indexes) = (dir.join("sources.list"), dir.join("lists"));
     fs_err::create_dir_all(&indexes)?;
     let own = files::read(machines).unwrap_or_default();
-    files::put(&list, format!("{own}\n{line}\n"), 0o644)?;
+    files::write(&list, format!("{own}\n{line}\n"), 0o644)?;
     let settings = [
         format!("Dir::Etc::SourceList={}", list.display()),
         format!("Dir::State::Lists={}", indexes.display()),
@@ -286,11 +287,11 @@ pub fn besides(machines: &Path, dir: &Path, line: &str) -> Result<Vec<String>> {
 
 pub fn source_line(name: &str) -> Result<String> {
     let [_, path, components] = row(name)?;
-    Ok(line(BINARIES, &bases(path)[0], name, components))
+    Ok(line(BINARIES, &archive_urls(path)[0], name, components))
 }
 
-pub fn addresses(name: &str) -> Result<Vec<String>> {
-    Ok(bases(row(name)?[1]))
+pub fn mirrors(name: &str) -> Result<Vec<String>> {
+    Ok(archive_urls(row(name)?[1]))
 }
 
 fn row(name: &str) -> Result<[&'static str; 3]> {
@@ -302,15 +303,15 @@ fn line(kind: &str, base: &str, suite: &str, components: &str) -> String {
 }
 
 /// The addresses to try for an archive: this machine's own mirror of it, and the public ones.
-fn bases(path: &str) -> Vec<String> {
+fn archive_urls(path: &str) -> Vec<String> {
     let mut bases: Vec<String> =
-        own_mirror(path).into_iter().chain(HOSTS.map(|host| format!("http://{host}/{path}"))).collect();
+        machine_mirror(path).into_iter().chain(HOSTS.map(|host| format!("http://{host}/{path}"))).collect();
     bases.dedup();
     bases
 }
 
 /// The first address in the machine's own apt sources whose path is `path`.
-fn own_mirror(path: &str) -> Option<String> {
+fn machine_mirror(path: &str) -> Option<String> {
     let indexes = output(Command::new("apt-get").args(["--print-uris", "update"])).unwrap_or_default();
     let mut addresses = indexes.lines().filter_map(|line| Some(line.strip_prefix('\'')?.split_once("/dists/")?.0));
     addresses.find(|address| address.ends_with(&format!("/{path}"))).map(str::to_owned)
@@ -330,7 +331,7 @@ mod tests {
         let (machines, own) = (folder.path().join("own.list"), folder.path().join("ours"));
         std::fs::write(&machines, "deb http://own x main").unwrap();
         for _ in 0..2 {
-            let options = besides(&machines, &own, "deb http://more y main").unwrap().join(" ");
+            let options = options_with_source(&machines, &own, "deb http://more y main").unwrap().join(" ");
             assert!(options.starts_with(&format!("-o Dir::Etc::SourceList={}/", own.display())), "{options}");
             assert!(options.contains(&format!("-o Dir::State::Lists={}/lists", own.display())), "{options}");
         }
@@ -359,8 +360,9 @@ E: Failed to fetch some archives.";
         ] {
             assert!(!reports_unreachable(output), "{output}");
         }
-        let marked =
-            |output| mark_if(anyhow!("failed: apt-get\n{output}"), reports_unreachable).context("cannot download");
+        let marked = |output| {
+            mark_if_unreachable(anyhow!("failed: apt-get\n{output}"), reports_unreachable).context("cannot download")
+        };
         assert!(is_unreachable(&marked(NO_CONNECTION)) && !is_unreachable(&marked(WRONG)));
     }
 }

@@ -11,7 +11,7 @@ use anyhow::{Result, ensure};
 
 use crate::arch::Arch;
 use crate::outcome::Outcome;
-use crate::run::say;
+use crate::run::print_progress;
 use crate::{containers, guest as guests};
 
 #[derive(clap::Args)]
@@ -56,12 +56,14 @@ pub fn bench(args: &Args) -> Result<Outcome> {
     for kernel in &args.kernel {
         for era in &args.era {
             let client = args.client.clone().unwrap_or_else(|| client_of(era).to_owned());
-            say(format!("counting on Linux {kernel} with era {era} and nvidia-smi {client}: about two minutes"));
+            print_progress(format!(
+                "counting on Linux {kernel} with era {era} and nvidia-smi {client}: about two minutes"
+            ));
             let run = match guest::measure(kernel, era, &client, args.redirect.as_deref(), &args.peer, args.loud) {
                 Ok(run) => run,
                 // What others found is not lost with it.
                 Err(error) => {
-                    say(format!("Linux {kernel}, era {era}: {error:#}"));
+                    print_progress(format!("Linux {kernel}, era {era}: {error:#}"));
                     unmeasured += 1;
                     continue;
                 }

@@ -7,7 +7,7 @@ use std::process::Command;
 use anyhow::{Context, Result};
 
 use crate::outcome::Outcome;
-use crate::run::{output, passes, run, say};
+use crate::run::{output, print_progress, run, succeeds};
 use crate::{apt, files, paths};
 
 /// The distribution's, whatever else is in PATH.
@@ -27,7 +27,7 @@ pub fn chart() -> Result<Outcome> {
 
 /// Looks at everything; findings go to standard output.
 pub fn check(tools: &Path) -> Result<Outcome> {
-    Ok(Outcome::of(passes(&mut script(tools))?))
+    Ok(Outcome::of(succeeds(&mut script(tools))?))
 }
 
 /// Writes the manifests for those without Helm into a folder.
@@ -68,14 +68,14 @@ pub fn tools() -> Result<PathBuf> {
 
 /// Python's packages of a list of pins, in a folder of their own.
 pub fn pinned(dir: &Path, what: &str, pins: &str) -> Result<PathBuf> {
-    files::made(dir.to_owned(), Path::is_dir, |partial| {
-        say(format!("fetching {what}"));
+    files::get_or_make(dir.to_owned(), Path::is_dir, |partial| {
+        print_progress(format!("fetching {what}"));
         let list = partial.join("pins.txt");
         fs_err::write(&list, pins)?;
         let mut pip = Command::new(PYTHON);
         pip.args(["-m", "pip", "install", "--quiet", "--no-deps", "--require-hashes", "--only-binary", ":all:"]);
         pip.args(["--root-user-action", "ignore", "-r"]).arg(&list).arg("--target").arg(partial);
-        let installed = output(&mut pip).map_err(|error| apt::mark_if(error, reports_unreachable));
+        let installed = output(&mut pip).map_err(|error| apt::mark_if_unreachable(error, reports_unreachable));
         installed.map(drop).with_context(|| format!("pip cannot install {what}"))
     })
 }
@@ -92,7 +92,8 @@ mod tests {
         let gone = "ERROR: Could not find a version that satisfies the requirement helmpy==1 (from versions: 2)";
         let forged = "ERROR: THESE PACKAGES DO NOT MATCH THE HASHES FROM THE REQUIREMENTS FILE.";
         assert_eq!([offline, gone, forged, ""].map(reports_unreachable), [true, false, false, false]);
-        let error = |output: &str| apt::mark_if(anyhow::anyhow!("{output}"), reports_unreachable).context("pip");
+        let error =
+            |output: &str| apt::mark_if_unreachable(anyhow::anyhow!("{output}"), reports_unreachable).context("pip");
         assert!(apt::is_unreachable(&error(offline)) && !apt::is_unreachable(&error(gone)));
     }
 }

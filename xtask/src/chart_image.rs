@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use crate::arch::Arch;
 use crate::outcome::Outcome;
 use crate::programs::Build;
-use crate::run::{logged, output, say, tail};
+use crate::run::{last_lines, output, print_progress, run_to_log};
 use crate::{files, kernels, kmod, paths, setup};
 
 const DOCKERFILE: &str = include_str!("../../packaging/kubernetes/Dockerfile");
@@ -56,10 +56,14 @@ pub fn check() -> Result<Outcome> {
         build.args(["--mount", "--pid", "--fork", "sh", "-c", BUILD, "sh"]);
         build.arg(&root).arg(kernel.root()).arg(&mpu).arg(&sources).arg(&store).arg(&release);
         let log = store.join("log");
-        let built = logged(&mut build, &log)? && store.join(&kernel.release).join("mpu_next.ko").is_file();
-        say(format!("in the image, the module for {}: {}", kernel.release, if built { "built" } else { "NOT BUILT" }));
+        let built = run_to_log(&mut build, &log)? && store.join(&kernel.release).join("mpu_next.ko").is_file();
+        print_progress(format!(
+            "in the image, the module for {}: {}",
+            kernel.release,
+            if built { "built" } else { "NOT BUILT" }
+        ));
         if !built {
-            println!("{}", tail(&std::fs::read_to_string(&log).unwrap_or_default(), 20));
+            println!("{}", last_lines(&std::fs::read_to_string(&log).unwrap_or_default(), 20));
             result = Outcome::Failed;
         }
     }
@@ -70,8 +74,8 @@ pub fn check() -> Result<Outcome> {
 fn root() -> Result<PathBuf> {
     let (suite, packages) = recipe(DOCKERFILE).context("the Dockerfile is not of the form that can be read here")?;
     let dir = paths::cache("image")?.join(format!("{suite}-{}", packages.replace(' ', "-")));
-    files::made(dir, Path::is_dir, |partial| {
-        say(format!("making the image's root: {suite} with {packages}"));
+    files::get_or_make(dir, Path::is_dir, |partial| {
+        print_progress(format!("making the image's root: {suite} with {packages}"));
         let mut make = Command::new("debootstrap");
         make.arg("--variant=minbase").arg(format!("--include={}", packages.replace(' ', ",")));
         output(make.arg(suite).arg(partial)).context("cannot make the image's root").map(drop)

@@ -16,7 +16,7 @@ use crate::guest::{self, image};
 use crate::node::{self, CLIENT, Debian, ERA, NEXT};
 use crate::outcome::Outcome;
 use crate::programs::Build;
-use crate::run::{command, output, run, watched};
+use crate::run::{build_to_log, command, output, run};
 use crate::{chart, files, kernels, nvidia, paths, promtool, setup};
 
 const VERSION: &str = "1.20.2";
@@ -76,7 +76,7 @@ pub fn fetch() -> Result<()> {
 /// Starts it, plays the stories, and ends it.
 pub fn boot(image: &Path, shell: bool, loud: bool) -> Result<Report> {
     let (folder, scripts) = (paths::target("cluster")?, scripts());
-    files::emptied(&folder.join("etcd"))?;
+    files::recreate(&folder.join("etcd"))?;
     let kernel = kernels::ready(NODE.kernel)?;
     // Whatever ends this program ends the first process of the namespaces, and the kernel all others there.
     let mut machine = command("setpriv", ["--pdeathsig", "KILL", "unshare", "--net", "--mount", "--pid", "--fork"]);
@@ -95,7 +95,7 @@ pub fn boot(image: &Path, shell: bool, loud: bool) -> Result<Report> {
 /// The folder with the four programs of Kubernetes, etcd, kubectl, the registry and containerd's.
 fn programs() -> Result<PathBuf> {
     let place = paths::cache("cluster")?.join(format!("{VERSION}-{RECIPE}"));
-    files::made(place, Path::is_dir, |partial| {
+    files::get_or_make(place, Path::is_dir, |partial| {
         let work = partial.join("work");
         let (tools, newer) = (Suite::open("bookworm")?, Suite::open("trixie")?);
         let packages = ["golang-1.19-go", "golang-1.19-src", "etcd-server", "docker-registry"].map(str::to_owned);
@@ -114,7 +114,7 @@ fn programs() -> Result<PathBuf> {
         let mut build = command("nice", ["-n", "10", "sh"]);
         build.arg(paths::repo().join("tests/cluster/build.sh")).arg(work.join("usr/lib/go-1.19")).arg(path);
         let log = paths::target("log")?.join("kubernetes-build.log");
-        let built = watched(build.arg(VERSION).arg(partial), &log, "Kubernetes (8 minutes of a processor)")?;
+        let built = build_to_log(build.arg(VERSION).arg(partial), &log, "Kubernetes (8 minutes of a processor)")?;
         ensure!(built, "Kubernetes cannot be built: {}", log.display());
         files::remove(&work)
     })
@@ -183,7 +183,7 @@ fn images() -> Result<()> {
     let (folder, scripts, kernel) = (paths::target("cluster/images")?, scripts(), kernels::ready(NODE.kernel)?);
     let (next, simulated) = (folder.join("next"), image::sim_programs(Arch::Amd64)?);
     let newer = Build { another_version: Some(NEXT), ..Build::TESTS }.program(Arch::Amd64, "mpu")?;
-    files::emptied(&next)?;
+    files::recreate(&next)?;
     for name in ["mpu", "mpu-container"] {
         files::copy(&Build::TESTS.program(Arch::Amd64, name)?, &folder.join("amd64").join(name))?;
     }
@@ -203,7 +203,7 @@ fn images() -> Result<()> {
 
 /// The folder with a kernel's modules that the node needs, out of its package.
 fn modules(release: &str) -> Result<PathBuf> {
-    files::made(paths::cache("cluster")?.join(format!("modules-{release}")), Path::is_dir, |partial| {
+    files::get_or_make(paths::cache("cluster")?.join(format!("modules-{release}")), Path::is_dir, |partial| {
         let work = partial.join("work");
         Suite::open(NODE.suite)?.unpack(&[format!("linux-image-{release}")], &work)?;
         let found = files::below(&work.join("lib/modules"))?;

@@ -19,7 +19,7 @@ pub fn stage(arch: Arch, program: &Path, tree: &Path) -> Result<()> {
     run(foreign::command(arch, &installed)?.args(["man", "--all"]).arg(share.join("man/man1")))?;
     for name in COMPLETED {
         let script = output(foreign::command(arch, &installed)?.args(["completions", "bash", name]))?;
-        files::put(&share.join("bash-completion/completions").join(name), script, 0o644)?;
+        files::write(&share.join("bash-completion/completions").join(name), script, 0o644)?;
     }
     let unit = "mpu-cdi-refresh.service";
     let units = tree.join("usr/lib/systemd/system");

@@ -8,8 +8,8 @@ use crate::arch::Arch;
 use crate::guest::verdict::{Ending, Tally};
 use crate::outcome::Outcome;
 use crate::programs::Build;
-use crate::run::{output, run, say};
-use crate::skips::without;
+use crate::run::{is_root, output, print_progress, run};
+use crate::skips::skip_or_fail;
 use crate::{libtest, lint, paths, rig};
 
 #[derive(clap::Args)]
@@ -51,18 +51,18 @@ pub fn bench() -> Result<()> {
 
 /// Runs the tests, and counts what was skipped and why.
 pub fn check(filter: Option<&str>, full: bool, tally: &mut Tally) -> Result<()> {
-    if !rig::possible()? {
+    if !is_root() {
         tally.check("containers", Ending::Skip, rig::ROOT_ONLY);
         return Ok(());
     }
     let trees = match rig::ready() {
         Ok(trees) => trees,
         Err(error) => {
-            without(tally, "containers", &error);
+            skip_or_fail(tally, "containers", &error);
             return Ok(());
         }
     };
-    say("containers");
+    print_progress("containers");
     let mut cargo: Command = lint::linting_cargo();
     // No `--package`: libraries of one package have other features than those of all, and would be compiled again.
     cargo.args(["test", "--quiet", "--locked", "--no-fail-fast"]);
@@ -78,7 +78,7 @@ pub fn check(filter: Option<&str>, full: bool, tally: &mut Tally) -> Result<()> 
     }
     cargo.args(["--show-output", "--test-threads=2"]).env(rig::VARIABLE, trees);
     let text = libtest::check(&mut cargo, "containers", &paths::target("log")?.join("containers-test.log"), tally)?;
-    for reason in libtest::skipped(&text) {
+    for reason in libtest::skip_reasons(&text) {
         tally.check("containers", Ending::Skip, reason);
     }
     Ok(())

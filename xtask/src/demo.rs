@@ -8,7 +8,7 @@ use crate::arch::Arch;
 use crate::guest::verdict::Ending;
 use crate::guest::{self, DEMO, Job, Row};
 use crate::outcome::Outcome;
-use crate::run::say;
+use crate::run::print_progress;
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -30,7 +30,7 @@ pub fn demo(args: &Args) -> Result<Outcome> {
     guest::prepare(args.arch)?;
     let kernel = args.arch.named(args.kernel.as_deref().unwrap_or(args.arch.facts().kernel));
     let began = Instant::now();
-    say("building mpu, the module, the simulated driver and a guest; the first time takes minutes");
+    print_progress("building mpu, the module, the simulated driver and a guest; the first time takes minutes");
     let row = Row {
         era: args.era.clone(),
         client: args.client.clone(),
@@ -40,7 +40,7 @@ pub fn demo(args: &Args) -> Result<Outcome> {
     };
     let job = Job { kernel, rows: vec![row], cpus: 2, limit: Duration::from_secs(300), redirect: None };
     let image = guest::build_image(&job)?;
-    say(format!(
+    print_progress(format!(
         "booting Linux {} in QEMU, with a simulated driver and the real nvidia-smi {}",
         job.kernel, args.client
     ));
@@ -53,7 +53,7 @@ pub fn demo(args: &Args) -> Result<Outcome> {
     for trouble in report.troubles.iter().chain(failed) {
         println!("{trouble} (log: {})", report.log.display());
     }
-    say(format!("done in {} s", began.elapsed().as_secs()));
+    print_progress(format!("done in {} s", began.elapsed().as_secs()));
     Ok(Outcome::of(report.is_good()))
 }
 

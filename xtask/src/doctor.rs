@@ -22,7 +22,7 @@ pub fn doctor() -> Result<Outcome> {
     out.push(format!("rust      {}", rust.as_deref().unwrap_or("missing: ./x installs one").trim()));
     let missing: Vec<_> = setup::missing(setup::all());
     for need in &missing {
-        out.push(format!("missing   {} ({}); any verb that needs it installs it", need.package, need.why));
+        out.push(format!("missing   {} ({}); any verb that needs it installs it", need.package, need.reason));
     }
     let cache = paths::cache("")?;
     out.push(format!("cache     {}, {} free", cache.display(), free(&cache)));

@@ -8,7 +8,7 @@ use std::process::Command;
 
 use crate::arch::Arch;
 use crate::guest::verdict::{Ending, Tally};
-use crate::run::{output, say};
+use crate::run::{output, print_progress};
 use crate::{foreign, libtest, lint, paths, setup};
 
 const TABLE: &str = include_str!("../emulated.toml");
@@ -63,7 +63,7 @@ pub fn check(full: bool, tally: &mut Tally) -> Result<()> {
             tally.check(&label, Ending::Skip, "minutes of compiling: `./x test --full`");
             continue;
         }
-        say(format!("building and running the tests of {label}"));
+        print_progress(format!("building and running the tests of {label}"));
         run(&name, &package, &label, tally)?;
         for skip in &package.skip {
             let which = format!("{} tests of {name} for arm64", skip.tests.len());

@@ -15,7 +15,7 @@ pub fn read(path: &Path) -> Result<String> {
     Ok(fs_err::read_to_string(path)?)
 }
 
-pub fn put(path: &Path, bytes: impl AsRef<[u8]>, mode: u32) -> Result<()> {
+pub fn write(path: &Path, bytes: impl AsRef<[u8]>, mode: u32) -> Result<()> {
     fs_err::create_dir_all(path.parent().context("no parent")?)?;
     fs_err::write(path, bytes)?;
     Ok(fs_err::set_permissions(path, std::fs::Permissions::from_mode(mode))?)
@@ -35,20 +35,20 @@ pub fn entries(folder: &Path) -> Result<Vec<PathBuf>> {
 }
 
 /// Everything below a folder but itself, in order of name. No link is followed.
-pub fn tree(folder: &Path) -> Result<Vec<walkdir::DirEntry>> {
+pub fn walk(folder: &Path) -> Result<Vec<walkdir::DirEntry>> {
     Ok(WalkDir::new(folder).min_depth(1).sort_by_file_name().into_iter().collect::<walkdir::Result<_>>()?)
 }
 
 /// All below a folder that is none, in order of name.
 pub fn below(folder: &Path) -> Result<Vec<PathBuf>> {
-    let files = tree(folder)?.into_iter().filter(|entry| !entry.file_type().is_dir());
+    let files = walk(folder)?.into_iter().filter(|entry| !entry.file_type().is_dir());
     let mut found: Vec<PathBuf> = files.map(walkdir::DirEntry::into_path).collect();
     found.sort();
     Ok(found)
 }
 
 /// The files below a folder that git knows, or would know.
-pub fn known_to_git(folder: &Path) -> Result<BTreeSet<String>> {
+pub fn git_files(folder: &Path) -> Result<BTreeSet<String>> {
     let mut git = command("git", ["ls-files", "-z", "--cached", "--others", "--exclude-standard"]);
     let names = output(git.current_dir(folder))?;
     let names = names.split('\0').filter(|name| !name.is_empty()).map(str::to_owned);
@@ -64,7 +64,7 @@ pub fn remove(folder: &Path) -> Result<()> {
     }
 }
 
-pub fn emptied(folder: &Path) -> Result<()> {
+pub fn recreate(folder: &Path) -> Result<()> {
     remove(folder)?;
     Ok(fs_err::create_dir_all(folder)?)
 }
@@ -89,12 +89,12 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 /// A name beside another. Versions have dots, so that an extension would replace their ends.
-pub fn beside(place: &Path, word: &str) -> PathBuf {
+pub fn with_suffix(place: &Path, word: &str) -> PathBuf {
     PathBuf::from(format!("{}.{word}", place.display()))
 }
 
 /// A folder that is whole, or is made now: in another place, from which it is moved.
-pub fn made(
+pub fn get_or_make(
     place: PathBuf,
     is_whole: impl Fn(&Path) -> bool,
     make: impl FnOnce(&Path) -> Result<()>,
@@ -106,8 +106,8 @@ pub fn made(
     if is_whole(&place) {
         return Ok(place);
     }
-    let partial = beside(&place, &format!("partial-{}", std::process::id()));
-    emptied(&partial)?;
+    let partial = with_suffix(&place, &format!("partial-{}", std::process::id()));
+    recreate(&partial)?;
     if let Err(error) = make(&partial) {
         let _ = remove(&partial);
         return Err(error);
@@ -132,8 +132,8 @@ mod tests {
         let place = cache.path().join("550.163.01");
         let whole = |place: &Path| place.join("done").exists();
         let make = |fails: bool| {
-            made(place.clone(), whole, |partial| {
-                put(&partial.join("done"), "", 0o644)?;
+            get_or_make(place.clone(), whole, |partial| {
+                write(&partial.join("done"), "", 0o644)?;
                 anyhow::ensure!(!fails, "no network");
                 Ok(())
             })

@@ -6,7 +6,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 
 use crate::arch::Arch;
-use crate::run::{find, output};
+use crate::run::{find_program, output};
 use crate::setup;
 
 pub fn require(arch: Arch) -> Result<()> {
@@ -70,7 +70,7 @@ fn emulator(arch: Arch) -> Result<Vec<String>> {
     }
     // Debian 13 has the name without "static" for the same program.
     let names = ["-static", ""].map(|end| format!("qemu-{}{end}", arch.facts().machine_name));
-    let found = names.iter().find_map(|name| find(name));
+    let found = names.iter().find_map(|name| find_program(name));
     let emulator = found.with_context(|| format!("no {} here: install qemu-user-static", names[0]))?;
     Ok(vec![emulator.display().to_string(), "-L".into(), format!("/usr/{}", arch.facts().multiarch)])
 }

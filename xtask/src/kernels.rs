@@ -12,7 +12,7 @@ use serde::Deserialize;
 
 use crate::apt::Suite;
 use crate::arch::Arch;
-use crate::run::say;
+use crate::run::print_progress;
 use crate::{files, paths};
 pub use tree::adopt;
 
@@ -203,7 +203,7 @@ fn mark(row: &Row) -> Result<Option<String>> {
 
 fn fetch(row: &Row, dir: &Path) -> Result<()> {
     let is_whole = |dir: &Path| matches!(cached(row, dir), Ok(Some(_)));
-    files::made(dir.to_owned(), is_whole, |partial| {
+    files::get_or_make(dir.to_owned(), is_whole, |partial| {
         let (release, made_of) = match &row.config {
             Some(config) => own(row, config, partial)?,
             None => debians(row, dir, partial)?,
@@ -221,7 +221,7 @@ fn debians(row: &Row, dir: &Path, partial: &Path) -> Result<(String, Vec<String>
     let (abi, _) = flavoured(row, &release)?;
     let packages: Vec<String> =
         row.packages.iter().map(|name| name.replace("{release}", &release).replace("{abi}", abi)).collect();
-    say(format!("kernel {}: fetching {release} from {}", row.name, row.suite));
+    print_progress(format!("kernel {}: fetching {release} from {}", row.name, row.suite));
     let root = partial.join("root");
     let mut made_of = suite.unpack(&packages, &root)?;
     match row.arch {
@@ -245,10 +245,10 @@ fn debians(row: &Row, dir: &Path, partial: &Path) -> Result<(String, Vec<String>
 /// Debian's source, built. Returns the release and what it was made of.
 fn own(row: &Row, config: &str, partial: &Path) -> Result<(String, Vec<String>)> {
     let suite = Suite::open(&row.suite)?;
-    say(format!("kernel {}: fetching {} from {}", row.name, row.packages.join(" "), row.suite));
+    print_progress(format!("kernel {}: fetching {} from {}", row.name, row.packages.join(" "), row.suite));
     let root = partial.join("root");
     let mut made_of = suite.unpack(&row.packages, &root)?;
-    say(format!("kernel {}: building it, once; that takes about a quarter of an hour", row.name));
+    print_progress(format!("kernel {}: building it, once; that takes about a quarter of an hour", row.name));
     let release = source::build(&root, config, &partial.join("build"), &partial.join("vmlinux"))?;
     made_of.extend(mark(row)?);
     Ok((release, made_of))
@@ -265,7 +265,7 @@ fn choose(row: &Row, suite: &Suite) -> Result<String> {
     for prefix in &row.follow {
         if let Some((name, _)) = suite.newest(prefix, &format!("{flavour}{after}"))? {
             let release = name.trim_start_matches(before).trim_end_matches(after).to_owned();
-            say(format!("kernel {}: {} has left {}; taking {release}", row.name, row.release, row.suite));
+            print_progress(format!("kernel {}: {} has left {}; taking {release}", row.name, row.release, row.suite));
             return Ok(release);
         }
     }
@@ -344,7 +344,7 @@ fn point_into(makefile: &Path, root: &Path) -> Result<()> {
 
 /// Puts a compiler and the few programs kbuild calls into the folder, so that it can be entered by chroot.
 fn furnish(row: &Row, suite: &Suite, root: &Path) -> Result<Vec<String>> {
-    say(format!("kernel {}: fetching its compiler", row.name));
+    print_progress(format!("kernel {}: fetching its compiler", row.name));
     let made_of = suite.unpack(&suite.with_dependencies(&row.chroot)?, root)?;
     if !root.join("usr/bin/awk").exists() {
         std::os::unix::fs::symlink("mawk", root.join("usr/bin/awk"))?;

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::arch::Arch;
 use crate::outcome::Outcome;
-use crate::run::{Once, output, run, say};
+use crate::run::{BuildOnce, output, print_progress, run};
 use crate::{files, lint, paths, setup};
 
 #[derive(clap::Args)]
@@ -127,7 +127,7 @@ impl Rust {
             return Ok(found);
         }
         // One of these two works: a rustup toolchain can add its sources, Debian packages a compiler with them.
-        say("no Rust with the source of `core` here; getting one");
+        print_progress("no Rust with the source of `core` here; getting one");
         let added = Command::new("timeout")
             .args(["60", "rustup", "component", "add", "rust-src"])
             .status()
@@ -274,8 +274,8 @@ fn relocation_faults(kernels: &Kernels, relocations: &str) -> Vec<String> {
 /// kmod/ with the freshly built object in its place: what a release ships. A folder for each state of the sources, so that no other
 /// process changes it.
 pub fn sources(arch: Arch) -> Result<PathBuf> {
-    static ONCE: Once = Once::new();
-    ONCE.made(arch.facts().target, || {
+    static ONCE: BuildOnce = BuildOnce::new();
+    ONCE.get_or_make(arch.facts().target, || {
         let object = build(arch)?;
         let faults = faults(arch, &object)?;
         ensure!(faults.is_empty(), "the kernel object is unfit:\n{}", faults.join("\n"));
@@ -287,8 +287,8 @@ pub fn sources(arch: Arch) -> Result<PathBuf> {
         }
         let state = files::digest(sources.iter().flat_map(|(name, bytes)| [name.as_bytes(), bytes]));
         let copy = paths::target(&format!("kmod/{}", arch.named("mpu")))?.join(&state[..24]).join("mpu");
-        files::made(copy, Path::exists, |partial| {
-            sources.iter().try_for_each(|(name, bytes)| files::put(&partial.join(name), bytes, 0o644))
+        files::get_or_make(copy, Path::exists, |partial| {
+            sources.iter().try_for_each(|(name, bytes)| files::write(&partial.join(name), bytes, 0o644))
         })
     })
 }
@@ -296,7 +296,7 @@ pub fn sources(arch: Arch) -> Result<PathBuf> {
 /// What a build has left in a folder is no source. A release that has a file which is not committed says so (`Sources` in
 /// `dist/provenance.rs`).
 fn source_files(folder: &Path) -> Result<Vec<String>> {
-    Ok(files::known_to_git(folder)?.into_iter().filter(|name| !name.contains('/')).collect())
+    Ok(files::git_files(folder)?.into_iter().filter(|name| !name.contains('/')).collect())
 }
 
 #[cfg(test)]

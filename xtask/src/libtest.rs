@@ -7,7 +7,7 @@ use std::process::Command;
 use anyhow::Result;
 
 use crate::guest::verdict::{Ending, Tally};
-use crate::run::{logged, tail};
+use crate::run::{last_lines, run_to_log};
 
 /// Lines that are shown of what a failed test printed.
 const SHOWN: usize = 20;
@@ -16,7 +16,7 @@ const SHOWN: usize = 20;
 /// failure are not heard. Returns the whole text.
 pub fn check(cargo: &mut Command, name: &str, log: &Path, tally: &mut Tally) -> Result<String> {
     // A backtrace is longer than what it says beyond the line of the failure.
-    let passed = logged(cargo.env("RUST_BACKTRACE", "0"), log)?;
+    let passed = run_to_log(cargo.env("RUST_BACKTRACE", "0"), log)?;
     let text = fs_err::read(log)?;
     let text = String::from_utf8_lossy(&text).into_owned();
     if passed {
@@ -49,10 +49,10 @@ fn failed(text: &str) -> String {
     }
     let ends = tests.iter().map(|test| {
         let output = test[1..].join("\n");
-        format!("{}\n{}", test[0], tail(output.trim(), SHOWN))
+        format!("{}\n{}", test[0], last_lines(output.trim(), SHOWN))
     });
     match tests.is_empty() {
-        true => tail(text, 3 * SHOWN),
+        true => last_lines(text, 3 * SHOWN),
         false => ends.collect::<Vec<_>>().join("\n"),
     }
 }

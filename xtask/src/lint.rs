@@ -8,13 +8,13 @@ use serde::Deserialize;
 
 use crate::outcome::Outcome;
 use crate::paths;
-use crate::run::{ended, output, passes, say};
+use crate::run::{capture, output, print_progress, succeeds};
 
 /// The newest Rust (1.N) whose lints these sources were read with. A later one may find more, which says nothing about the product.
 const NEWEST: u32 = 96;
 
 pub fn fmt() -> Result<Outcome> {
-    Ok(Outcome::of(passes(cargo().args(["fmt", "--all"]))?))
+    Ok(Outcome::of(succeeds(cargo().args(["fmt", "--all"]))?))
 }
 
 pub fn lint() -> Result<Outcome> {
@@ -23,7 +23,7 @@ pub fn lint() -> Result<Outcome> {
         match check {
             Some(Outcome::Passed) => {}
             Some(Outcome::Failed) => result = Outcome::Failed,
-            None => say(format!("{name} was skipped: {reason}")),
+            None => print_progress(format!("{name} was skipped: {reason}")),
         }
     }
     Ok(result)
@@ -43,7 +43,7 @@ fn formatting() -> Result<Option<Outcome>> {
     if output(cargo().args(["fmt", "--version"])).is_err() {
         return Ok(None);
     }
-    Ok(Some(Outcome::of(passes(cargo().args(["fmt", "--all", "--check"]))?)))
+    Ok(Some(Outcome::of(succeeds(cargo().args(["fmt", "--all", "--check"]))?)))
 }
 
 /// Whether the compiler's clippy is there, and one that these sources have met. Another compiler's could not read what this one compiled.
@@ -94,7 +94,7 @@ fn lints() -> Result<Option<Outcome>> {
 fn is_silent(build: &[&str]) -> Result<bool> {
     let mut cargo = linting_cargo();
     cargo.args(build).args(["--quiet", "--locked", "--message-format", "json"]).stderr(Stdio::inherit());
-    let built = ended(&mut cargo)?;
+    let built = capture(&mut cargo)?;
     let printed = String::from_utf8_lossy(&built.stdout);
     let messages = printed.lines().filter_map(|line| serde_json::from_str::<CargoLine>(line).ok()?.message);
     let count = messages.inspect(|message| eprint!("{}", message.rendered)).count();
@@ -110,12 +110,12 @@ fn dependencies() -> Result<Option<Outcome>> {
     let root = paths::cache(&format!("cargo-deny-{DENY}"))?;
     let program = root.join("bin/cargo-deny");
     if !program.is_file() {
-        say("building cargo-deny: a minute, once");
+        print_progress("building cargo-deny: a minute, once");
         // Optimising takes 130 s of a processor, and saves one at each run.
         let install = ["install", "cargo-deny", "--debug", "--locked", "--quiet", "--version", DENY, "--root"];
         let mut cargo = cargo();
         cargo.args(install).arg(&root).env_remove("CARGO_TARGET_DIR").env("CARGO_PROFILE_DEV_DEBUG", "0");
-        if !passes(&mut cargo)? {
+        if !succeeds(&mut cargo)? {
             return Ok(None);
         }
     }
@@ -131,10 +131,10 @@ fn dependencies() -> Result<Option<Outcome>> {
             // Below git's own lines stand those of all that it was wrapped in.
             let why = error.to_string();
             let why = why.lines().rev().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
-            say(format!("advisories are not checked: {why}"));
+            print_progress(format!("advisories are not checked: {why}"));
         }
     }
-    Ok(Some(Outcome::of(passes(
+    Ok(Some(Outcome::of(succeeds(
         deny().args(["check", "--hide-inclusion-graph", "--allow", "unused-wrapper"]).args(checks),
     )?)))
 }

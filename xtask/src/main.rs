@@ -112,7 +112,7 @@ fn main() -> ExitCode {
         Verb::RealDriver(args) => real_driver::real_driver(&args),
         Verb::Node(args) => node::node(&args),
         Verb::Kmod(args) => kmod::kmod(&args),
-        Verb::Setup => setup::everything().and_then(|()| promtool::ready()).map(|_| Outcome::Passed),
+        Verb::Setup => setup::install_all().and_then(|()| promtool::ready()).map(|_| Outcome::Passed),
         Verb::Doctor => doctor::doctor(),
         Verb::Containers(args) => containers::containers(&args),
         Verb::Cluster(args) => cluster::cluster(&args),

@@ -8,7 +8,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::kernels::{Build, Kernel};
-use crate::run::{logged, run, say, tail};
+use crate::run::{last_lines, print_progress, run, run_to_log};
 use crate::{files, paths, run};
 
 pub struct Built {
@@ -45,11 +45,11 @@ pub fn build(kernel: &Kernel, source: &Path, out: &Path, make_args: &[String]) -
     let sources = sources(source)?;
     let key = key(kernel, &sources, make_args);
     let kept = paths::cache(&format!("modules/{}", kernel.name))?.join(&key[..24]);
-    let kept = files::made(
+    let kept = files::get_or_make(
         kept,
         |kept| kept.join("log").exists(),
         |partial| {
-            say(format!(
+            print_progress(format!(
                 "building {} for {} {}",
                 source.file_name().unwrap_or_default().to_string_lossy(),
                 kernel.release,
@@ -111,7 +111,7 @@ fn make(
     };
     let _ = std::fs::remove_dir_all(&work);
     for (path, text) in sources {
-        files::put(&work.join(path), text, 0o644)?;
+        files::write(&work.join(path), text, 0o644)?;
     }
     let mut command = match kernel.build {
         Build::Here => {
@@ -133,7 +133,7 @@ fn make(
     };
     // kbuild takes these from the environment; a wrapper meant for this machine's own compiler must not reach it.
     command.args(make_args).arg("modules").env_remove("MAKEFLAGS").env_remove("CC").env("LC_ALL", "C");
-    let succeeded = logged(&mut command, &folder.join("log"))?;
+    let succeeded = run_to_log(&mut command, &folder.join("log"))?;
     if succeeded {
         for module in with_extension(&work, "ko")? {
             std::fs::copy(&module, folder.join(module.file_name().unwrap_or_default()))?;
@@ -169,7 +169,7 @@ fn enter(kernel: &Kernel) -> Result<Command> {
 
 fn complaints(log: &str, built: bool) -> Vec<String> {
     if !built {
-        return vec![format!("the build failed:\n{}", tail(log, 40))];
+        return vec![format!("the build failed:\n{}", last_lines(log, 40))];
     }
     let about_rig = |line: &str| ABOUT_THE_RIG.iter().any(|known| line.contains(known));
     let is_complaint = |line: &str| {

@@ -23,7 +23,7 @@ use crate::guest::verdict::{Report, Tally};
 use crate::guest::{Job, image};
 use crate::outcome::Outcome;
 use crate::programs::Build;
-use crate::run::{Once, find, is_root, output, run, say};
+use crate::run::{BuildOnce, find_program, is_root, output, print_progress, run};
 use crate::{apt, files, guest, kernels, modules, nvidia, paths, setup};
 
 /// Raised when the image is made otherwise, so that older caches are made anew.
@@ -256,7 +256,7 @@ pub fn build(play: Play, shell: bool) -> Result<PathBuf> {
         }
         Play::Slurm => prebuilt(&mut archive, &kernel, &now, &out.join("prebuilt-slurm"), None)?,
         Play::Containers => {
-            archive.file("usr/bin/runc", 0o755, &find("runc").context("no runc")?)?;
+            archive.file("usr/bin/runc", 0o755, &find_program("runc").context("no runc")?)?;
             let seccomp = "usr/lib/x86_64-linux-gnu/libseccomp.so.2";
             archive.file(seccomp, 0o644, &Path::new("/").join(seccomp))?;
         }
@@ -282,8 +282,8 @@ pub fn packages() -> Result<PathBuf> {
 
 /// The package of this version, or of another, made once a run.
 fn package(version: Option<&'static str>) -> Result<PathBuf> {
-    static MADE: Once = Once::new();
-    MADE.made(version.unwrap_or_default(), || {
+    static MADE: BuildOnce = BuildOnce::new();
+    MADE.get_or_make(version.unwrap_or_default(), || {
         let out = paths::target("node")?.join(version.unwrap_or("now"));
         let build = Build { another_version: version, ..Build::TESTS };
         Release { build, arches: vec![Arch::Amd64], key: None }.make(&out)?;
@@ -402,11 +402,11 @@ pub fn debian(which: &Debian) -> Result<PathBuf> {
     if cached.is_file() {
         return Ok(cached);
     }
-    say(format!("making a Debian of {suite}{} for the node's guest", which.name));
+    print_progress(format!("making a Debian of {suite}{} for the node's guest", which.name));
     let root = paths::cache("node")?.join(format!("root-{}", std::process::id()));
     let _ = std::fs::remove_dir_all(&root);
     let mut tried = Vec::new();
-    for base in apt::addresses(suite)? {
+    for base in apt::mirrors(suite)? {
         let mut debootstrap = Command::new("debootstrap");
         debootstrap.args(["--variant=minbase", &format!("--include={}", which.packages), suite]).arg(&root).arg(&base);
         match output(&mut debootstrap) {
@@ -431,7 +431,7 @@ fn add(root: &Path, packages: &[&str]) -> Result<()> {
         return Ok(());
     }
     let policy = root.join("usr/sbin/policy-rc.d");
-    files::put(&policy, "#!/bin/sh\nexit 101\n", 0o755)?;
+    files::write(&policy, "#!/bin/sh\nexit 101\n", 0o755)?;
     let apt = |words: &[&str]| {
         let mut chroot = Command::new("chroot");
         chroot.arg(root).args(["apt-get", "--quiet=2", "--yes", "--no-install-recommends"]).args(words);
@@ -460,7 +460,7 @@ fn headers() -> Result<PathBuf> {
     let cached = paths::cache("node")?.join(format!("headers-{}-{RECIPE}.cpio", kernel.release));
     if !cached.is_file() {
         let root = paths::cache("node")?.join(format!("headers-{}", std::process::id()));
-        files::emptied(&root)?;
+        files::recreate(&root)?;
         put_headers(&root, &kernel)?;
         pack(&root, &cached)?;
         std::fs::remove_dir_all(&root)?;
@@ -506,7 +506,7 @@ fn furnish(root: &Path, kernel: &kernels::Kernel, headers: bool) -> Result<()> {
         "usr/share/man",
         "usr/share/info",
     ] {
-        files::emptied(&root.join(gone))?;
+        files::recreate(&root.join(gone))?;
     }
     for gone in ["cc1plus", "lto1", "lto-wrapper", "g++-mapper-server"] {
         let _ = std::fs::remove_file(root.join("usr/lib/gcc/x86_64-linux-gnu/12").join(gone));

@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 
 use crate::apt::Suite;
 use crate::arch::Arch;
-use crate::run::say;
+use crate::run::print_progress;
 use crate::{files, paths};
 
 /// What is kept of a release.
@@ -42,8 +42,8 @@ pub fn ready(version: &str, arch: Arch) -> Result<PathBuf> {
         )
     })?;
     let is_whole = |dir: &Path| PROGRAMS.iter().all(|name| dir.join(name).is_file());
-    files::made(paths::cache("nvidia")?.join(arch.named(version)), is_whole, |partial| {
-        say(format!("fetching nvidia-smi {} from {suite}", arch.named(version)));
+    files::get_or_make(paths::cache("nvidia")?.join(arch.named(version)), is_whole, |partial| {
+        print_progress(format!("fetching nvidia-smi {} from {suite}", arch.named(version)));
         let unpacked = partial.join("unpacked");
         Suite::open_for(suite, arch)?.unpack(&packages.map(str::to_owned), &unpacked)?;
         keep(&unpacked, version, "nvidia-smi", &partial.join("nvidia-smi"))?;

@@ -14,7 +14,7 @@ pub fn check(full: bool, tally: &mut Tally) -> Result<()> {
     let out = match node::packages() {
         Ok(out) => out,
         Err(error) => {
-            skips::without(tally, "packages", &error);
+            skips::skip_or_fail(tally, "packages", &error);
             return Ok(());
         }
     };

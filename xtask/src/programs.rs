@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, ensure};
 
 use crate::arch::Arch;
-use crate::run::{Once, output, run, say};
+use crate::run::{BuildOnce, output, print_progress, run};
 use crate::{files, foreign, kmod, lint, paths};
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -57,14 +57,14 @@ impl Build {
 
     /// Builds a program once a run, and returns where it is.
     pub fn program(&self, arch: Arch, package: &str) -> Result<PathBuf> {
-        static PROGRAMS: Once = Once::new();
+        static PROGRAMS: BuildOnce = BuildOnce::new();
         let place = paths::target("dist/programs")?.join(self.folder).join(self.version());
         let place = place.join(arch.facts().debian).join(package);
-        PROGRAMS.made(&place.display().to_string(), || {
-            say(format!("building {package} for {arch}"));
+        PROGRAMS.get_or_make(&place.display().to_string(), || {
+            print_progress(format!("building {package} for {arch}"));
             let built = self.build(arch, package)?;
             // Cargo puts another version's program at the same path. One that runs meanwhile goes on.
-            let copy = files::beside(&place, &format!("partial-{}", std::process::id()));
+            let copy = files::with_suffix(&place, &format!("partial-{}", std::process::id()));
             files::copy(&built, &copy)?;
             fs_err::rename(copy, &place)?;
             Ok(place)
@@ -119,10 +119,10 @@ impl Build {
     }
 
     fn tree(&self) -> Result<PathBuf> {
-        static TREES: Once = Once::new();
+        static TREES: BuildOnce = BuildOnce::new();
         match self.another_version {
             None => Ok(paths::repo().to_owned()),
-            Some(version) => TREES.made(version, || copy_tree(version)),
+            Some(version) => TREES.get_or_make(version, || copy_tree(version)),
         }
     }
 }
@@ -136,7 +136,7 @@ fn copy_tree(version: &str) -> Result<PathBuf> {
     let this = env!("CARGO_PKG_VERSION");
     let tree = copied_tree()?;
     files::remove(&tree)?;
-    for name in files::known_to_git(paths::repo())? {
+    for name in files::git_files(paths::repo())? {
         files::copy(&paths::repo().join(&name), &tree.join(&name))?;
     }
     let manifest = tree.join("Cargo.toml");

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 
 use crate::apt::Suite;
-use crate::run::say;
+use crate::run::print_progress;
 use crate::{files, paths};
 
 /// What `cargo test` looks at to find it.
@@ -24,11 +24,11 @@ pub fn server() -> Result<PathBuf> {
 }
 
 fn programs() -> Result<PathBuf> {
-    files::made(
+    files::get_or_make(
         paths::cache("")?.join("prometheus"),
         |dir| PROGRAMS.iter().all(|name| dir.join(name).is_file()),
         |partial| {
-            say("fetching Prometheus (19 MB)");
+            print_progress("fetching Prometheus (19 MB)");
             let unpacked = partial.join("unpacked");
             Suite::open(SUITE)?.unpack(&["prometheus".to_owned()], &unpacked)?;
             for name in PROGRAMS {

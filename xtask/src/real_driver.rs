@@ -15,7 +15,7 @@ use crate::arch::Arch;
 use crate::guest::real::{CLOSED, MARK, modules};
 use crate::guest::{self, Job, Row};
 use crate::outcome::Outcome;
-use crate::run::say;
+use crate::run::print_progress;
 use crate::{kernels, nvidia, paths};
 
 #[derive(clap::Args)]
@@ -63,11 +63,11 @@ pub fn real_driver(args: &Args) -> Result<Outcome> {
     let kernel = kernels::ready(&args.kernel)?;
     let mut named = Vec::new();
     if args.closed.is_empty() {
-        let tree = args.source.clone().map_or_else(|| source::fetched(&args.release), Ok)?;
-        named.push(made(&kernel, &source::of_tree(&kernel, &tree)?)?);
+        let tree = args.source.clone().map_or_else(|| source::fetch(&args.release), Ok)?;
+        named.push(make_modules(&kernel, &source::from_tree(&kernel, &tree)?)?);
     }
     for release in &args.closed {
-        named.push(made(&kernel, &closed::built(&kernel, release)?)?);
+        named.push(make_modules(&kernel, &closed::build(&kernel, release)?)?);
     }
     if args.build {
         named.iter().for_each(|name| println!("{name}: {}", modules(&kernel.name, name).display()));
@@ -84,22 +84,22 @@ pub fn real_driver(args: &Args) -> Result<Outcome> {
 }
 
 pub fn fetch(release: &str, is_closed: bool) -> Result<()> {
-    if is_closed { closed::fetched(release) } else { source::fetched(release) }.map(drop)
+    if is_closed { closed::fetch(release) } else { source::fetch(release) }.map(drop)
 }
 
 /// Makes what a row of this release of drivers.toml is played with, and returns the release as a row names it.
 pub fn ready(kernel: &str, release: &str, is_closed: bool) -> Result<String> {
     let kernel = kernels::ready(kernel)?;
     let driver = match is_closed {
-        true => closed::built(&kernel, release)?,
-        false => source::of_tree(&kernel, &source::fetched(release)?)?,
+        true => closed::build(&kernel, release)?,
+        false => source::from_tree(&kernel, &source::fetch(release)?)?,
     };
-    made(&kernel, &driver)
+    make_modules(&kernel, &driver)
 }
 
 /// The release as a row names it.
-fn made(kernel: &kernels::Kernel, driver: &source::Driver) -> Result<String> {
-    let mark = if driver.inside.is_none() { CLOSED } else { "" };
+fn make_modules(kernel: &kernels::Kernel, driver: &source::Driver) -> Result<String> {
+    let mark = if driver.internals.is_none() { CLOSED } else { "" };
     let name = format!("{}{mark}", driver.release);
     rig::make(kernel, driver, &paths::target(&format!("guest/modules/{}/real/{name}", kernel.name))?)?;
     Ok(name)
@@ -125,7 +125,7 @@ fn client(release: &str) -> String {
     let release = release.trim_end_matches(CLOSED);
     let nearest = nearest(clients.clone(), release).or_else(|| clients.clone().next()).unwrap_or_default();
     if nearest != release {
-        say(format!("there is no nvidia-smi {release} at hand: {nearest} is tried"));
+        print_progress(format!("there is no nvidia-smi {release} at hand: {nearest} is tried"));
     }
     nearest.to_owned()
 }

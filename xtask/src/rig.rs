@@ -12,9 +12,9 @@ use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 
 use crate::apt::Suite;
-use crate::files::{self, beside};
+use crate::files::{self, with_suffix};
 use crate::run::output;
-use crate::run::{is_root, say};
+use crate::run::{is_root, print_progress};
 use crate::{paths, setup};
 
 /// What `cargo test` looks at to find the trees.
@@ -57,13 +57,9 @@ struct Root {
 
 pub const ROOT_ONLY: &str = "trees of files that belong to root are made as root only";
 
-pub fn possible() -> Result<bool> {
-    Ok(is_root())
-}
-
 /// The folder of the trees, all of them there: made now unless the cache has them.
 pub fn ready() -> Result<PathBuf> {
-    if !possible()? {
+    if !is_root() {
         bail!(ROOT_ONLY);
     }
     setup::require(setup::KERNELS)?;
@@ -71,33 +67,35 @@ pub fn ready() -> Result<PathBuf> {
     let rig = paths::cache("rig")?;
     let first = &table.driver[..table.driver.len().min(1)];
     for (row, drivers) in [(&table.host, &table.driver[..]), (&table.newest, first)] {
-        let host = made(&rig.join(&row.name), row, |tree| make_root(tree, row))?;
+        let host = make_tree(&rig.join(&row.name), row, |tree| make_root(tree, row))?;
         for driver in drivers {
             let place = rig.join(format!("{}-{}", row.name, driver.version));
-            made(&place, &(row, driver), |tree| make_driver(tree, &host, driver))?;
+            make_tree(&place, &(row, driver), |tree| make_driver(tree, &host, driver))?;
         }
     }
     // Other programs, and the first of the drivers.
     let driver = table.driver.first().context("rig.toml has no driver")?;
     for tools in &table.tools {
-        let base = made(&rig.join(format!("tools-{}", tools.name)), tools, |tree| make_root(tree, tools))?;
-        made(&rig.join(format!("host-{}", tools.name)), &(tools, driver), |tree| make_driver(tree, &base, driver))?;
+        let base = make_tree(&rig.join(format!("tools-{}", tools.name)), tools, |tree| make_root(tree, tools))?;
+        make_tree(&rig.join(format!("host-{}", tools.name)), &(tools, driver), |tree| {
+            make_driver(tree, &base, driver)
+        })?;
     }
     for root in &table.root {
-        made(&rig.join(format!("root-{}", root.name)), root, |tree| make_root(tree, root))?;
+        make_tree(&rig.join(format!("root-{}", root.name)), root, |tree| make_root(tree, root))?;
     }
     Ok(rig)
 }
 
 /// The tree at `place`, made anew unless it was made from the same row; never half of one.
-fn made(place: &Path, row: &impl Serialize, make: impl FnOnce(&Path) -> Result<()>) -> Result<PathBuf> {
+fn make_tree(place: &Path, row: &impl Serialize, make: impl FnOnce(&Path) -> Result<()>) -> Result<PathBuf> {
     let row = origin(row)?;
-    let mark = beside(place, "made-from");
+    let mark = with_suffix(place, "made-from");
     let is_whole = |place: &Path| place.is_dir() && files::read(&mark).is_ok_and(|text| text == row);
-    files::made(place.to_owned(), is_whole, |partial| {
+    files::get_or_make(place.to_owned(), is_whole, |partial| {
         // A mark never stands beside a tree that is older.
         files::remove(place)?;
-        say(format!("making {}", place.display()));
+        print_progress(format!("making {}", place.display()));
         make(partial).with_context(|| format!("cannot make {}", place.display()))?;
         Ok(fs::write(&mark, &row)?)
     })
@@ -111,7 +109,7 @@ fn origin(row: &impl Serialize) -> Result<String> {
 fn make_driver(tree: &Path, host: &Path, driver: &Driver) -> Result<()> {
     // Files are shared with the host's tree by hard links; a program that replaces one (ldconfig does) makes a new one.
     output(Command::new("cp").arg("-al").arg(host.join(".")).arg(tree))?;
-    let unpacked = beside(tree, "unpacked");
+    let unpacked = with_suffix(tree, "unpacked");
     Suite::open(&driver.suite)?.unpack(&driver.packages, &unpacked)?;
     prune(&unpacked)?;
     for (from, to) in MOVED {
@@ -137,15 +135,15 @@ fn make_root(tree: &Path, root: &Root) -> Result<()> {
     let packages = if root.dependencies { suite.with_dependencies(&root.packages)? } else { root.packages.clone() };
     suite.unpack(&packages, tree)?;
     if let Some(only) = &root.only {
-        let moved = beside(tree, "kept");
+        let moved = with_suffix(tree, "kept");
         fs::rename(tree.join(only), &moved)?;
-        files::emptied(tree)?;
+        files::recreate(tree)?;
         fs::rename(&moved, tree.join(Path::new(only).file_name().context("a name")?))?;
         return Ok(());
     }
     prune(tree)?;
-    people(tree)?;
-    folders(tree)?;
+    write_users(tree)?;
+    make_folders(tree)?;
     for (link, target) in &root.links {
         let link = tree.join(link);
         fs::create_dir_all(link.parent().context("a link lies in a folder")?)?;
@@ -188,7 +186,7 @@ fn prune(tree: &Path) -> Result<()> {
 }
 
 /// Root, and another user.
-fn people(tree: &Path) -> Result<()> {
+fn write_users(tree: &Path) -> Result<()> {
     fs::create_dir_all(tree.join("etc"))?;
     let passwd = "root:x:0:0:root:/root:/bin/sh\nuser:x:1000:1000:user:/home/user:/bin/sh\n";
     fs::write(tree.join("etc/passwd"), passwd)?;
@@ -200,7 +198,7 @@ fn people(tree: &Path) -> Result<()> {
 }
 
 /// The folders that others are mounted on, and root's.
-fn folders(tree: &Path) -> Result<()> {
+fn make_folders(tree: &Path) -> Result<()> {
     for folder in ["dev", "etc", "proc", "root", "run", "sys", "tmp", "var/lib", "var/tmp", "home/user"] {
         fs::create_dir_all(tree.join(folder))?;
     }

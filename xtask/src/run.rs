@@ -13,7 +13,7 @@ use anyhow::{Context, Result, bail};
 use crate::processor;
 
 /// Says what is being done, on standard error: standard output belongs to results.
-pub fn say(what: impl AsRef<str>) {
+pub fn print_progress(what: impl AsRef<str>) {
     eprintln!("x: {}", what.as_ref());
 }
 
@@ -25,31 +25,31 @@ pub fn command<S: AsRef<OsStr>>(program: &str, args: impl IntoIterator<Item = S>
 
 /// Runs with the caller's own input and output; an error unless it succeeds.
 pub fn run(command: &mut Command) -> Result<()> {
-    if passes(command)? {
+    if succeeds(command)? {
         return Ok(());
     }
-    bail!("failed: {}", shown(command))
+    bail!("failed: {}", command_line(command))
 }
 
 /// Runs with the caller's own input and output, and says whether it succeeded.
-pub fn passes(command: &mut Command) -> Result<bool> {
-    let mut child = command.spawn().with_context(|| format!("cannot start {}", shown(command)))?;
+pub fn succeeds(command: &mut Command) -> Result<bool> {
+    let mut child = command.spawn().with_context(|| format!("cannot start {}", command_line(command)))?;
     Ok(processor::wait(&mut child)?.success())
 }
 
 /// Runs, and returns standard output; an error with standard error's end unless it succeeds.
 pub fn output(command: &mut Command) -> Result<String> {
-    let done = ended(command.stderr(Stdio::piped()))?;
+    let done = capture(command.stderr(Stdio::piped()))?;
     if !done.status.success() {
-        bail!("failed: {}\n{}", shown(command), tail(&String::from_utf8_lossy(&done.stderr), 30));
+        bail!("failed: {}\n{}", command_line(command), last_lines(&String::from_utf8_lossy(&done.stderr), 30));
     }
     Ok(String::from_utf8_lossy(&done.stdout).into_owned())
 }
 
 /// Runs to its end without input, and returns standard output; standard error, too, if it is a pipe.
-pub fn ended(command: &mut Command) -> Result<Output> {
+pub fn capture(command: &mut Command) -> Result<Output> {
     let started = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
-    let mut child = started.with_context(|| format!("cannot start {}", shown(command)))?;
+    let mut child = started.with_context(|| format!("cannot start {}", command_line(command)))?;
     let (mut out, mut err) = (child.stdout.take(), child.stderr.take());
     let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
     std::thread::scope(|scope| {
@@ -61,32 +61,36 @@ pub fn ended(command: &mut Command) -> Result<Output> {
 }
 
 /// Runs with both outputs in a file; true if it succeeded.
-pub fn logged(command: &mut Command, log: &Path) -> Result<bool> {
+pub fn run_to_log(command: &mut Command, log: &Path) -> Result<bool> {
     let file = fs_err::File::create(log)?.into_file();
     let copy = file.try_clone().context("cannot share the log file")?;
-    passes(command.stdin(Stdio::null()).stdout(file).stderr(copy))
+    succeeds(command.stdin(Stdio::null()).stdout(file).stderr(copy))
 }
 
-/// As [`logged`] for what takes long: names it, and its log, before and after.
-pub fn watched(command: &mut Command, log: &Path, what: &str) -> Result<bool> {
+/// As [`run_to_log`] for what takes long: names it, and its log, before and after.
+pub fn build_to_log(command: &mut Command, log: &Path, what: &str) -> Result<bool> {
     let began = Instant::now();
-    say(format!("building {what}; its log is {}", log.display()));
-    let passed = logged(command, log)?;
-    say(format!("{what}: {} after {} s", if passed { "built" } else { "failed" }, began.elapsed().as_secs()));
+    print_progress(format!("building {what}; its log is {}", log.display()));
+    let passed = run_to_log(command, log)?;
+    print_progress(format!(
+        "{what}: {} after {} s",
+        if passed { "built" } else { "failed" },
+        began.elapsed().as_secs()
+    ));
     Ok(passed)
 }
 
-pub fn tail(text: &str, lines: usize) -> String {
+pub fn last_lines(text: &str, lines: usize) -> String {
     let all: Vec<&str> = text.lines().collect();
     all[all.len().saturating_sub(lines)..].join("\n")
 }
 
 /// Whether a program is in PATH or in the folders of the system's administration tools.
-pub fn have(program: &str) -> bool {
-    find(program).is_some()
+pub fn is_installed(program: &str) -> bool {
+    find_program(program).is_some()
 }
 
-pub fn find(program: &str) -> Option<PathBuf> {
+pub fn find_program(program: &str) -> Option<PathBuf> {
     let path = std::env::var("PATH").unwrap_or_default();
     let folders = path.split(':').chain(["/usr/sbin", "/sbin", "/usr/bin", "/bin"]);
     let mut places = folders.map(|dir| Path::new(dir).join(program));
@@ -101,14 +105,14 @@ pub fn make(folder: &Path) -> Command {
 }
 
 /// What is made once a run, by its name: others wait for the one that makes it.
-pub struct Once(Mutex<BTreeMap<String, PathBuf>>);
+pub struct BuildOnce(Mutex<BTreeMap<String, PathBuf>>);
 
-impl Once {
+impl BuildOnce {
     pub const fn new() -> Self {
         Self(Mutex::new(BTreeMap::new()))
     }
 
-    pub fn made(&self, name: &str, make: impl FnOnce() -> Result<PathBuf>) -> Result<PathBuf> {
+    pub fn get_or_make(&self, name: &str, make: impl FnOnce() -> Result<PathBuf>) -> Result<PathBuf> {
         let mut made = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(path) = made.get(name) {
             return Ok(path.clone());
@@ -123,7 +127,7 @@ pub fn is_root() -> bool {
     output(Command::new("id").arg("-u")).is_ok_and(|id| id.trim() == "0")
 }
 
-fn shown(command: &Command) -> String {
+fn command_line(command: &Command) -> String {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     words.map(|word| word.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" ")
 }

@@ -6,21 +6,21 @@ use std::sync::MutexGuard;
 
 use anyhow::{Context, Result, bail};
 
-use crate::apt::{self, one_at_a_time};
+use crate::apt::{self, lock_apt};
 use crate::arch::Arch;
 use crate::paths;
-use crate::run::{find, have, is_root, output, say};
+use crate::run::{is_installed, is_root, output, print_progress};
 
 /// What a package is here for, and how to see that it is there without asking dpkg.
 pub struct Need {
     /// A path, or the name of a program.
-    pub sign: &'static str,
+    pub probe: &'static str,
     pub package: &'static str,
-    pub why: &'static str,
+    pub reason: &'static str,
 }
 
-const fn need(sign: &'static str, package: &'static str, why: &'static str) -> Need {
-    Need { sign, package, why }
+const fn need(probe: &'static str, package: &'static str, reason: &'static str) -> Need {
+    Need { probe, package, reason }
 }
 
 /// For fetching kernels and building modules.
@@ -118,9 +118,9 @@ pub fn all() -> impl Iterator<Item = &'static Need> {
     ALL.into_iter().flatten()
 }
 
-pub fn everything() -> Result<()> {
+pub fn install_all() -> Result<()> {
     ALL.into_iter().try_for_each(require)?;
-    say("all packages are here");
+    print_progress("all packages are here");
     Ok(())
 }
 
@@ -131,36 +131,36 @@ pub fn missing<'a>(needs: impl IntoIterator<Item = &'a Need>) -> Vec<&'a Need> {
 
 pub fn require(needs: &'static [Need]) -> Result<()> {
     // A process that waited finds what the other one brought.
-    let guard = one_at_a_time();
+    let guard = lock_apt();
     let missing = missing(needs);
     if missing.is_empty() {
         return Ok(());
     }
     for need in &missing {
-        say(format!("installing {}: {}", need.package, need.why));
+        print_progress(format!("installing {}: {}", need.package, need.reason));
     }
-    refresh();
-    let packages: Vec<&str> = missing.iter().map(|need| renamed(need.package)).collect();
-    install_one_at_a_time(&packages, &guard)?;
+    update_index();
+    let packages: Vec<&str> = missing.iter().map(|need| local_package_name(need.package)).collect();
+    install_locked(&packages, &guard)?;
     if let Some(still) = self::missing(needs).first() {
-        bail!("{} was installed, but {} is still not here", still.package, still.sign);
+        bail!("{} was installed, but {} is still not here", still.package, still.probe);
     }
     Ok(())
 }
 
 /// Installs packages by apt, as root or through sudo.
 pub fn install(packages: &[&str]) -> Result<()> {
-    install_one_at_a_time(packages, &one_at_a_time())
+    install_locked(packages, &lock_apt())
 }
 
-fn install_one_at_a_time(packages: &[&str], _guard: &MutexGuard<()>) -> Result<()> {
-    if !have("apt-get") {
+fn install_locked(packages: &[&str], _guard: &MutexGuard<()>) -> Result<()> {
+    if !is_installed("apt-get") {
         bail!(
             "no apt-get here; these packages are needed, under whatever names this distribution has: {}",
             packages.join(" ")
         );
     }
-    refresh();
+    update_index();
     let (newer, others): (Vec<&str>, Vec<&str>) = packages.iter().partition(|name| BACKPORTED.contains(name));
     apt_install(&others, &[])?;
     // Alone: a target release would apply to everything installed beside it.
@@ -177,7 +177,7 @@ pub fn rust_target(arch: Arch) -> Result<()> {
     if has()? {
         return Ok(());
     }
-    say(format!("adding Rust's {target}: what runs in {arch} guests is built for it"));
+    print_progress(format!("adding Rust's {target}: what runs in {arch} guests is built for it"));
     let added = output(Command::new("rustup").args(["target", "add", target]));
     added.with_context(|| format!("no Rust for {target} here: `rustup target add {target}` adds it")).map(drop)
 }
@@ -195,7 +195,7 @@ fn apt_install(packages: &[&str], options: &[String]) -> Result<()> {
 
 /// Container images come without lists, and stale lists name files that are gone. A foreign source that is down is no reason to stop:
 /// what cannot be installed says so itself.
-fn refresh() {
+fn update_index() {
     static ONCE: std::sync::Once = std::sync::Once::new();
     ONCE.call_once(|| {
         let _ = apt_get().args(["-qq", "-o", "DPkg::Lock::Timeout=600", "update"]).stderr(Stdio::null()).status();
@@ -218,15 +218,15 @@ fn backports() -> Result<Vec<String>> {
     if known.contains(&format!("{BACKPORTS}/main")) {
         return Ok(target.to_vec());
     }
-    say("reading the index of Debian's bookworm-backports, for QEMU 10 and the tool for firmware variables");
+    print_progress("reading the index of Debian's bookworm-backports, for QEMU 10 and the tool for firmware variables");
     let line = apt::source_line(BACKPORTS)?;
-    let options = apt::besides(Path::new("/etc/apt/sources.list"), &paths::cache("apt/besides")?, &line)?;
+    let options = apt::options_with_source(Path::new("/etc/apt/sources.list"), &paths::cache("apt/besides")?, &line)?;
     output(apt_get().args(&options).args(["-qq", "update"])).context("cannot read the index of bookworm-backports")?;
     Ok(options.into_iter().chain(target).collect())
 }
 
 /// Ubuntu 24.04 and Debian 13 call a few libraries by the names of the 64-bit time_t transition.
-fn renamed(package: &'static str) -> &'static str {
+fn local_package_name(package: &'static str) -> &'static str {
     let offered =
         |name: &str| output(Command::new("apt-cache").args(["show", name])).is_ok_and(|text| !text.trim().is_empty());
     match package {
@@ -237,7 +237,9 @@ fn renamed(package: &'static str) -> &'static str {
 }
 
 fn is_met(need: &Need) -> bool {
-    need.sign.split('|').any(|sign| if sign.starts_with('/') { Path::new(sign).exists() } else { find(sign).is_some() })
+    need.probe
+        .split('|')
+        .any(|probe| if probe.starts_with('/') { Path::new(probe).exists() } else { is_installed(probe) })
 }
 
 fn apt_get() -> Command {

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use crate::apt::Suite;
 use crate::arch::Arch;
 use crate::cpio::Archive;
-use crate::run::{find, output, say};
+use crate::run::{find_program, output, print_progress};
 use crate::{files, paths};
 
 /// Newer than the C library that any machine links with which runs `./x`: what is built here runs there.
@@ -24,7 +24,7 @@ const RECIPE: &str = "sysroot 1";
 /// Where the guest's architecture has a program.
 pub fn program(arch: Arch, name: &str) -> Result<PathBuf> {
     if arch == Arch::Amd64 {
-        return find(name).with_context(|| format!("no {name}"));
+        return find_program(name).with_context(|| format!("no {name}"));
     }
     let root = ready(arch)?;
     let mut places = ["usr/bin", "usr/sbin"].iter().map(|folder| root.join(folder).join(name));
@@ -43,7 +43,7 @@ pub fn libraries(archive: &mut Archive, arch: Arch, program: &Path) -> Result<()
         return of_root(archive, arch, program);
     }
     // /lib is a link to /usr/lib on the machine; in the guest both are folders, and a file lies where it is looked for.
-    needed_here(program).iter().try_for_each(|file| put(archive, file.trim_start_matches('/'), Path::new(file)))
+    needed_here(program).iter().try_for_each(|file| add_once(archive, file.trim_start_matches('/'), Path::new(file)))
 }
 
 /// The libraries of this machine that a program needs, and the loader.
@@ -67,9 +67,9 @@ fn of_root(archive: &mut Archive, arch: Arch, program: &Path) -> Result<()> {
             ensure!(library.is_file(), "{} wants {name}, which {} has not", file.display(), root.display());
             if name.starts_with("ld-") {
                 // A loader's name is its path.
-                put(archive, &format!("lib/{name}"), &library)?;
+                add_once(archive, &format!("lib/{name}"), &library)?;
             }
-            put(archive, &format!("{folder}/{name}"), &library)?;
+            add_once(archive, &format!("{folder}/{name}"), &library)?;
             left.push(library);
         }
     }
@@ -84,7 +84,7 @@ fn needed(line: &str) -> Option<&str> {
     line.split_once("program interpreter: ")?.1.trim_end_matches(']').rsplit('/').next()
 }
 
-fn put(archive: &mut Archive, name: &str, file: &Path) -> Result<()> {
+fn add_once(archive: &mut Archive, name: &str, file: &Path) -> Result<()> {
     if archive.has(name) {
         return Ok(());
     }
@@ -94,8 +94,8 @@ fn put(archive: &mut Archive, name: &str, file: &Path) -> Result<()> {
 /// The folder with Debian's programs of another architecture, fetched now unless the cache has it.
 fn ready(arch: Arch) -> Result<PathBuf> {
     let is_whole = |dir: &Path| files::read(&dir.join("recipe")).is_ok_and(|recipe| recipe == RECIPE);
-    files::made(paths::cache("sysroot")?.join(arch.to_string()), is_whole, |partial| {
-        say(format!("fetching {arch} programs for guests from {SUITE}"));
+    files::get_or_make(paths::cache("sysroot")?.join(arch.to_string()), is_whole, |partial| {
+        print_progress(format!("fetching {arch} programs for guests from {SUITE}"));
         let suite = Suite::open_for(SUITE, arch)?;
         suite.unpack(&suite.with_dependencies(&PACKAGES.map(str::to_owned))?, partial)?;
         Ok(fs_err::write(partial.join("recipe"), RECIPE)?)

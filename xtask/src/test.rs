@@ -23,8 +23,8 @@ use crate::guest::verdict::{Ending, Report, Tally};
 use crate::guest::{self, Job, image};
 use crate::node::{self, Play};
 use crate::outcome::Outcome;
-use crate::run::say;
-use crate::skips::without;
+use crate::run::print_progress;
+use crate::skips::skip_or_fail;
 use crate::{
     apt, chart, cluster, containers, emulated, kernels, kmod, libtest, lint, packages, paths, promtool, rig, setup,
 };
@@ -242,7 +242,7 @@ fn host_checks(full: bool, selection: &Selection, lane: &mut Lane) -> Result<()>
                 let outcome = chart::check(&tools)?;
                 lane.tally.check("Helm chart", ending(outcome == Outcome::Passed), "see above");
             }
-            Err(error) => without(&mut lane.tally, "Helm chart", &error),
+            Err(error) => skip_or_fail(&mut lane.tally, "Helm chart", &error),
         }
     }
     if selection.has(Stage::Host) {
@@ -255,7 +255,7 @@ fn host_checks(full: bool, selection: &Selection, lane: &mut Lane) -> Result<()>
     }
     if selection.has(Stage::Guest) || selection.has(Stage::Node) {
         lane.leave();
-        say("guests alone");
+        print_progress("guests alone");
     }
     Ok(())
 }
@@ -264,14 +264,14 @@ fn host_tests(tally: &mut Tally) -> Result<()> {
     let mut cargo = lint::linting_cargo();
     match promtool::ready() {
         Ok(program) => drop(cargo.env(promtool::VARIABLE, program)),
-        Err(error) => without(tally, "promtool", &error),
+        Err(error) => skip_or_fail(tally, "promtool", &error),
     }
     let log = |name: &str| Ok::<_, anyhow::Error>(paths::target("log")?.join(name));
     // What a test prints is shown of those that pass, too: one that was skipped says so there. One that fails hides no other.
     cargo.args(["test", "--quiet", "--locked", "--no-fail-fast", "--", "--show-output"]);
     let text = libtest::check(&mut cargo, "cargo test", &log("cargo-test.log")?, tally)?;
     // Those that need the rig are the stage `containers`.
-    for reason in libtest::skipped(&text).filter(|reason| !reason.contains(rig::VARIABLE)) {
+    for reason in libtest::skip_reasons(&text).filter(|reason| !reason.contains(rig::VARIABLE)) {
         tally.check("cargo test", Ending::Skip, reason);
     }
     // No default member: what it builds is for the kernel. Its test holds kmod/mpu_core.h to it.
@@ -353,7 +353,7 @@ fn play_all<T: Send>(
             let name = name(&job);
             let played = catch_unwind(AssertUnwindSafe(|| play(job))).unwrap_or_else(|_| Err(anyhow!("it panicked")));
             let report = played.unwrap_or_else(|error| Report::broken(name.clone(), &error));
-            say(format!("guest {name}: {}", report.summary()));
+            print_progress(format!("guest {name}: {}", report.summary()));
             reports.lock().unwrap_or_else(PoisonError::into_inner).push(report);
         }
     };

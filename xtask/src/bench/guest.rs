@@ -11,7 +11,7 @@ use crate::cpio::Archive;
 use crate::guest::qemu::{self, Console, Line};
 use crate::guest::{Job, image};
 use crate::programs::Build;
-use crate::run::{find, run};
+use crate::run::{find_program, run};
 use crate::{kernels, paths, sysroot};
 
 /// What is measured without any peer: nothing, the kernel module, the engine in user space.
@@ -119,7 +119,7 @@ fn build(job: &Job, era: &str, client: &str, modules: &[String], peers: &[PathBu
         archive.folder(folder);
     }
     archive.file("init", 0o755, &paths::repo().join("benches/guest.sh"))?;
-    archive.file("bin/busybox", 0o755, &find("busybox").context("no busybox: install busybox-static")?)?;
+    archive.file("bin/busybox", 0o755, &find_program("busybox").context("no busybox: install busybox-static")?)?;
     sysroot::add(&mut archive, kernel.arch, "bin/mpu", &Build::RELEASE.program(kernel.arch, "mpu")?)?;
     let sim = image::sim_programs(kernel.arch)?;
     for program in ["gpu-hold", "nvctl"] {

@@ -15,9 +15,9 @@ use super::deb;
 use super::rpm::{self, Variant};
 use super::tree::empty_folders;
 use crate::arch::Arch;
-use crate::files::{self, below, put};
+use crate::files::{self, below, write};
 use crate::guest::verdict::Ending;
-use crate::run::{find, output};
+use crate::run::{find_program, output};
 use crate::sysroot::needed_here;
 
 /// Files that one family has elsewhere or alone: what a path begins with in the Debian package, in the RPM, and why.
@@ -153,8 +153,8 @@ const DATABASE: &str = "var/lib/rpm";
 impl Root {
     fn make(program: &Path) -> Result<Root> {
         let root = Root { folder: tempfile::tempdir()? };
-        let busybox = find("busybox").context("no busybox: install busybox-static")?;
-        put(&root.at("usr/bin/busybox"), &std::fs::read(busybox)?, 0o755)?;
+        let busybox = find_program("busybox").context("no busybox: install busybox-static")?;
+        write(&root.at("usr/bin/busybox"), &std::fs::read(busybox)?, 0o755)?;
         for (link, target) in [("bin", "usr/bin"), ("sbin", "usr/bin"), ("usr/sbin", "bin")] {
             symlink(target, root.at(link))?;
         }
@@ -163,10 +163,10 @@ impl Root {
         }
         for name in RECORDED {
             let text = format!("#!/bin/sh\necho {name} \"$@\" >> /calls\n");
-            put(&root.at("usr/bin").join(name), text.as_bytes(), 0o755)?;
+            write(&root.at("usr/bin").join(name), text.as_bytes(), 0o755)?;
         }
         for library in needed_here(program) {
-            put(&root.at(library.trim_start_matches('/')), &std::fs::read(library)?, 0o755)?;
+            write(&root.at(library.trim_start_matches('/')), &std::fs::read(library)?, 0o755)?;
         }
         for folder in FOLDERS.split_whitespace().chain([DATABASE]) {
             std::fs::create_dir_all(root.at(folder))?;
@@ -174,12 +174,12 @@ impl Root {
         for kernel in KERNELS {
             std::fs::create_dir_all(root.at("lib/modules").join(kernel).join("build/include"))?;
         }
-        put(&root.at("proc/self/status"), b"CapEff:\t000001ffffffffff\n", 0o444)?;
+        write(&root.at("proc/self/status"), b"CapEff:\t000001ffffffffff\n", 0o444)?;
         // It is a whole machine's root, not one of an image that is being built.
         symlink("/", root.at("proc/1/root"))?;
         symlink("pid:[4026531836]", root.at("proc/self/ns/pid"))?;
         // Scripts write to it; a device is more than a test may make.
-        put(&root.at("dev/null"), b"", 0o666)?;
+        write(&root.at("dev/null"), b"", 0o666)?;
         Ok(root)
     }
 
@@ -216,7 +216,7 @@ impl Root {
 
     /// Every name in it but those of rpm's database.
     fn names(&self) -> Result<BTreeSet<PathBuf>> {
-        let all = files::tree(self.folder.path())?.into_iter().map(walkdir::DirEntry::into_path);
+        let all = files::walk(self.folder.path())?.into_iter().map(walkdir::DirEntry::into_path);
         let own_files = all.filter(|path| !path.starts_with(self.at(DATABASE)));
         own_files.map(|path| Ok(path.strip_prefix(self.folder.path())?.to_owned())).collect()
     }
@@ -251,11 +251,11 @@ pub fn life(package: &Path, newer: &Path, variant: Variant, version: &str, progr
             faults.push("an upgrade changes an edited configuration".to_owned());
         }
         std::fs::write(&config, original)?;
-        put(&root.at(BUILT), b"built by mpu up", 0o644)?;
+        write(&root.at(BUILT), b"built by mpu up", 0o644)?;
     }
     let docker = root.at(DOCKER);
     if variant.program == "mpu-container" {
-        put(&docker, DEFAULT_RUNTIME.as_bytes(), 0o644)?;
+        write(&docker, DEFAULT_RUNTIME.as_bytes(), 0o644)?;
     }
     root.rpm(&["-e", "--nodeps", variant.name])?;
     if let Ok(left) = std::fs::read_to_string(&docker) {
@@ -291,16 +291,16 @@ pub fn spared(package: &Path, variant: Variant, version: &str, program: &Path) -
     let busy = b"#!/bin/sh\necho mpu \"$@\" >> /calls\nexit 1\n";
     let busy_down = vec!["mpu down --wait 30".to_owned()];
     installed()?;
-    put(&root.at("usr/bin/mpu"), busy, 0o755)?;
+    write(&root.at("usr/bin/mpu"), busy, 0o755)?;
     if root.rpm(&["-e", "--nodeps", variant.name]).is_ok() {
         faults.push("a package goes, though its engine stays".to_owned());
         installed()?;
     }
     faults.extend(root.expect("a removal under a held engine", [calls("stop"), busy_down].concat()));
     // The same in an image that is being built, after a transaction that was killed there.
-    put(&root.at("usr/bin/mpu"), busy, 0o755)?;
-    put(&root.at("run/mpu-variant"), b"1 new\n", 0o644)?;
-    put(&root.at("run/mpu/up.json"), b"{}", 0o644)?;
+    write(&root.at("usr/bin/mpu"), busy, 0o755)?;
+    write(&root.at("run/mpu-variant"), b"1 new\n", 0o644)?;
+    write(&root.at("run/mpu/up.json"), b"{}", 0o644)?;
     std::fs::rename(root.at("proc/1"), root.at("proc/2"))?;
     root.rpm(&["-e", "--nodeps", variant.name])?;
     let mut goes = calls("stop forgotten module_goes policy_goes reload");
@@ -315,7 +315,7 @@ pub fn spared(package: &Path, variant: Variant, version: &str, program: &Path) -
         installed()?;
         let _ = std::fs::remove_dir_all(root.at("run/mpu"));
         for name in names {
-            put(&root.at(name), b"{}", 0o644)?;
+            write(&root.at(name), b"{}", 0o644)?;
         }
         root.rpm(&["-e", "--nodeps", variant.name])?;
         let step = format!("a removal with {}", names[0]);
@@ -337,7 +337,7 @@ pub fn swap(packages: [(&Path, Variant); 2], version: &str, program: &Path) -> R
     let [(first, from), _] = packages;
     root.rpm(&["-i", "--nodeps", &first.display().to_string()])?;
     std::fs::write(root.at("etc/mpu/config.toml"), EDITED)?;
-    put(&root.at(BUILT), b"built by mpu up", 0o644)?;
+    write(&root.at(BUILT), b"built by mpu up", 0o644)?;
     root.calls();
     let mut gone = from;
     for (package, comes) in [packages[1], packages[0]] {

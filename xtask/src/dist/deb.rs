@@ -7,9 +7,9 @@ use anyhow::{Context, Result, ensure};
 
 use super::tree::{Package, date, directories_to_0755, gzip};
 use crate::arch::Arch;
-use crate::files::{self, below, put};
+use crate::files::{self, below, write};
 use crate::paths;
-use crate::run::{have, output, run, say};
+use crate::run::{is_installed, output, print_progress, run};
 
 const SCRIPTS: [&str; 3] = ["postinst", "prerm", "postrm"];
 
@@ -37,31 +37,31 @@ pub fn pack(package: &Package, out: &Path) -> Result<PathBuf> {
         Ok::<_, anyhow::Error>(text.replace("@DATE@", &date).replace("@SIZE@", size).replace("@MIT@", mit.trim_end()))
     };
     let doc = tree.join("usr/share/doc").join(name);
-    put(&doc.join("copyright"), fill("copyright", "")?.as_bytes(), 0o644)?;
-    put(&doc.join("changelog"), fill("changelog", "")?.as_bytes(), 0o644)?;
+    write(&doc.join("copyright"), fill("copyright", "")?.as_bytes(), 0o644)?;
+    write(&doc.join("changelog"), fill("changelog", "")?.as_bytes(), 0o644)?;
     gzip(&doc.join("changelog"))?;
     let overrides = template(name, "lintian-overrides")?;
-    put(&tree.join("usr/share/lintian/overrides").join(name), overrides.as_bytes(), 0o644)?;
+    write(&tree.join("usr/share/lintian/overrides").join(name), overrides.as_bytes(), 0o644)?;
     // The executable is among them: a size in KiB, as policy 5.6.20 asks.
     let all = below(&tree)?;
     let size: u64 =
         all.iter().filter_map(|path| Some(std::fs::symlink_metadata(path).ok()?.len().div_ceil(1024))).sum();
-    put(&tree.join("DEBIAN/control"), fill("control", &size.to_string())?.as_bytes(), 0o644)?;
+    write(&tree.join("DEBIAN/control"), fill("control", &size.to_string())?.as_bytes(), 0o644)?;
     for script in SCRIPTS {
         let text = package.script("debian", &template(name, script)?)?;
-        put(&tree.join("DEBIAN").join(script), text.as_bytes(), 0o755)?;
+        write(&tree.join("DEBIAN").join(script), text.as_bytes(), 0o755)?;
     }
     let (configuration, others): (Vec<&PathBuf>, Vec<&PathBuf>) =
         all.iter().filter(|path| !path.is_symlink()).partition(|path| path.starts_with(tree.join("etc")));
     let name_of = |path: &&PathBuf| path.strip_prefix(&tree).map(|name| name.display().to_string());
     if !configuration.is_empty() {
         let names = configuration.iter().map(|path| Ok(format!("/{}\n", name_of(path)?)));
-        put(&tree.join("DEBIAN/conffiles"), names.collect::<Result<String>>()?, 0o644)?;
+        write(&tree.join("DEBIAN/conffiles"), names.collect::<Result<String>>()?, 0o644)?;
     }
     // What dpkg --verify compares; checksums against accidents, not against people.
     let names = others.iter().map(name_of).collect::<Result<Vec<_>, _>>()?;
     let sums = output(Command::new("md5sum").args(names).current_dir(&tree))?;
-    put(&tree.join("DEBIAN/md5sums"), sums, 0o644)?;
+    write(&tree.join("DEBIAN/md5sums"), sums, 0o644)?;
     directories_to_0755(&tree)?;
     let file = out.join(file_name(name, package.version, package.arch));
     let mut dpkg = Command::new("dpkg-deb");
@@ -73,14 +73,14 @@ pub fn pack(package: &Package, out: &Path) -> Result<PathBuf> {
 }
 
 fn lintian(package: &Path) -> Result<()> {
-    if !have("lintian") {
-        say("no lintian here: the package is not checked by it");
+    if !is_installed("lintian") {
+        print_progress("no lintian here: the package is not checked by it");
         return Ok(());
     }
     let mut lintian = Command::new("lintian");
     lintian.args(["--allow-root", "--fail-on", "none", "--display-level", ">=warning", "--no-tag-display-limit"]);
     let output_text = output(lintian.arg(package))?;
-    output_text.lines().for_each(say);
+    output_text.lines().for_each(print_progress);
     let errors: Vec<&str> = output_text.lines().filter(|line| line.starts_with("E: ")).collect();
     ensure!(errors.is_empty(), "lintian finds errors:\n{}", errors.join("\n"));
     Ok(())

@@ -15,11 +15,11 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, ensure};
 
 use crate::arch::Arch;
-use crate::files::{self, put};
+use crate::files::{self, write};
 use crate::guest::verdict::Ending;
 use crate::outcome::Outcome;
 use crate::programs::{Build, Profile};
-use crate::run::{output, run, say};
+use crate::run::{output, print_progress, run};
 use crate::{chart, container, foreign, paths, setup};
 use provenance::{ReleaseFacts, Sources};
 use tree::Package;
@@ -73,7 +73,7 @@ pub fn dist(args: &Args) -> Result<Outcome> {
     if !failed.is_empty() || !args.twice {
         return Ok(Outcome::of(failed.is_empty()));
     }
-    say("once more, in another folder");
+    print_progress("once more, in another folder");
     let again = paths::target("dist")?.join("again");
     Release { build: Build { folder: "cargo-again", ..release.build }, ..release }.make(&again)?;
     let (first, second) = (std::fs::read(out.join(provenance::SUMS))?, std::fs::read(again.join(provenance::SUMS))?);
@@ -113,7 +113,7 @@ impl Release {
         let sources = Sources::now()?;
         // Before minutes of building.
         chart::tools().context("no tools that render the chart")?;
-        files::emptied(out)?;
+        files::recreate(out)?;
         for &arch in &self.arches {
             self.make_for(arch, out).with_context(|| format!("nothing for {arch}"))?;
         }
@@ -133,7 +133,7 @@ impl Release {
     /// One machine's: programs in a folder of its Debian name, which is also what builders of images call it, and packages.
     fn make_for(&self, arch: Arch, out: &Path) -> Result<()> {
         foreign::require(arch)?;
-        say(format!("building the module's object for {arch}, checked"));
+        print_progress(format!("building the module's object for {arch}, checked"));
         let sources = self.build.sources(arch)?;
         let folder = out.join(arch.facts().debian);
         for file in files::entries(&sources)? {
@@ -150,7 +150,7 @@ impl Release {
         let schemas = |folder: &Path| -> Result<()> {
             for name in output(foreign::command(arch, &mpu)?.arg("schema"))?.lines() {
                 let text = output(foreign::command(arch, &mpu)?.args(["schema", name]))?;
-                put(&folder.join(format!("{name}.json")), text.as_bytes(), 0o644)?;
+                write(&folder.join(format!("{name}.json")), text.as_bytes(), 0o644)?;
             }
             Ok(())
         };
@@ -160,7 +160,7 @@ impl Release {
             schemas(&tree.join("usr/share/doc/mpu/schema"))
         };
         let stage_container = |program: &Path, tree: &Path| container::stage(arch, program, tree);
-        say(format!("packing for {arch}"));
+        print_progress(format!("packing for {arch}"));
         type Stage<'a> = &'a dyn Fn(&Path, &Path) -> Result<()>;
         let programs =
             [("mpu", Some(&mpu), &stage_mpu as Stage), ("mpu-container", container.as_ref(), &stage_container)];

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use crate::arch::Arch;
 use crate::files::{self, below};
 use crate::paths;
-use crate::run::{output, say};
+use crate::run::{output, print_progress};
 
 /// The checksums of all else, and what vouches for them.
 pub const SUMS: &str = "SHA256SUMS";
@@ -70,12 +70,12 @@ pub fn seal(out: &Path, facts: &ReleaseFacts, key: Option<&Path>) -> Result<()> 
     let sums: String = digests(out)?.into_iter().map(|(name, hex)| format!("{hex}  {name}\n")).collect();
     std::fs::write(out.join(SUMS), &sums)?;
     let Some(key) = key else {
-        say("unsigned: `--sign-key FILE` signs checksums and provenance");
+        print_progress("unsigned: `--sign-key FILE` signs checksums and provenance");
         return Ok(());
     };
     std::fs::write(out.join(SIGNATURE), sign(key, &sums)?)?;
     std::fs::write(out.join(ENVELOPE), envelope(&statement, key)?)?;
-    say(format!("signed with {}", key.display()));
+    print_progress(format!("signed with {}", key.display()));
     Ok(())
 }
 

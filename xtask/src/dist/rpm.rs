@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 
 use super::tree::{Package, date, directories_to_0755, empty_folders};
 use crate::arch::Arch;
-use crate::files::{below, put};
+use crate::files::{below, write};
 use crate::paths;
 use crate::run::output;
 
@@ -70,9 +70,9 @@ pub fn pack(package: &Package, variant: Variant, release: u32, out: &Path) -> Re
     change(package, variant, &tree)?;
     directories_to_0755(&tree)?;
     let list = work.join("list");
-    put(&list, listed(&tree)?.as_bytes(), 0o644)?;
+    write(&list, listed(&tree)?.as_bytes(), 0o644)?;
     let spec = work.join("spec");
-    put(&spec, specification(package, variant, release, &tree, &list)?.as_bytes(), 0o644)?;
+    write(&spec, specification(package, variant, release, &tree, &list)?.as_bytes(), 0o644)?;
     let mut build = Command::new("rpmbuild");
     build.args(["-bb", "--quiet", "--target", &format!("{}-linux", package.arch.facts().machine_name)]);
     build.arg("--define").arg(format!("_topdir {}", work.display()));
@@ -101,11 +101,11 @@ fn change(package: &Package, variant: Variant, tree: &Path) -> Result<()> {
     let licences = tree.join("usr/share/licenses").join(package.name);
     for text in ["LICENSE", "LICENSES/MIT.txt", "LICENSES/GPL-2.0-only.txt"] {
         let from = paths::repo().join(text);
-        put(&licences.join(from.file_name().unwrap_or_default()), &std::fs::read(&from)?, 0o644)?;
+        write(&licences.join(from.file_name().unwrap_or_default()), &std::fs::read(&from)?, 0o644)?;
     }
     let unit = if package.name == "mpu" { "mpu.service" } else { "mpu-cdi-refresh.service" };
     let preset = tree.join(format!("usr/lib/systemd/system-preset/71-{}.preset", package.name));
-    put(&preset, format!("enable {unit}\n").as_bytes(), 0o644)
+    write(&preset, format!("enable {unit}\n").as_bytes(), 0o644)
 }
 
 /// The list of what is packed, each with what it is to rpm.
@@ -210,7 +210,7 @@ mod tests {
     #[test]
     fn empty_folder_is_packed_too() {
         let tree = tempfile::tempdir().unwrap();
-        put(&tree.path().join("usr/bin/mpu"), b"", 0o755).unwrap();
+        write(&tree.path().join("usr/bin/mpu"), b"", 0o755).unwrap();
         std::fs::create_dir_all(tree.path().join("usr/lib/mpu/modules")).unwrap();
         let list = listed(tree.path()).unwrap();
         assert!(list.contains("%dir /usr/lib/mpu/modules\n") && list.contains("%dir /usr/lib/mpu\n"), "{list}");

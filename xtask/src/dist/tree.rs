@@ -7,7 +7,7 @@ use std::process::Command;
 use anyhow::{Context, Result};
 
 use crate::arch::Arch;
-use crate::files::{self, put};
+use crate::files::{self, write};
 use crate::paths;
 use crate::run::output;
 
@@ -25,14 +25,14 @@ pub struct Package<'a> {
 impl Package<'_> {
     /// Puts what every family has into an emptied folder.
     pub fn lay(&self, tree: &Path) -> Result<()> {
-        files::emptied(tree)?;
+        files::recreate(tree)?;
         (self.stage)(tree).with_context(|| format!("cannot stage {}'s files", self.name))?;
         let doc = tree.join("usr/share/doc").join(self.name);
-        put(&doc.join(format!("{}.cdx.json", self.name)), self.bom.as_bytes(), 0o644)?;
-        put(&doc.join("README.md"), &std::fs::read(paths::repo().join("README.md"))?, 0o644)?;
+        write(&doc.join(format!("{}.cdx.json", self.name)), self.bom.as_bytes(), 0o644)?;
+        write(&doc.join("README.md"), &std::fs::read(paths::repo().join("README.md"))?, 0o644)?;
         if self.name == "mpu" {
             let policy = std::fs::read(paths::repo().join("packaging/selinux/mpu.cil"))?;
-            put(&tree.join("usr/share/selinux/packages/mpu.cil"), policy, 0o644)?;
+            write(&tree.join("usr/share/selinux/packages/mpu.cil"), policy, 0o644)?;
         }
         if tree.join("usr/share/man").exists() {
             for page in files::below(&tree.join("usr/share/man"))? {
@@ -97,7 +97,7 @@ mod tests {
     #[test]
     fn removal_in_chroot_leaves_machines_cdi_file() {
         let folder = tempfile::tempdir().unwrap();
-        put(&folder.path().join("mpu-container"), b"#!/bin/sh\necho \"$@\"\n", 0o755).unwrap();
+        write(&folder.path().join("mpu-container"), b"#!/bin/sh\necho \"$@\"\n", 0o755).unwrap();
         let path = format!("{}:{}", folder.path().display(), std::env::var("PATH").unwrap());
         let scripts = paths::repo().join("packaging/scripts");
         let called = |ours: &str| {

@@ -13,7 +13,7 @@ use crate::apt::is_unreachable;
 use crate::arch::Arch;
 use crate::cpio::Archive;
 use crate::programs::Build;
-use crate::run::{output, run, say};
+use crate::run::{output, print_progress, run};
 use crate::sysroot::{add, program};
 use crate::{chart, kernels, kmod, modules, nvidia, paths, python};
 
@@ -56,7 +56,7 @@ fn manifests(archive: &mut Archive, job: &Job) -> Result<()> {
         if !is_unreachable(&error) {
             return Err(error);
         }
-        say(format!("no manifests in the guest: {error:#}"));
+        print_progress(format!("no manifests in the guest: {error:#}"));
         return Ok(());
     }
     for name in ["manifest.yaml", "manifest-runtime-class.yaml"] {

@@ -174,7 +174,7 @@ pub fn watch(mut command: Command, image: &Path, limit: Duration, log: &Path, lo
 /// Boots a machine of the caller's making for a person.
 pub fn shell_of(mut command: Command) -> Result<()> {
     let status = command.status().context("cannot start QEMU")?;
-    run::say(format!("the guest ended: {status}"));
+    run::print_progress(format!("the guest ended: {status}"));
     Ok(())
 }
 

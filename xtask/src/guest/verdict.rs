@@ -10,7 +10,7 @@ use super::costs::Costs;
 use super::job::Job;
 use super::qemu::Console;
 use crate::outcome::Outcome;
-use crate::run::say;
+use crate::run::print_progress;
 
 /// So many of what guests did are named with what it cost.
 const DEAREST: usize = 10;
@@ -125,7 +125,7 @@ impl Tally {
 
     /// Said at once, too: a run may be cut off, and so may its log.
     fn failed(&mut self, what: String) {
-        say(format!("FAILED {what}"));
+        print_progress(format!("FAILED {what}"));
         self.problems.push(what);
     }
 

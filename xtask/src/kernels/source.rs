@@ -5,7 +5,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::run::{output, tail, watched};
+use crate::run::{build_to_log, last_lines, output};
 use crate::{files, paths, run, setup};
 
 /// Two at a time, behind everything else: a build takes a quarter of an hour, and people go on working.
@@ -48,8 +48,8 @@ pub fn build(root: &Path, config: &str, tree: &Path, vmlinux: &Path) -> Result<S
     ensure!(refused.is_empty(), "this source does not take these lines of {config}:\n{}", refused.join("\n"));
 
     let log = vmlinux.with_extension("log");
-    let built = watched(make(tree).args([JOBS, "vmlinux", "modules"]).args(UNWATCHED), &log, "the kernel")?;
-    ensure!(built, "the kernel does not build:\n{}", tail(&std::fs::read_to_string(&log)?, 40));
+    let built = build_to_log(make(tree).args([JOBS, "vmlinux", "modules"]).args(UNWATCHED), &log, "the kernel")?;
+    ensure!(built, "the kernel does not build:\n{}", last_lines(&std::fs::read_to_string(&log)?, 40));
     let release = std::fs::read_to_string(tree.join("include/config/kernel.release")).context("no kernel.release")?;
     std::fs::rename(tree.join("vmlinux"), vmlinux).context("the build left no vmlinux")?;
     prune(tree)?;

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use super::{Build, Kernel, MEMORY};
 use crate::arch::Arch;
-use crate::run::have;
+use crate::run::is_installed;
 use crate::{files, paths};
 
 /// How names of such kernels begin; the release follows.
@@ -38,7 +38,7 @@ pub fn adopt(tree: &Path) -> Result<String> {
     }
     let name = format!("{PREFIX}{}", read(&tree, RELEASE)?.trim());
     let folder = place(&name)?;
-    files::emptied(&folder)?;
+    files::recreate(&folder)?;
     std::os::unix::fs::symlink(tree.join(IMAGE), folder.join("vmlinux"))?;
     std::os::unix::fs::symlink(&tree, folder.join("build"))?;
     Ok(name)
@@ -77,7 +77,7 @@ fn compiler(config: &str) -> Result<String> {
         bail!("the tree's .config does not say which compiler built it")
     };
     ensure!(
-        have(program),
+        is_installed(program),
         "the kernel was built by {program}, which is not on the PATH: install it, or put a program of that name there"
     );
     Ok(program.to_owned())

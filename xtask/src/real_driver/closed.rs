@@ -6,10 +6,10 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-use super::source::{Driver, fits, made, module, row};
+use super::source::{Driver, build_module, check_compiler, get_or_make, row};
 use crate::apt::Suite;
 use crate::kernels::Kernel;
-use crate::run::{run, say};
+use crate::run::{print_progress, run};
 use crate::{files, paths, setup};
 
 /// Raised when what is kept changes.
@@ -22,10 +22,10 @@ const VERSION: &str = "version";
 const PATCHED: &str = ". ./dkms.conf; for name in \"${PATCH[@]}\"; do patch -s -p1 -i \"patches/$name\"; done";
 
 /// The package of a release of drivers.toml, unpacked, fetched unless the cache has it.
-pub fn fetched(release: &str) -> Result<PathBuf> {
+pub fn fetch(release: &str) -> Result<PathBuf> {
     let row = row(release, true)?;
-    made(paths::cache("real-driver")?.join(format!("package-{release}")), |partial| {
-        say(format!("fetching NVIDIA's closed driver {release} from {}", row.suite));
+    get_or_make(paths::cache("real-driver")?.join(format!("package-{release}")), |partial| {
+        print_progress(format!("fetching NVIDIA's closed driver {release} from {}", row.suite));
         let versions = Suite::open(&row.suite)?.unpack(std::slice::from_ref(&row.package), partial)?;
         let is_it = versions.iter().any(|version| version.contains(&format!("={release}-")));
         ensure!(is_it, "{} has {}, and no {release}: adjust drivers.toml", row.suite, versions.join(", "));
@@ -34,23 +34,23 @@ pub fn fetched(release: &str) -> Result<PathBuf> {
 }
 
 /// The driver of a release, built for a kernel unless the cache has it.
-pub fn built(kernel: &Kernel, release: &str) -> Result<Driver> {
-    fits(kernel)?;
-    let package = fetched(release)?;
+pub fn build(kernel: &Kernel, release: &str) -> Result<Driver> {
+    check_compiler(kernel)?;
+    let package = fetch(release)?;
     let version = files::read(&package.join(VERSION))?;
     let key = files::digest([RECIPE, PATCHED, &kernel.stamp, &version]);
     let cached = paths::cache("real-driver")?.join(format!("closed-{release}-{}-{}", kernel.name, &key[..16]));
-    let cached = made(cached, |partial| {
-        say(format!("building NVIDIA's closed driver {release} for {}, once: some minutes", kernel.release));
+    let cached = get_or_make(cached, |partial| {
+        print_progress(format!("building NVIDIA's closed driver {release} for {}, once: some minutes", kernel.release));
         setup::require(setup::KERNELS)?;
         let work = partial.join("tree");
         run(Command::new("cp").arg("-r").arg(sources(&package)?).arg(&work))?;
         // What DKMS does with the package: its patches are what lets an old release fit to this kernel.
         run(Command::new("bash").args(["-ec", PATCHED]).env("kernelver", &kernel.release).current_dir(&work))?;
-        module(kernel, &work, partial)?;
+        build_module(kernel, &work, partial)?;
         files::remove(&work)
     })?;
-    Ok(Driver { release: release.to_owned(), module: cached.join("nvidia.ko"), inside: None })
+    Ok(Driver { release: release.to_owned(), module: cached.join("nvidia.ko"), internals: None })
 }
 
 /// The one folder of sources in a package for DKMS.

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail, ensure};
 use mpu_abi::Release;
 use serde::Deserialize;
 
-use super::source::{Driver, Inside};
+use super::source::{Driver, Internals};
 use crate::files::{self, read};
 use crate::kernels::Kernel;
 use crate::run::output;
@@ -73,28 +73,28 @@ struct Used {
 pub fn make(kernel: &Kernel, driver: &Driver, folder: &Path) -> Result<()> {
     std::fs::copy(&driver.module, folder.join("nvidia.ko")).context("cannot copy the driver")?;
     modules::build(kernel, &parts().join("gpu"), folder, &[])?.checked("the made-up GPU")?;
-    let Some(inside) = &driver.inside else { return Ok(()) };
+    let Some(internals) = &driver.internals else { return Ok(()) };
 
     let listed = output(Command::new("nm").arg("--defined-only").arg(&driver.module))?;
     let symbols: BTreeSet<&str> = listed.lines().filter_map(|line| line.rsplit(' ').next()).collect();
     let table = table(&read(&parts().join("overrides.toml"))?, &driver.release, &symbols)?;
     let sources = folder.join("overrides");
-    files::emptied(&sources)?;
+    files::recreate(&sources)?;
     for file in files::entries(&parts().join("overrides"))? {
         files::copy(&file, &sources.join(file.file_name().unwrap_or_default()))?;
     }
     std::fs::write(sources.join("table.h"), table)?;
-    standins(inside, &sources).with_context(|| {
+    standins(internals, &sources).with_context(|| {
         format!("the stand-ins do not fit to {}: see tests/real-driver/overrides/standins.c", driver.release)
     })?;
     modules::build(kernel, &sources, folder, &[])?.checked("the overrides").map(drop)
 }
 
-fn standins(inside: &Inside, sources: &Path) -> Result<()> {
+fn standins(internals: &Internals, sources: &Path) -> Result<()> {
     let mut compiler = Command::new("gcc-12");
     compiler
-        .current_dir(&inside.folder)
-        .args(&inside.flags)
+        .current_dir(&internals.folder)
+        .args(&internals.flags)
         .args(["-Wall", "-Werror", "-Wno-undef", "-I"])
         .arg(sources);
     compiler.arg("-c").arg(sources.join("standins.c")).arg("-o").arg(sources.join("standins.o_shipped"));

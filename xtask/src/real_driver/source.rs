@@ -11,14 +11,14 @@ use crate::abi::release;
 use crate::apt::Suite;
 use crate::files::read;
 use crate::kernels::{Build, Kernel};
-use crate::run::{output, say, tail, watched};
+use crate::run::{build_to_log, last_lines, output, print_progress};
 use crate::{files, paths, run, setup};
 
 /// Raised when what is kept changes.
 const RECIPE: &str = "recipe 1";
 
 /// Parts of the driver that have a module of their own, which no guest loads.
-pub const LEFT_OUT: &str = "nvidia-uvm nvidia-drm nvidia-modeset nvidia-peermem";
+pub const EXCLUDED_MODULES: &str = "nvidia-uvm nvidia-drm nvidia-modeset nvidia-peermem";
 
 #[derive(Deserialize)]
 struct Table {
@@ -49,45 +49,45 @@ pub struct Driver {
     /// The module, without what debuggers want.
     pub module: PathBuf,
     /// What is needed to compile for its inside; none of a closed driver.
-    pub inside: Option<Inside>,
+    pub internals: Option<Internals>,
 }
 
-pub struct Inside {
+pub struct Internals {
     /// The folder that the flags are meant in: its headers are found from there.
     pub folder: PathBuf,
     pub flags: Vec<String>,
 }
 
 /// The source tree of a release of drivers.toml, fetched unless the cache has it.
-pub fn fetched(release: &str) -> Result<PathBuf> {
+pub fn fetch(release: &str) -> Result<PathBuf> {
     let row = row(release, false)?;
     let tree = paths::cache("real-driver")?.join(format!("source-{release}"));
-    files::made(
+    files::get_or_make(
         tree,
         |tree| tree.join("version.mk").is_file(),
         |partial| {
-            say(format!("fetching the sources of NVIDIA's open driver {release} from {}", row.suite));
+            print_progress(format!("fetching the sources of NVIDIA's open driver {release} from {}", row.suite));
             Suite::open_sources(&row.suite)?.unpack_source(&row.package, release, partial)
         },
     )
 }
 
 /// Any source tree. It is read, and built elsewhere.
-pub fn of_tree(kernel: &Kernel, tree: &Path) -> Result<Driver> {
-    fits(kernel)?;
+pub fn from_tree(kernel: &Kernel, tree: &Path) -> Result<Driver> {
+    check_compiler(kernel)?;
     let release = release(tree)
         .with_context(|| format!("{} is no source tree of NVIDIA's open kernel modules", tree.display()))?;
     let sources = sources(tree)?;
     let key = key(kernel, tree, &sources)?;
     let cached = paths::cache("real-driver")?.join(format!("{release}-{}-{}", kernel.name, &key[..16]));
-    let cached = made(cached, |partial| build(kernel, &release, tree, &sources, partial))?;
+    let cached = get_or_make(cached, |partial| build(kernel, &release, tree, &sources, partial))?;
     let flags = read(&cached.join("flags"))?.split_whitespace().map(str::to_owned).collect();
-    let inside = Some(Inside { folder: cached.join("tree/src/nvidia"), flags });
-    Ok(Driver { release, module: cached.join("nvidia.ko"), inside })
+    let internals = Some(Internals { folder: cached.join("tree/src/nvidia"), flags });
+    Ok(Driver { release, module: cached.join("nvidia.ko"), internals })
 }
 
 /// The driver's makefiles take the compiler of this machine.
-pub fn fits(kernel: &Kernel) -> Result<()> {
+pub fn check_compiler(kernel: &Kernel) -> Result<()> {
     ensure!(
         kernel.build == Build::Here,
         "kernel {} builds its modules with another compiler than this machine's, which the driver's makefiles do not do",
@@ -125,7 +125,7 @@ fn key(kernel: &Kernel, tree: &Path, sources: &[PathBuf]) -> Result<String> {
 }
 
 fn build(kernel: &Kernel, release: &str, tree: &Path, sources: &[PathBuf], partial: &Path) -> Result<()> {
-    say(format!("building NVIDIA's open driver {release} for {}, once: some minutes", kernel.release));
+    print_progress(format!("building NVIDIA's open driver {release} for {}, once: some minutes", kernel.release));
     setup::require(setup::KERNELS)?;
     let work = partial.join("tree");
     sources.iter().try_for_each(|path| files::copy(&tree.join(path), &work.join(path)))?;
@@ -135,27 +135,27 @@ fn build(kernel: &Kernel, release: &str, tree: &Path, sources: &[PathBuf], parti
         &partial.join("log.kernel"),
         "the part that knows no kernel",
     )?;
-    module(kernel, &work.join("kernel-open"), partial)?;
+    build_module(kernel, &work.join("kernel-open"), partial)?;
     keep(&work, partial)
 }
 
 /// Makes `nvidia.ko` around the part that knows no kernel; without what debuggers want, and with its log, it lies in `to`.
-pub fn module(kernel: &Kernel, inside: &Path, to: &Path) -> Result<()> {
+pub fn build_module(kernel: &Kernel, folder: &Path, to: &Path) -> Result<()> {
     let headers = kernel.dir.join("build").canonicalize().context("the kernel has no headers")?;
     let common = headers.to_string_lossy().replace("-amd64", "-common");
     let source = if Path::new(&common).is_dir() { common } else { headers.to_string_lossy().into_owned() };
-    let mut module = make(inside);
+    let mut module = make(folder);
     module.arg("modules").arg(format!("SYSSRC={source}")).arg(format!("SYSOUT={}", headers.display()));
-    module.arg("IGNORE_CC_MISMATCH=1").arg(format!("NV_EXCLUDE_KERNEL_MODULES={LEFT_OUT}"));
+    module.arg("IGNORE_CC_MISMATCH=1").arg(format!("NV_EXCLUDE_KERNEL_MODULES={EXCLUDED_MODULES}"));
     step(&mut module, &to.join("log.module"), "nvidia.ko")?;
     let mut strip = Command::new("objcopy");
-    strip.arg("--strip-debug").arg(inside.join("nvidia.ko")).arg(to.join("nvidia.ko"));
+    strip.arg("--strip-debug").arg(folder.join("nvidia.ko")).arg(to.join("nvidia.ko"));
     output(&mut strip).map(drop).context("the driver's makefiles left no nvidia.ko that can be read")
 }
 
 /// A folder that is kept once it is done.
-pub fn made(cached: PathBuf, make: impl FnOnce(&Path) -> Result<()>) -> Result<PathBuf> {
-    files::made(
+pub fn get_or_make(cached: PathBuf, make: impl FnOnce(&Path) -> Result<()>) -> Result<PathBuf> {
+    files::get_or_make(
         cached,
         |cached| cached.join("done").exists(),
         |partial| {
@@ -167,23 +167,23 @@ pub fn made(cached: PathBuf, make: impl FnOnce(&Path) -> Result<()>) -> Result<P
 
 /// The flags, and of the tree the headers.
 fn keep(work: &Path, to: &Path) -> Result<()> {
-    let inside = work.join("src/nvidia");
+    let folder = work.join("src/nvidia");
     let arguments = ["--no-print-directory", "--silent", "--eval=mpu-flags: ; @echo $(CFLAGS)", "mpu-flags"];
-    std::fs::write(to.join("flags"), output(make(&inside).args(arguments))?)?;
-    for folder in ["kernel-open", "src/nvidia-modeset", "src/nvidia/_out"] {
-        std::fs::remove_dir_all(work.join(folder)).with_context(|| format!("the tree has no {folder}"))?;
+    std::fs::write(to.join("flags"), output(make(&folder).args(arguments))?)?;
+    for sources in ["kernel-open", "src/nvidia-modeset", "src/nvidia/_out"] {
+        std::fs::remove_dir_all(work.join(sources)).with_context(|| format!("the tree has no {sources}"))?;
     }
     Ok(())
 }
 
-fn make(inside: &Path) -> Command {
-    let mut command = run::make(inside);
+fn make(folder: &Path) -> Command {
+    let mut command = run::make(folder);
     command.arg("-j3");
     command
 }
 
 fn step(command: &mut Command, log: &Path, what: &str) -> Result<()> {
-    let built = watched(command, log, what)?;
-    ensure!(built, "the driver does not build:\n{}", tail(&std::fs::read_to_string(log).unwrap_or_default(), 30));
+    let built = build_to_log(command, log, what)?;
+    ensure!(built, "the driver does not build:\n{}", last_lines(&std::fs::read_to_string(log).unwrap_or_default(), 30));
     Ok(())
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::guest::verdict::Tally;
 use crate::processor;
-use crate::run::say;
+use crate::run::print_progress;
 
 /// Since when, and what each stage took by the clock and of a processor, in the order of their ends.
 pub struct Clock {
@@ -25,7 +25,7 @@ impl Clock {
     /// At the end of all.
     pub fn print(&self) {
         let row = |what: &str, took: Duration, used: Duration| {
-            say(format!("{:5} s, {:5} s of a processor: {what}", took.as_secs(), used.as_secs()));
+            print_progress(format!("{:5} s, {:5} s of a processor: {what}", took.as_secs(), used.as_secs()));
         };
         self.took
             .lock()
@@ -50,7 +50,7 @@ impl<'a> Lane<'a> {
 
     pub fn enter(&mut self, what: &'static str) {
         self.leave();
-        say(format!("{what}, after {} s", self.clock.began.elapsed().as_secs()));
+        print_progress(format!("{what}, after {} s", self.clock.began.elapsed().as_secs()));
         self.now = Some((what, Instant::now(), processor::used_by_thread()));
     }
 
