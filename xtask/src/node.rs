@@ -140,7 +140,7 @@ impl Play {
         }
     }
 
-    fn order(self) -> PathBuf {
+    fn script(self) -> PathBuf {
         paths::repo().join(format!("tests/node/{}.sh", self.name()))
     }
 }
@@ -150,8 +150,8 @@ fn stories(scripts: &[PathBuf]) -> Result<BTreeSet<String>> {
     let script = scripts.iter().map(|script| files::read(script)).collect::<Result<String>>()?;
     let lines = script.lines().filter(|line| !line.trim_start().starts_with('#'));
     let words: Vec<&str> = lines.flat_map(str::split_whitespace).collect();
-    let tellers = ["verdict", "right", "wrong", "same", "stays_right", "check", "refused"];
-    let named = words.windows(2).filter(|pair| tellers.contains(&pair[0])).map(|pair| pair[1]);
+    let verdict_functions = ["verdict", "right", "wrong", "same", "stays_right", "check", "refused"];
+    let named = words.windows(2).filter(|pair| verdict_functions.contains(&pair[0])).map(|pair| pair[1]);
     Ok(named.filter(|word| word.contains('_') && !word.starts_with(['"', '$'])).map(str::to_owned).collect())
 }
 
@@ -162,7 +162,7 @@ pub fn node(args: &Args) -> Result<Outcome> {
     for play in plays {
         let made = build(play, args.shell)?;
         if args.shell {
-            qemu::shell_of(command(play, &made, true)?)?;
+            qemu::run_interactive(command(play, &made, true)?)?;
             return Ok(Outcome::Passed);
         }
         tally.add(&boot(play, &made, true)?);
@@ -172,7 +172,7 @@ pub fn node(args: &Args) -> Result<Outcome> {
 }
 
 /// Whether this user can make a Debian: debootstrap makes device nodes and changes its root.
-pub fn possible() -> bool {
+pub fn can_bootstrap() -> bool {
     is_root()
 }
 
@@ -202,7 +202,7 @@ pub fn build(play: Play, shell: bool) -> Result<PathBuf> {
         ("usr/bin/nvctl", image::sim_programs(Arch::Amd64)?.join("nvctl")),
         ("node/stories.sh", paths::repo().join("tests/node/stories.sh")),
         ("node/served.sh", paths::repo().join("tests/node/served.sh")),
-        ("node/order.sh", play.order()),
+        ("node/order.sh", play.script()),
     ] {
         archive.file(name, 0o755, &from)?;
     }
@@ -341,7 +341,7 @@ const LONGEST: Duration = Duration::from_secs(45 * 60);
 
 /// Boots it, and returns what it reported.
 pub fn boot(play: Play, made: &Path, loud: bool) -> Result<Report> {
-    watch(command(play, made, false)?, play.debian().kernel, play.name(), &[play.order()], made, loud)
+    watch(command(play, made, false)?, play.debian().kernel, play.name(), &[play.script()], made, loud)
 }
 
 /// Runs a machine until its scripts end. A story that prints nothing is as bad as one that fails.
@@ -382,11 +382,11 @@ fn command(play: Play, made: &Path, shell: bool) -> Result<Command> {
 
 /// The emulator with a Debian in it.
 pub fn machine(kernel: &kernels::Kernel, file: &Path, image: &Path, first: &str, shell: bool) -> Command {
-    let mut command = qemu::fast(kernel.arch);
+    let mut command = qemu::emulator(kernel.arch);
     command.args(["-m", "4096", "-smp", "2"]);
     command.args(["-nodefaults", "-no-user-config", "-nographic", "-serial", "stdio", "-no-reboot"]);
     command.arg("-kernel").arg(file).arg("-initrd").arg(image);
-    let clock = qemu::clock();
+    let clock = qemu::clock_arguments();
     let words = format!("console=ttyS0 panic=-1 oops=panic {first} quiet loglevel=4 systemd.show_status=no {clock}");
     // A login's prompt would stand before a verdict on the same line.
     let quiet = if shell { "" } else { " systemd.mask=serial-getty@ttyS0.service" };
@@ -531,7 +531,7 @@ mod tests {
 
     #[test]
     fn pages_list_every_story() {
-        let of_node = Play::value_variants().iter().map(|play| play.order()).collect::<Vec<_>>();
+        let of_node = Play::value_variants().iter().map(|play| play.script()).collect::<Vec<_>>();
         for (page, scripts) in [("node-stories.md", of_node), ("cluster-stories.md", cluster::stories().unwrap())] {
             let page = std::fs::read_to_string(paths::repo().join("docs").join(page)).unwrap();
             let rows = page.lines().filter_map(|line| line.strip_prefix("| `")?.split_once('`'));

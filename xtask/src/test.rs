@@ -52,7 +52,7 @@ pub struct Args {
 }
 
 /// Whose headers the module is also built with as if they knew no return thunks: no kernel without them can be had.
-const THUNKLESS: &str = "6.1";
+const THUNKLESS_BUILD_KERNEL: &str = "6.1";
 
 /// The verb.
 pub fn test(args: &Args) -> Result<Outcome> {
@@ -62,7 +62,7 @@ pub fn test(args: &Args) -> Result<Outcome> {
     for arch in Arch::ALL {
         guest::prepare(arch)?;
     }
-    let (mut tally, all_ran) = everything(args, &selection, &clock);
+    let (mut tally, all_ran) = run_stages(args, &selection, &clock);
     if !args.only.is_empty() && tally.is_idle() {
         tally.check(&args.only.join(" "), Ending::Fail, "nothing of it was played");
     }
@@ -74,7 +74,7 @@ pub fn test(args: &Args) -> Result<Outcome> {
 
 /// What tests this machine, and beside it, on the processor that this leaves idle, what makes packages and guests, and the first guests;
 /// then one guest more at a time.
-fn everything(args: &Args, selection: &Selection, clock: &Clock) -> (Tally, Result<()>) {
+fn run_stages(args: &Args, selection: &Selection, clock: &Clock) -> (Tally, Result<()>) {
     let (sender, received) = channel();
     std::thread::scope(|scope| {
         let maker = scope.spawn(move || {
@@ -86,7 +86,7 @@ fn everything(args: &Args, selection: &Selection, clock: &Clock) -> (Tally, Resu
         let mut checked = Ok(());
         // They leave a processor idle most of the time.
         let began = Instant::now();
-        let reports = boot_all(received, args.guests.max(1), || checked = host_checks(args.full, selection, &mut lane));
+        let reports = boot_all(received, args.guests.max(1), || checked = check_host(args.full, selection, &mut lane));
         if !reports.is_empty() {
             clock.add("guests", began.elapsed(), reports.iter().map(|report| report.used).sum());
         }
@@ -100,7 +100,7 @@ fn everything(args: &Args, selection: &Selection, clock: &Clock) -> (Tally, Resu
 }
 
 /// What guests are made of first, so that they start early; then packages and programs for arm64.
-fn make(args: &Args, selection: &Selection, lane: &mut Lane, sender: Sender<Made>) -> Result<()> {
+fn make(args: &Args, selection: &Selection, lane: &mut Lane, sender: Sender<GuestImage>) -> Result<()> {
     make_guests(args, selection, lane, sender)?;
     if selection.has(Stage::Packages) {
         lane.enter("packages");
@@ -114,11 +114,11 @@ fn make(args: &Args, selection: &Selection, lane: &mut Lane, sender: Sender<Made
 }
 
 /// Modules, and then the guests' images, the longest guest's first.
-fn make_guests(args: &Args, selection: &Selection, lane: &mut Lane, sender: Sender<Made>) -> Result<()> {
+fn make_guests(args: &Args, selection: &Selection, lane: &mut Lane, sender: Sender<GuestImage>) -> Result<()> {
     if selection.has(Stage::Modules) {
         lane.enter("the module for every kernel");
         // Without a module there is nothing to boot a guest for.
-        if !module_builds(args.full, &mut lane.tally)? {
+        if !build_modules(args.full, &mut lane.tally)? {
             return Ok(());
         }
     }
@@ -126,15 +126,15 @@ fn make_guests(args: &Args, selection: &Selection, lane: &mut Lane, sender: Send
     let mut work = Vec::new();
     if selection.has(Stage::Node) && !args.no_guests {
         lane.enter("what whole Debians are made of");
-        for debian in debians(args, &mut lane.tally) {
+        for debian in debian_guests(args, &mut lane.tally) {
             let seconds = matrix.plays.get(&debian.name()).copied().unwrap_or(matrix.row_seconds);
-            work.push((seconds, debian.fetched()?));
+            work.push((seconds, debian.fetch()?));
         }
     }
     if selection.has(Stage::Guest) && !args.no_guests {
         lane.enter("NVIDIA's own drivers, and what guests are made of");
         for guest in guests(&matrix, args, selection, &mut lane.tally)? {
-            work.push((guest.seconds, Work::Guest(guest.job).fetched()?));
+            work.push((guest.seconds, Work::Guest(guest.job).fetch()?));
         }
     }
     match (args.shard.is_partial(), work.is_empty()) {
@@ -150,7 +150,7 @@ fn make_guests(args: &Args, selection: &Selection, lane: &mut Lane, sender: Send
     for (_, work) in work {
         // Images share one build folder: they are made one at a time.
         let image = work.build();
-        if sender.send(Made { work, image }).is_err() {
+        if sender.send(GuestImage { work, image }).is_err() {
             break;
         }
     }
@@ -165,7 +165,7 @@ fn guests(matrix: &Matrix, args: &Args, selection: &Selection, tally: &mut Tally
     let mut guests = args.shard.share(guests);
     guests.extend(matrix::real(matrix, args.full, args.shard, tally)?);
     for guest in &mut guests {
-        guest.job.rows.retain_mut(|row| selection.keeps(row, matrix::last()));
+        guest.job.rows.retain_mut(|row| selection.keeps(row, matrix::last_story()));
     }
     guests.retain(|guest| !guest.job.rows.is_empty());
     Ok(guests)
@@ -188,7 +188,7 @@ impl Work {
     }
 
     /// Downloads what it is made of: a guest's time is for the guest.
-    fn fetched(self) -> Result<Self> {
+    fn fetch(self) -> Result<Self> {
         match &self {
             Work::Guest(job) => job.fetch()?,
             Work::Node(play) => node::fetch(*play)?,
@@ -215,9 +215,9 @@ impl Work {
 }
 
 /// Whole Debians, where this user can make one.
-fn debians(args: &Args, tally: &mut Tally) -> Vec<Work> {
+fn debian_guests(args: &Args, tally: &mut Tally) -> Vec<Work> {
     let is_quick = |debian: &Work| matches!(debian, Work::Node(Play::Package | Play::Containers));
-    let possible = node::possible();
+    let possible = node::can_bootstrap();
     let all = Play::value_variants().iter().copied().map(Work::Node).chain([Work::Cluster]);
     let (played, others): (Vec<Work>, Vec<Work>) = all.partition(|debian| possible && (args.full || is_quick(debian)));
     let reason = if possible { "minutes more: `./x test --full`" } else { "debootstrap makes a Debian as root only" };
@@ -225,7 +225,7 @@ fn debians(args: &Args, tally: &mut Tally) -> Vec<Work> {
     args.shard.share(played)
 }
 
-fn host_checks(full: bool, selection: &Selection, lane: &mut Lane) -> Result<()> {
+fn check_host(full: bool, selection: &Selection, lane: &mut Lane) -> Result<()> {
     if selection.has(Stage::Lint) {
         lane.enter("formatting and lints");
         for (name, result, reason) in lint::checks()? {
@@ -247,7 +247,7 @@ fn host_checks(full: bool, selection: &Selection, lane: &mut Lane) -> Result<()>
     }
     if selection.has(Stage::Host) {
         lane.enter("host tests");
-        host_tests(&mut lane.tally)?;
+        run_host_tests(&mut lane.tally)?;
     }
     if selection.has(Stage::Containers) {
         lane.enter("container engines");
@@ -260,7 +260,7 @@ fn host_checks(full: bool, selection: &Selection, lane: &mut Lane) -> Result<()>
     Ok(())
 }
 
-fn host_tests(tally: &mut Tally) -> Result<()> {
+fn run_host_tests(tally: &mut Tally) -> Result<()> {
     let mut cargo = lint::linting_cargo();
     match promtool::ready() {
         Ok(program) => drop(cargo.env(promtool::VARIABLE, program)),
@@ -282,7 +282,7 @@ fn host_tests(tally: &mut Tally) -> Result<()> {
 }
 
 /// The module for every kernel: no complaint of compiler, modpost or objtool is let pass. True if all came out.
-fn module_builds(full: bool, tally: &mut Tally) -> Result<bool> {
+fn build_modules(full: bool, tally: &mut Tally) -> Result<bool> {
     let mut all_built = true;
     for arch in Arch::ALL {
         let faults = kmod::faults(arch, &kmod::build(arch)?)?;
@@ -296,10 +296,10 @@ fn module_builds(full: bool, tally: &mut Tally) -> Result<bool> {
         }
     }
     if all_built {
-        all_built &= flavours_build(full, tally)?;
+        all_built &= build_flavours(full, tally)?;
     }
     if all_built {
-        let left = image::left_without_return_thunks(&kernels::ready(THUNKLESS)?)?;
+        let left = image::symbols_without_return_thunks(&kernels::ready(THUNKLESS_BUILD_KERNEL)?)?;
         let thunks: Vec<&str> = left.iter().map(String::as_str).filter(|name| name.contains("return_thunk")).collect();
         let known = left.iter().any(|name| name == "register_kprobe");
         let text = format!("leaves {} to the kernel", if known { thunks.join(", ") } else { left.join(", ") });
@@ -309,7 +309,7 @@ fn module_builds(full: bool, tally: &mut Tally) -> Result<bool> {
 }
 
 /// The module for kernels that no guest boots; one whose headers cannot be reached from here is a counted skip.
-fn flavours_build(full: bool, tally: &mut Tally) -> Result<bool> {
+fn build_flavours(full: bool, tally: &mut Tally) -> Result<bool> {
     let mut all_built = true;
     for name in kernels::flavours(full)? {
         let kernel = match kernels::ready(&name) {
@@ -328,14 +328,14 @@ fn flavours_build(full: bool, tally: &mut Tally) -> Result<bool> {
 }
 
 /// A guest's image, or why there is none.
-struct Made {
+struct GuestImage {
     work: Work,
     image: Result<PathBuf>,
 }
 
 /// Boots what comes, a few at a time, one fewer during `beside`. One whose image cannot be made, or that breaks, is reported as such beside
 /// the others.
-fn boot_all(made: Receiver<Made>, at_a_time: usize, beside: impl FnOnce() + Send) -> Vec<Report> {
+fn boot_all(made: Receiver<GuestImage>, at_a_time: usize, beside: impl FnOnce() + Send) -> Vec<Report> {
     play_all(made, at_a_time, |made| made.work.name(), |made| made.work.boot(made.image?.as_path()), beside)
 }
 

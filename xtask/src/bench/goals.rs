@@ -10,7 +10,7 @@ const LOOK_UP_ROWS: u32 = 200;
 /// A goal, and how a run stands to it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Verdict {
-    pub what: String,
+    pub metric: String,
     /// As whom; empty when it makes no difference.
     pub caller: String,
     pub goal: String,
@@ -23,12 +23,12 @@ pub struct Verdict {
 const ALONE: &str = "no_pids_alone";
 
 /// As whom this is measured.
-pub fn callers(what: &str) -> &'static [&'static str] {
-    if what == ALONE { &CALLERS[..1] } else { &CALLERS }
+pub fn callers(metric: &str) -> &'static [&'static str] {
+    if metric == ALONE { &CALLERS[..1] } else { &CALLERS }
 }
 
 /// Everything that is measured for every module, in the order of the table.
-pub fn measured() -> Vec<String> {
+pub fn metrics() -> Vec<String> {
     let lists = |ending: &'static str| {
         move |rows: u32| [format!("get_pids_{rows}{ending}"), format!("get_pid_info_{rows}{ending}")]
     };
@@ -40,25 +40,25 @@ pub fn measured() -> Vec<String> {
 }
 
 /// Instructions that MPU may add: 1,500 for a call with PIDs and 150 for each row, which makes 3,000 for 10 rows.
-pub fn allowance(what: &str, caller: &str) -> Option<i64> {
-    match (what, caller) {
+pub fn allowance(metric: &str, caller: &str) -> Option<i64> {
+    match (metric, caller) {
         ("other_device", _) => return Some(0),
         ("no_pids", "host") => return Some(150),
         ("no_pids", _) => return Some(450),
         (ALONE, _) => return Some(46),
         _ => {}
     }
-    let rows: u32 = what.trim_end_matches("_crowd").rsplit('_').next()?.parse().ok()?;
-    let calls = if what.starts_with("get_pid_info_") { rows.div_ceil(LOOK_UP_ROWS) } else { 1 };
+    let rows: u32 = metric.trim_end_matches("_crowd").rsplit('_').next()?.parse().ok()?;
+    let calls = if metric.starts_with("get_pid_info_") { rows.div_ceil(LOOK_UP_ROWS) } else { 1 };
     Some(1500 * i64::from(calls) + 150 * i64::from(rows))
 }
 
 /// A goal in one line each, for a run.
 pub fn verdicts(run: &Run) -> Vec<Verdict> {
     let mut all = Vec::new();
-    for what in measured() {
-        for caller in callers(&what).iter().copied() {
-            all.extend(allowance(&what, caller).map(|allowed| added(run, &what, caller, allowed)));
+    for metric in metrics() {
+        for caller in callers(&metric).iter().copied() {
+            all.extend(allowance(&metric, caller).map(|allowed| added(run, &metric, caller, allowed)));
         }
     }
     for control in ["get_pids", "get_pid_info"] {
@@ -72,34 +72,34 @@ pub fn verdicts(run: &Run) -> Vec<Verdict> {
     all
 }
 
-fn verdict(what: &str, caller: &str, goal: String, found: Option<(String, bool)>) -> Verdict {
+fn verdict(metric: &str, caller: &str, goal: String, found: Option<(String, bool)>) -> Verdict {
     let (found, met) = found.unwrap_or(("not measured".to_owned(), false));
-    Verdict { what: what.to_owned(), caller: caller.to_owned(), goal, found, met }
+    Verdict { metric: metric.to_owned(), caller: caller.to_owned(), goal, found, met }
 }
 
-fn added(run: &Run, what: &str, caller: &str, allowed: i64) -> Verdict {
-    let found = run.adds(what, caller, "mpu").map(|adds| {
-        let right = run.figure(what, caller, "mpu").and_then(|figure| figure.right);
+fn added(run: &Run, metric: &str, caller: &str, allowed: i64) -> Verdict {
+    let found = run.overhead(metric, caller, "mpu").map(|adds| {
+        let right = run.figure(metric, caller, "mpu").and_then(|figure| figure.right);
         match right {
             Some((right, rows)) if right != rows => (format!("{adds:+}, with {right} of {rows} rows right"), false),
             _ => (format!("{adds:+}"), adds <= allowed),
         }
     });
-    verdict(what, caller, format!("{allowed:+}"), found)
+    verdict(metric, caller, format!("{allowed:+}"), found)
 }
 
 /// What each further row adds, in the steps between populations.
 fn slopes(run: &Run, control: &str, caller: &str) -> Option<Vec<f64>> {
-    let adds = |rows: u32| run.adds(&format!("{control}_{rows}"), caller, "mpu");
-    let step = |pair: &[u32]| Some((adds(pair[1])? - adds(pair[0])?) as f64 / f64::from(pair[1] - pair[0]));
+    let overhead = |rows: u32| run.overhead(&format!("{control}_{rows}"), caller, "mpu");
+    let step = |pair: &[u32]| Some((overhead(pair[1])? - overhead(pair[0])?) as f64 / f64::from(pair[1] - pair[0]));
     ROWS[1..].windows(2).map(step).collect()
 }
 
 /// What each of the driver's own questions costs more. Releases of eras 2 to 4 look the caller's PIDs up by asking, for each of
 /// them, every client's number by a helper that MPU redirects: rows times clients.
-pub fn per_question(run: &Run, caller: &str) -> Option<f64> {
+pub fn per_query(run: &Run, caller: &str) -> Option<f64> {
     let queries = run.era.chars().next()? >= '2';
-    let adds = run.adds("get_pid_info_950", caller, "mpu").filter(|_| queries)?;
+    let adds = run.overhead("get_pid_info_950", caller, "mpu").filter(|_| queries)?;
     Some(adds as f64 / f64::from(950 * 951))
 }
 
@@ -112,7 +112,7 @@ fn per_row(run: &Run, control: &str, caller: &str) -> Verdict {
 }
 
 fn crowded(run: &Run, control: &str, caller: &str) -> Verdict {
-    let per_row = |ending: &str| Some(run.adds(&format!("{control}_950{ending}"), caller, "mpu")? as f64 / 950.0);
+    let per_row = |ending: &str| Some(run.overhead(&format!("{control}_950{ending}"), caller, "mpu")? as f64 / 950.0);
     let found = per_row("_crowd").zip(per_row("")).map(|(crowd, alone)| {
         let same = crowd <= alone * 1.05 + 1.0;
         (format!("{crowd:.0} a row, {alone:.0} without the crowd"), same)
@@ -134,7 +134,7 @@ fn whole(run: &Run) -> Verdict {
 
 fn up(run: &Run) -> Verdict {
     let guest = run.figure("mpu_up", "host", "mpu");
-    let found = guest.zip(run.real.get("mpu_up")).map(|(guest, real)| {
+    let found = guest.zip(run.host_seconds.get("mpu_up")).map(|(guest, real)| {
         let seconds = guest.instructions as f64 / 1e9;
         // Emulation on a machine that is doing other things as well says nothing about MPU: the guest's own time is judged.
         (format!("{seconds:.2} s of the guest's time, {real:.2} s of this machine's"), seconds <= 1.0)
@@ -160,7 +160,7 @@ mod tests {
     fn figure_over_goal_or_absent_misses_it() {
         let met = |mpu: &str| {
             let run = run(&["cost none host get_pids_10 10000 10/10", mpu]).unwrap();
-            verdicts(&run).into_iter().find(|verdict| verdict.what == "get_pids_10").unwrap().met
+            verdicts(&run).into_iter().find(|verdict| verdict.metric == "get_pids_10").unwrap().met
         };
         assert!(met("cost mpu host get_pids_10 13000 10/10"));
         assert!(!met("cost mpu host get_pids_10 13001 10/10"));

@@ -43,7 +43,7 @@ pub struct Run {
     /// Processes in the guest beside the GPU's when the crowd was there.
     pub crowd: Option<u64>,
     /// Seconds of this machine's time that `mpu up` and `mpu down` took, the longest of three.
-    pub real: BTreeMap<String, f64>,
+    pub host_seconds: BTreeMap<String, f64>,
 }
 
 /// What was measured, as whom, with which module.
@@ -58,12 +58,12 @@ pub struct Figure {
 }
 
 impl Run {
-    pub fn figure(&self, what: &str, caller: &str, module: &str) -> Option<Figure> {
-        self.figures.get(&[what, caller, module].map(str::to_owned)).copied()
+    pub fn figure(&self, metric: &str, caller: &str, module: &str) -> Option<Figure> {
+        self.figures.get(&[metric, caller, module].map(str::to_owned)).copied()
     }
 
-    pub fn adds(&self, what: &str, caller: &str, module: &str) -> Option<i64> {
-        let [with, without] = [module, "none"].map(|module| self.figure(what, caller, module));
+    pub fn overhead(&self, metric: &str, caller: &str, module: &str) -> Option<i64> {
+        let [with, without] = [module, "none"].map(|module| self.figure(metric, caller, module));
         Some(with?.instructions.cast_signed() - without?.instructions.cast_signed())
     }
 }
@@ -99,13 +99,13 @@ pub fn measure(
         era: era.to_owned(),
         client: client.to_owned(),
         modules,
-        troubles: console.deaths.clone(),
+        troubles: console.faults.clone(),
         ..Run::default()
     };
     read(&console, &mut found)?;
     match console.rc {
         Some(0) => {}
-        None if !console.deaths.is_empty() => {}
+        None if !console.faults.is_empty() => {}
         None => bail!("the guest ended without a verdict; its console: {}", log.display()),
         Some(rc) => bail!("the guest could not measure ({rc}); its console: {}", log.display()),
     }
@@ -160,9 +160,9 @@ fn read(console: &Console, run: &mut Run) -> Result<()> {
         let at = at.as_secs_f64();
         let words: Vec<&str> = line.split_whitespace().collect();
         match words[..] {
-            ["cost", module, caller, what, cost, ref right @ ..] => {
+            ["cost", module, caller, metric, cost, ref right @ ..] => {
                 let figure = figure(cost, right.first().copied()).with_context(|| format!("torn figure: {line}"))?;
-                let longest = run.figures.entry([what, caller, module].map(str::to_owned)).or_insert(figure);
+                let longest = run.figures.entry([metric, caller, module].map(str::to_owned)).or_insert(figure);
                 // What is measured several times is something with waits in it: the longest counts.
                 longest.instructions = longest.instructions.max(figure.instructions);
             }
@@ -171,10 +171,10 @@ fn read(console: &Console, run: &mut Run) -> Result<()> {
                 run.failures.push(format!("{module}, {caller}: {why}"));
             }
             ["crowd", count] => run.crowd = count.parse().ok(),
-            ["begin", what] => began = Some((what.to_owned(), at)),
-            ["end", what] => {
-                if let Some((_, start)) = began.take().filter(|(begun, _)| begun == what) {
-                    let longest = run.real.entry(what.to_owned()).or_default();
+            ["begin", metric] => began = Some((metric.to_owned(), at)),
+            ["end", metric] => {
+                if let Some((_, start)) = began.take().filter(|(begun, _)| begun == metric) {
+                    let longest = run.host_seconds.entry(metric.to_owned()).or_default();
                     *longest = longest.max(at - start);
                 }
             }
@@ -233,10 +233,10 @@ mod tests {
             "crowd 10960",
         ]);
         let run = run.unwrap();
-        assert_eq!(run.adds("get_pids_10", "host", "mpu"), Some(2000));
+        assert_eq!(run.overhead("get_pids_10", "host", "mpu"), Some(2000));
         assert_eq!(run.figure("mpu_up", "host", "mpu").unwrap().instructions, 7);
         assert_eq!(run.figure("get_pids_10", "host", "mpu").unwrap().right, Some((10, 10)));
-        assert_eq!((run.real["mpu_up"], run.crowd), (4.0, Some(10960)));
+        assert_eq!((run.host_seconds["mpu_up"], run.crowd), (4.0, Some(10960)));
         assert_eq!(run.failures, ["peer, host: ioctl_cost 3 processes listed"]);
     }
 

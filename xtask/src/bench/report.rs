@@ -1,6 +1,6 @@
 //! Prints runs: one table for each, or one Markdown table of all.
 
-use super::goals::{CALLERS, allowance, callers, measured, per_question, verdicts};
+use super::goals::{CALLERS, allowance, callers, measured, per_query, verdicts};
 use super::guest::{CROWD, Run};
 
 pub fn print(run: &Run) {
@@ -13,20 +13,20 @@ pub fn print(run: &Run) {
         print!("{:>14}{:>10}{:>8}", format!("with {module}"), "adds", "ratio");
     }
     println!("{:>9}", "goal");
-    for what in measured() {
-        for caller in callers(&what) {
-            row(run, &what, caller);
+    for metric in metrics() {
+        for caller in callers(&metric) {
+            row(run, &metric, caller);
         }
     }
-    for what in ["mpu_up", "mpu_down"] {
-        if let (Some(figure), Some(real)) = (run.figure(what, "host", "mpu"), run.real.get(what)) {
+    for metric in ["mpu_up", "mpu_down"] {
+        if let (Some(figure), Some(real)) = (run.figure(metric, "host", "mpu"), run.host_seconds.get(metric)) {
             let seconds = figure.instructions as f64 / 1e9;
             println!(
-                "{what}: {seconds:.3} s of the guest's time, {real:.2} s of this machine's (the longest of three)"
+                "{metric}: {seconds:.3} s of the guest's time, {real:.2} s of this machine's (the longest of three)"
             );
         }
     }
-    for (caller, more) in CALLERS.iter().filter_map(|caller| Some((caller, per_question(run, caller)?))) {
+    for (caller, more) in CALLERS.iter().filter_map(|caller| Some((caller, per_query(run, caller)?))) {
         println!(
             "each `os_find_ns_pid` question of the driver in GET_PID_INFO (950 rows x 951 clients), {caller}: {more:+.0}"
         );
@@ -36,9 +36,9 @@ pub fn print(run: &Run) {
     }
     let verdicts = verdicts(run);
     let missed: Vec<_> = verdicts.iter().filter(|verdict| !verdict.met).collect();
-    for verdict in verdicts.iter().filter(|verdict| allowance(&verdict.what, &verdict.caller).is_none()) {
+    for verdict in verdicts.iter().filter(|verdict| allowance(&verdict.metric, &verdict.caller).is_none()) {
         let word = if verdict.met { "met" } else { "MISSED" };
-        println!("{word}: {} {}: {}, goal {}", verdict.what, verdict.caller, verdict.found, verdict.goal);
+        println!("{word}: {} {}: {}, goal {}", verdict.metric, verdict.caller, verdict.found, verdict.goal);
     }
     for failure in &run.failures {
         println!("not measured: {failure}");
@@ -48,24 +48,24 @@ pub fn print(run: &Run) {
     }
     println!("{} of {} goals met", verdicts.len() - missed.len(), verdicts.len());
     for verdict in missed {
-        println!("missed: {} {}: {}, goal {}", verdict.what, verdict.caller, verdict.found, verdict.goal);
+        println!("missed: {} {}: {}, goal {}", verdict.metric, verdict.caller, verdict.found, verdict.goal);
     }
 }
 
-fn row(run: &Run, what: &str, caller: &str) {
-    let bare = run.figure(what, caller, "none");
-    print!("{what:<24}{caller:<10}{:>12}", bare.map_or("-".to_owned(), |figure| figure.instructions.to_string()));
+fn row(run: &Run, metric: &str, caller: &str) {
+    let bare = run.figure(metric, caller, "none");
+    print!("{metric:<24}{caller:<10}{:>12}", bare.map_or("-".to_owned(), |figure| figure.instructions.to_string()));
     for module in &run.modules[1..] {
-        let Some((with, bare)) = run.figure(what, caller, module).zip(bare) else {
+        let Some((with, bare)) = run.figure(metric, caller, module).zip(bare) else {
             print!("{:>14}{:>10}{:>8}", "-", "-", "-");
             continue;
         };
-        let adds = run.adds(what, caller, module).unwrap_or_default();
+        let adds = run.overhead(metric, caller, module).unwrap_or_default();
         let wrong = with.right.is_some_and(|(right, rows)| right != rows);
         let cost = format!("{}{}", with.instructions, if wrong { "!" } else { "" });
         print!("{cost:>14}{adds:>+10}{:>8.3}", with.instructions as f64 / bare.instructions as f64);
     }
-    match allowance(what, caller).zip(run.adds(what, caller, "mpu")) {
+    match allowance(metric, caller).zip(run.overhead(metric, caller, "mpu")) {
         None => println!(),
         Some((goal, adds)) if adds <= goal => println!("{goal:>+9}  met"),
         Some((goal, adds)) => println!("{goal:>+9}  missed by {}", adds - goal),
@@ -80,31 +80,31 @@ pub fn markdown(runs: &[Run]) {
     };
     line("", &|run| format!("{}, era {}", run.kernel, run.era));
     println!("|---|{}", "---|".repeat(runs.len()));
-    for what in measured() {
-        for caller in callers(&what) {
-            line(
-                &format!("{what}, {caller}"),
-                &|run| match (run.adds(&what, caller, "mpu"), allowance(&what, caller)) {
-                    (None, _) => "not measured".to_owned(),
-                    (Some(adds), Some(goal)) if adds > goal => format!("**{adds:+}**"),
-                    (Some(adds), _) => format!("{adds:+}"),
-                },
-            );
+    for metric in metrics() {
+        for caller in callers(&metric) {
+            line(&format!("{metric}, {caller}"), &|run| match (
+                run.overhead(&metric, caller, "mpu"),
+                allowance(&metric, caller),
+            ) {
+                (None, _) => "not measured".to_owned(),
+                (Some(adds), Some(goal)) if adds > goal => format!("**{adds:+}**"),
+                (Some(adds), _) => format!("{adds:+}"),
+            });
         }
     }
     for caller in CALLERS {
-        let question = |run: &Run| per_question(run, caller).map_or("-".to_owned(), |more| format!("{more:+.0}"));
+        let question = |run: &Run| per_query(run, caller).map_or("-".to_owned(), |more| format!("{more:+.0}"));
         line(&format!("each `os_find_ns_pid` question of the driver, {caller}"), &question);
     }
     line("whole nvidia-smi, container with MPU : host without", &|run| {
         verdicts(run)
             .iter()
-            .find(|verdict| verdict.what.starts_with("whole"))
+            .find(|verdict| verdict.metric.starts_with("whole"))
             .map_or("-".to_owned(), |v| v.found.clone())
     });
-    for what in ["mpu_up", "mpu_down"] {
-        line(&format!("{what}, guest's seconds"), &|run| {
-            let figure = run.figure(what, "host", "mpu");
+    for metric in ["mpu_up", "mpu_down"] {
+        line(&format!("{metric}, guest's seconds"), &|run| {
+            let figure = run.figure(metric, "host", "mpu");
             figure.map_or("-".to_owned(), |figure| format!("{:.2}", figure.instructions as f64 / 1e9))
         });
     }

@@ -34,7 +34,7 @@ impl Costs {
         }
     }
 
-    pub fn dearest(&self, few: usize) -> String {
+    pub fn most_expensive(&self, few: usize) -> String {
         let mut all: Vec<_> = self.0.iter().collect();
         all.sort_by_key(|(_, (used, _))| std::cmp::Reverse(*used));
         let line = |(what, (used, times)): &(&String, &(Duration, usize))| {
@@ -68,7 +68,7 @@ mod tests {
         let mut costs = Costs::of(&lines);
         costs.add(&Costs::of(&lines));
         let expected = "   44.0 dear, 2 times\n   20.0 cheap, 4 times";
-        assert_eq!(costs.dearest(2), expected);
-        assert!(costs.dearest(3).contains("14.0 a guest's boot"), "{}", costs.dearest(3));
+        assert_eq!(costs.most_expensive(2), expected);
+        assert!(costs.most_expensive(3).contains("14.0 a guest's boot"), "{}", costs.most_expensive(3));
     }
 }

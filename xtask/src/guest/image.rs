@@ -166,7 +166,7 @@ pub fn mpu_module(kernel: &kernels::Kernel, redirect: Option<&str>) -> Result<Pa
 }
 
 /// What the module leaves to a kernel that has no return thunks: a kernel says "Unknown symbol" to what it lacks.
-pub fn left_without_return_thunks(kernel: &kernels::Kernel) -> Result<Vec<String>> {
+pub fn symbols_without_return_thunks(kernel: &kernels::Kernel) -> Result<Vec<String>> {
     let out = paths::target(&format!("guest/modules/{}/mpu-no-thunks", kernel.name))?;
     // objtool complains: this kernel wants the thunks that are left out.
     let without = ["KCFLAGS=-mfunction-return=keep", "AFLAGS_MODULE=-DMPU_OWN_RETURN_THUNK"].map(str::to_owned);

@@ -24,7 +24,7 @@ pub struct Console {
     /// The status that process 1 reported; none if it never did.
     pub rc: Option<i32>,
     /// Lines that say the kernel is unwell, and whether time ran out.
-    pub deaths: Vec<String>,
+    pub faults: Vec<String>,
     pub took: Duration,
     /// What it used of this machine's processors: the same whatever else this machine does, or nearly.
     pub used: Duration,
@@ -63,7 +63,7 @@ const OOPS: [&str; 6] = [
 ];
 
 /// What a kernel says when something is wrong with it. Anchored by words that no story prints.
-const CRIES: [&str; 15] = [
+const KERNEL_FAULTS: [&str; 15] = [
     "Kernel panic",
     "BUG: ",
     "kernel BUG at",
@@ -85,7 +85,7 @@ const CRIES: [&str; 15] = [
 const FAST: [&str; 2] = ["-accel", "tcg,thread=multi"];
 
 /// The emulator of a guest that runs on all processors at once.
-pub fn fast(arch: Arch) -> Command {
+pub fn emulator(arch: Arch) -> Command {
     let mut command = Command::new(arch.facts().qemu);
     command.args(FAST).args(arch.facts().machine);
     command
@@ -94,7 +94,7 @@ pub fn fast(arch: Arch) -> Command {
 /// The words for a guest's clock. Emulated processors have one, this machine's: its frequency is passed on. Kernels doubt that clock, and ask a
 /// slower one, which stops all processors for each look at it. They doubt the timer, too, which comes late where the emulator does not get a
 /// processor in time; without it they do not boot. (For x86-64; others let such words pass.)
-pub fn clock() -> String {
+pub fn clock_arguments() -> String {
     let frequency = tsc::khz().map(|khz| format!(" tsc_early_khz={khz}")).unwrap_or_default();
     format!("tsc=reliable no_timer_check{frequency}")
 }
@@ -107,13 +107,13 @@ const COUNTING_MEMORY: u32 = 2048;
 
 /// What a guest with a made-up GPU gets, in MiB, and what keeps its kernel off the half where that GPU's memory lies.
 const REAL_MEMORY: u32 = 2048;
-const REAL_KEPT_OFF: &str = "mem=1G";
+const REAL_MEMORY_LIMIT: &str = "mem=1G";
 
 /// Boots a job's kernel with an image, and deletes the image. The console goes into `log` as it comes.
 pub fn boot(job: &Job, image: &Path, log: &Path, loud: bool) -> Result<Console> {
     let kernel = kernels::ready(&job.kernel)?;
-    let words = format!("quiet loglevel=4 {}", clock());
-    let command = command(job, &kernel, image, &words, fast(kernel.arch), kernel.memory);
+    let words = format!("quiet loglevel=4 {}", clock_arguments());
+    let command = command(job, &kernel, image, &words, emulator(kernel.arch), kernel.memory);
     watch(command, image, job.limit * kernel.slower, log, loud)
 }
 
@@ -145,19 +145,19 @@ pub fn watch(mut command: Command, image: &Path, limit: Duration, log: &Path, lo
     loop {
         match receive.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
             Ok(line) => {
-                console.take(began.elapsed(), processor::used(pid), &line, loud);
+                console.add_line(began.elapsed(), processor::used(pid), &line, loud);
                 if let Some(line) = console.lines.last() {
                     writeln!(log, "{line}").context("cannot write the log")?;
                 }
                 // One that prints without end is never late for the channel.
                 if Instant::now() >= deadline {
-                    console.deaths.push(format!("prints on after {} s", limit.as_secs()));
+                    console.faults.push(format!("prints on after {} s", limit.as_secs()));
                     break;
                 }
             }
             Err(RecvTimeoutError::Disconnected) => break,
             Err(RecvTimeoutError::Timeout) => {
-                console.deaths.push(format!("not done after {} s", limit.as_secs()));
+                console.faults.push(format!("not done after {} s", limit.as_secs()));
                 break;
             }
         }
@@ -172,7 +172,7 @@ pub fn watch(mut command: Command, image: &Path, limit: Duration, log: &Path, lo
 }
 
 /// Boots a machine of the caller's making for a person.
-pub fn shell_of(mut command: Command) -> Result<()> {
+pub fn run_interactive(mut command: Command) -> Result<()> {
     let status = command.status().context("cannot start QEMU")?;
     run::print_progress(format!("the guest ended: {status}"));
     Ok(())
@@ -181,12 +181,12 @@ pub fn shell_of(mut command: Command) -> Result<()> {
 /// Boots for a person: console on the terminal, a shell in the guest.
 pub fn shell(job: &Job, image: &Path) -> Result<()> {
     let kernel = kernels::ready(&job.kernel)?;
-    shell_of(command(job, &kernel, image, "quiet mpu.shell", fast(kernel.arch), kernel.memory))?;
+    run_interactive(command(job, &kernel, image, "quiet mpu.shell", emulator(kernel.arch), kernel.memory))?;
     Ok(std::fs::remove_file(image)?)
 }
 
 impl Console {
-    fn take(&mut self, at: Duration, used: Duration, line: &str, loud: bool) {
+    fn add_line(&mut self, at: Duration, used: Duration, line: &str, loud: bool) {
         // Firmware and shells colour and clear; what matters comes after.
         let line = match line.rsplit_once('\u{1b}') {
             Some((_, rest)) => after_escape(rest),
@@ -201,8 +201,8 @@ impl Console {
             _ => {}
         }
         let is_awaited = self.awaits_oops && OOPS.iter().any(|word| line.contains(word));
-        if CRIES.iter().any(|cry| line.contains(cry)) && !line.starts_with("STORY ") && !is_awaited {
-            self.deaths.push(line.to_owned());
+        if KERNEL_FAULTS.iter().any(|fault| line.contains(fault)) && !line.starts_with("STORY ") && !is_awaited {
+            self.faults.push(line.to_owned());
         }
         if let Some(last) = Last::read(line) {
             // A second verdict is as bad as none.
@@ -218,14 +218,18 @@ fn after_escape(rest: &str) -> &str {
 }
 
 fn command(job: &Job, kernel: &Kernel, image: &Path, more: &str, mut command: Command, memory: u32) -> Command {
-    let (memory, kept_off) = if job.is_real() { (memory.max(REAL_MEMORY), REAL_KEPT_OFF) } else { (memory, "") };
+    let (memory, memory_limit) =
+        if job.is_real() { (memory.max(REAL_MEMORY), REAL_MEMORY_LIMIT) } else { (memory, "") };
     command.args(["-m", &memory.to_string()]);
     command.args(["-nodefaults", "-no-user-config", "-nographic"]);
     command.args(["-serial", "stdio", "-no-reboot", "-smp", &job.cpus.to_string()]);
     command.arg("-kernel").arg(kernel.vmlinux()).arg("-initrd").arg(image);
     // An oops must not be survived: what follows it would be no verdict about the product. A story that wants one says so.
     let console = kernel.arch.facts().console;
-    command.args(["-append", &format!("console={console} panic=-1 oops=panic {more} {} {kept_off}", kernel.arguments)]);
+    command.args([
+        "-append",
+        &format!("console={console} panic=-1 oops=panic {more} {} {memory_limit}", kernel.arguments),
+    ]);
     command
 }
 
@@ -233,20 +237,20 @@ fn command(job: &Job, kernel: &Kernel, image: &Path, more: &str, mut command: Co
 mod tests {
     use super::{Console, Duration};
 
-    fn deaths(lines: &[&str]) -> usize {
+    fn faults(lines: &[&str]) -> usize {
         let mut console = Console::default();
-        lines.iter().for_each(|line| console.take(Duration::ZERO, Duration::ZERO, line, false));
-        console.deaths.len()
+        lines.iter().for_each(|line| console.add_line(Duration::ZERO, Duration::ZERO, line, false));
+        console.faults.len()
     }
 
     #[test]
     fn oops_is_death_unless_story_awaits_it() {
         let oops = "[    9.1] BUG: unable to handle page fault for address: ffff888000000010";
         let freed = "[    9.1] BUG: KASAN: slab-use-after-free in mpu_leave+0x10/0x20 [mpu]";
-        assert_eq!(deaths(&[oops]), 1);
-        assert_eq!(deaths(&["OOPS-AWAITED", oops, "OOPS-OVER"]), 0);
-        assert_eq!(deaths(&["OOPS-AWAITED", freed, "OOPS-OVER"]), 1, "only an oops is awaited");
-        assert_eq!(deaths(&["OOPS-AWAITED", "OOPS-OVER", oops]), 1, "only until the story is over");
-        assert_eq!(deaths(&["OOPS-AWAITED", "[    9.1] Kernel panic - not syncing: Fatal exception"]), 1);
+        assert_eq!(faults(&[oops]), 1);
+        assert_eq!(faults(&["OOPS-AWAITED", oops, "OOPS-OVER"]), 0);
+        assert_eq!(faults(&["OOPS-AWAITED", freed, "OOPS-OVER"]), 1, "only an oops is awaited");
+        assert_eq!(faults(&["OOPS-AWAITED", "OOPS-OVER", oops]), 1, "only until the story is over");
+        assert_eq!(faults(&["OOPS-AWAITED", "[    9.1] Kernel panic - not syncing: Fatal exception"]), 1);
     }
 }

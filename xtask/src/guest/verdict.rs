@@ -13,7 +13,7 @@ use crate::outcome::Outcome;
 use crate::run::print_progress;
 
 /// So many of what guests did are named with what it cost.
-const DEAREST: usize = 10;
+const MOST_EXPENSIVE: usize = 10;
 
 pub struct Report {
     pub kernel: String,
@@ -28,7 +28,7 @@ pub struct Report {
 impl Report {
     pub fn read(job: &Job, console: &Console, log: PathBuf) -> Self {
         let verdicts: Vec<Verdict> = console.lines.iter().filter_map(|line| Verdict::read(&line.text)).collect();
-        let mut troubles = console.deaths.clone();
+        let mut troubles = console.faults.clone();
         let failed = verdicts.iter().any(|v| v.result == Ending::Fail);
         match console.rc {
             None => troubles.push("the guest ended without a verdict".to_owned()),
@@ -152,7 +152,10 @@ impl Tally {
                 format!("{kernel} {} s, {} s of a processor", took.as_secs(), used.as_secs())
             };
             println!("guests ran: {}", sums.iter().map(time).collect::<Vec<_>>().join("; "));
-            println!("of which the dearest {DEAREST}, in seconds of a processor:\n{}", self.costs.dearest(DEAREST));
+            println!(
+                "of which the dearest {MOST_EXPENSIVE}, in seconds of a processor:\n{}",
+                self.costs.most_expensive(MOST_EXPENSIVE)
+            );
         }
         let mut skips: BTreeMap<&str, usize> = BTreeMap::new();
         self.skips.iter().for_each(|reason| *skips.entry(reason).or_default() += 1);

@@ -118,12 +118,12 @@ impl Matrix {
 }
 
 /// The story that leaves a guest unfit for others.
-pub fn last() -> &'static str {
+pub fn last_story() -> &'static str {
     stories::LAST[0].name
 }
 
 /// Stories that a row has which leaves out those of the kernel.
-fn of_the_driver() -> Vec<String> {
+fn driver_stories() -> Vec<String> {
     stories::usual().filter(|story| !story.is_of_the_kernel).map(|story| story.name.to_owned()).collect()
 }
 
@@ -151,7 +151,7 @@ pub fn simulated(matrix: &Matrix, full: bool) -> Result<Vec<Guest>> {
     let rows_and_last = |mut rows: Vec<Row>, last: bool| {
         let again = rows.last().filter(|_| last).map(|row| Row {
             engines: vec![BARE.to_owned(), NOTIFY.to_owned()],
-            stories: vec![self::last().to_owned()],
+            stories: vec![self::last_story().to_owned()],
             ..row.clone()
         });
         rows.extend(again);
@@ -163,7 +163,7 @@ pub fn simulated(matrix: &Matrix, full: bool) -> Result<Vec<Guest>> {
             let stories = match (full, cell.is_whole(era)) {
                 (false, _) if !cell.stories.is_empty() => cell.stories.clone(),
                 (_, true) => vec![],
-                (_, false) => of_the_driver(),
+                (_, false) => driver_stories(),
             };
             let row = Row { stories, ..row(era, client) };
             if is_first && cell.notify.contains(era) {
@@ -187,7 +187,7 @@ pub fn simulated(matrix: &Matrix, full: bool) -> Result<Vec<Guest>> {
             let row = with_notify(row(&pair.era, &pair.clients[at % pair.clients.len()]));
             let (row, seconds) = match pair.whole {
                 true => (Row { reloads: matrix.reloads, ..row }, matrix.whole_seconds),
-                false => (Row { stories: of_the_driver(), ..row }, matrix.row_seconds),
+                false => (Row { stories: driver_stories(), ..row }, matrix.row_seconds),
             };
             guests.push(Guest { job: job(&kernel, rows_and_last(vec![row], pair.last)), seconds });
         }
@@ -202,7 +202,7 @@ pub fn real(matrix: &Matrix, full: bool, shard: Shard, tally: &mut Tally) -> Res
     for real in shard.share(matrix.real.iter().filter(|real| full || !real.quick.is_empty())) {
         let mut rows = Vec::new();
         for release in &real.releases {
-            let tried = real_driver::fetch(release, real.closed).map_err(|error| (unfetched(&error), error));
+            let tried = real_driver::fetch(release, real.closed).map_err(|error| (fetch_failure(&error), error));
             let made = || real_driver::ready(&real.kernel, release, real.closed).map_err(|error| (Ending::Fail, error));
             match tried.and_then(|()| made()) {
                 Ok(name) => rows.push(real_driver::row(&name, &engines, None)?),
@@ -223,19 +223,19 @@ pub fn real(matrix: &Matrix, full: bool, shard: Shard, tally: &mut Tally) -> Res
 }
 
 /// What it is that something cannot be fetched: with a wrong checksum or a package that is not there, something is wrong.
-fn unfetched(error: &anyhow::Error) -> Ending {
+fn fetch_failure(error: &anyhow::Error) -> Ending {
     if apt::is_unreachable(error) { Ending::Skip } else { Ending::Fail }
 }
 
 #[cfg(test)]
 mod tests {
     use super::{Cell, Ending, Guest, Job, MODULE, Matrix, NOTIFY};
-    use super::{last, of_the_driver, simulated, stories, unfetched};
+    use super::{driver_stories, fetch_failure, last_story, simulated, stories};
 
     #[test]
     fn driver_with_wrong_checksum_fails() {
         let error = anyhow::anyhow!("E: Failed to fetch http://x  Hash Sum mismatch");
-        assert!(matches!(unfetched(&error), Ending::Fail));
+        assert!(matches!(fetch_failure(&error), Ending::Fail));
     }
 
     /// A name that is misspelled would be played, or left out, nowhere.
@@ -294,7 +294,7 @@ mod tests {
             let name = guest.job.name();
             assert!(!whole.is_empty(), "{name} plays no row whole");
             assert!(guest.seconds > 0, "how long {name} takes is not known");
-            let is_short = |row: &&crate::guest::Row| row.stories == matrix.brief || row.stories == [last()];
+            let is_short = |row: &&crate::guest::Row| row.stories == matrix.brief || row.stories == [last_story()];
             let rows: Vec<_> = guest.job.rows.iter().filter(|row| !is_short(row)).collect();
             for engine in rows.iter().flat_map(|row| &row.engines) {
                 assert!(
@@ -303,7 +303,7 @@ mod tests {
                 );
             }
             let in_part = rows.into_iter().filter(|row| !whole.contains(row));
-            assert!(in_part.clone().all(|row| row.stories == of_the_driver()), "{name}");
+            assert!(in_part.clone().all(|row| row.stories == driver_stories()), "{name}");
             let eras = in_part.map(|row| row.era.as_str());
             assert!(eras.clone().all(|era| !cell.is_whole(era)), "{name}");
         }
@@ -329,8 +329,8 @@ mod tests {
             let others = guests.iter().map(|guest| &guest.job);
             let others = others.filter(|other| (&other.kernel, &other.redirect) == (&job.kernel, &job.redirect));
             let whole: Vec<_> = others.flat_map(|other| &other.rows).filter(|row| row.stories.is_empty()).collect();
-            for row in job.rows.iter().filter(|row| row.stories != [last()]) {
-                assert!(row.stories.is_empty() || row.stories == of_the_driver(), "{name}");
+            for row in job.rows.iter().filter(|row| row.stories != [last_story()]) {
+                assert!(row.stories.is_empty() || row.stories == driver_stories(), "{name}");
                 for engine in &row.engines {
                     let is_played = whole.iter().any(|row| row.engines.contains(engine));
                     assert!(is_played, "{name}: {engine} is played in part only");
