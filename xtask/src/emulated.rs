@@ -98,6 +98,6 @@ fn tests(name: &str) -> Result<Command> {
     // Apart from this machine's, so that neither waits for the other; backtraces are off, as their names take minutes.
     cargo.arg("--target-dir").arg(paths::target("arm64")?).env("RUST_BACKTRACE", "0").env("CARGO_INCREMENTAL", "0");
     cargo.env("CARGO_PROFILE_DEV_DEBUG", "0");
-    foreign::teach(Arch::Arm64, &mut cargo)?;
+    foreign::configure_cargo(Arch::Arm64, &mut cargo)?;
     Ok(cargo)
 }

@@ -21,7 +21,7 @@ pub fn require(arch: Arch) -> Result<()> {
 const LIMIT: &str = "timeout --foreground --kill-after=5 900";
 
 /// Tells cargo how programs for it are linked and started.
-pub fn teach(arch: Arch, cargo: &mut Command) -> Result<()> {
+pub fn configure_cargo(arch: Arch, cargo: &mut Command) -> Result<()> {
     let emulator = emulator(arch)?;
     if !emulator.is_empty() {
         let target = arch.facts().target.replace('-', "_").to_uppercase();

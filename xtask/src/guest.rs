@@ -83,7 +83,7 @@ pub fn guest(args: &Args) -> Result<Outcome> {
         reloads: args.reloads,
     };
     let job = Job {
-        kernel: args.kernel_tree.as_deref().map_or_else(|| Ok(args.kernel()), kernels::adopt)?,
+        kernel: args.kernel_tree.as_deref().map_or_else(|| Ok(args.kernel()), kernels::register_tree)?,
         rows: args.era.iter().map(row).collect(),
         cpus: args.cpus,
         limit: Duration::from_secs(args.limit),

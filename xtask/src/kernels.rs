@@ -14,7 +14,7 @@ use crate::apt::Suite;
 use crate::arch::Arch;
 use crate::run::print_progress;
 use crate::{files, paths};
-pub use tree::adopt;
+pub use tree::register_tree;
 
 /// Raised when the unpacked form changes, so that older caches are made anew.
 const RECIPE: &str = "recipe 1";
@@ -205,8 +205,8 @@ fn fetch(row: &Row, dir: &Path) -> Result<()> {
     let is_whole = |dir: &Path| matches!(cached(row, dir), Ok(Some(_)));
     files::get_or_make(dir.to_owned(), is_whole, |partial| {
         let (release, made_of) = match &row.config {
-            Some(config) => own(row, config, partial)?,
-            None => debians(row, dir, partial)?,
+            Some(config) => build_from_source(row, config, partial)?,
+            None => unpack_debian(row, dir, partial)?,
         };
         fs_err::write(partial.join("release"), format!("{release}\n"))?;
         Ok(fs_err::write(partial.join("stamp"), format!("{RECIPE}\n{}\n", made_of.join("\n")))?)
@@ -215,10 +215,10 @@ fn fetch(row: &Row, dir: &Path) -> Result<()> {
 }
 
 /// Debian's image and headers, unpacked. Returns the release and what it was made of.
-fn debians(row: &Row, dir: &Path, partial: &Path) -> Result<(String, Vec<String>)> {
+fn unpack_debian(row: &Row, dir: &Path, partial: &Path) -> Result<(String, Vec<String>)> {
     let suite = Suite::open_for(&row.suite, row.arch)?;
-    let release = choose(row, &suite)?;
-    let (abi, _) = flavoured(row, &release)?;
+    let release = choose_release(row, &suite)?;
+    let (abi, _) = split_flavour(row, &release)?;
     let packages: Vec<String> =
         row.packages.iter().map(|name| name.replace("{release}", &release).replace("{abi}", abi)).collect();
     print_progress(format!("kernel {}: fetching {release} from {}", row.name, row.suite));
@@ -226,8 +226,8 @@ fn debians(row: &Row, dir: &Path, partial: &Path) -> Result<(String, Vec<String>
     let mut made_of = suite.unpack(&packages, &root)?;
     match row.arch {
         _ if row.flavour.is_some() => {}
-        Arch::Amd64 => extract(&image(&root, &release)?, &partial.join("vmlinux"))?,
-        Arch::Arm64 => uncompressed(&image(&root, &release)?, &partial.join("vmlinux"))?,
+        Arch::Amd64 => extract_vmlinux(&image(&root, &release)?, &partial.join("vmlinux"))?,
+        Arch::Arm64 => copy_uncompressed(&image(&root, &release)?, &partial.join("vmlinux"))?,
     }
     for modules in ["lib/modules", "usr/lib/modules"] {
         // 300 MB of drivers that no guest has a device for.
@@ -235,15 +235,15 @@ fn debians(row: &Row, dir: &Path, partial: &Path) -> Result<(String, Vec<String>
     }
     let headers = format!("usr/src/linux-headers-{release}");
     match row.chroot.is_empty() {
-        true => point_into(&root.join(&headers).join("Makefile"), &dir.join("root"))?,
-        false => made_of.extend(furnish(row, &suite, &root)?),
+        true => rewrite_common_path(&root.join(&headers).join("Makefile"), &dir.join("root"))?,
+        false => made_of.extend(install_compiler(row, &suite, &root)?),
     }
     std::os::unix::fs::symlink(format!("root/{headers}"), partial.join("build"))?;
     Ok((release, made_of))
 }
 
 /// Debian's source, built. Returns the release and what it was made of.
-fn own(row: &Row, config: &str, partial: &Path) -> Result<(String, Vec<String>)> {
+fn build_from_source(row: &Row, config: &str, partial: &Path) -> Result<(String, Vec<String>)> {
     let suite = Suite::open(&row.suite)?;
     print_progress(format!("kernel {}: fetching {} from {}", row.name, row.packages.join(" "), row.suite));
     let root = partial.join("root");
@@ -255,13 +255,13 @@ fn own(row: &Row, config: &str, partial: &Path) -> Result<(String, Vec<String>)>
 }
 
 /// The pinned release, or the newest that follows it when the archive has moved on.
-fn choose(row: &Row, suite: &Suite) -> Result<String> {
+fn choose_release(row: &Row, suite: &Suite) -> Result<String> {
     let package_of = |release: &str| row.packages[0].replace("{release}", release);
     if suite.version(&package_of(&row.release))?.is_some() {
         return Ok(row.release.clone());
     }
     let (before, after) = row.packages[0].split_once("{release}").context("the first package carries no {release}")?;
-    let (_, flavour) = flavoured(row, &row.release)?;
+    let (_, flavour) = split_flavour(row, &row.release)?;
     for prefix in &row.follow {
         if let Some((name, _)) = suite.newest(prefix, &format!("{flavour}{after}"))? {
             let release = name.trim_start_matches(before).trim_end_matches(after).to_owned();
@@ -291,7 +291,7 @@ fn image(root: &Path, release: &str) -> Result<PathBuf> {
 
 /// Takes the uncompressed kernel out of a bzImage. Where it lies is written in the image's own header
 /// (Documentation/arch/x86/boot.rst, `payload_offset` and `payload_length`, boot protocol 2.08).
-fn extract(bzimage: &Path, vmlinux: &Path) -> Result<()> {
+fn extract_vmlinux(bzimage: &Path, vmlinux: &Path) -> Result<()> {
     let image = fs_err::read(bzimage)?;
     ensure!(image.get(0x202..0x206) == Some(b"HdrS"), "{} has no boot header", bzimage.display());
     let number = |at: usize| -> Result<usize> {
@@ -330,20 +330,20 @@ fn extract(bzimage: &Path, vmlinux: &Path) -> Result<()> {
 }
 
 /// Debian's arm64 kernels come uncompressed (Documentation/arch/arm64/booting.rst, the header's magic).
-fn uncompressed(from: &Path, vmlinux: &Path) -> Result<()> {
+fn copy_uncompressed(from: &Path, vmlinux: &Path) -> Result<()> {
     let image = fs_err::read(from)?;
     ensure!(image.get(0x38..0x3c) == Some(b"ARM\x64"), "{} is no uncompressed arm64 kernel", from.display());
     Ok(std::fs::write(vmlinux, image)?)
 }
 
 /// Headers name their common part by an absolute path: make that the place in the cache.
-fn point_into(makefile: &Path, root: &Path) -> Result<()> {
+fn rewrite_common_path(makefile: &Path, root: &Path) -> Result<()> {
     let text = fs_err::read_to_string(makefile)?;
     Ok(std::fs::write(makefile, text.replace("/usr/src/", &format!("{}/usr/src/", root.display())))?)
 }
 
 /// Puts a compiler and the few programs kbuild calls into the folder, so that it can be entered by chroot.
-fn furnish(row: &Row, suite: &Suite, root: &Path) -> Result<Vec<String>> {
+fn install_compiler(row: &Row, suite: &Suite, root: &Path) -> Result<Vec<String>> {
     print_progress(format!("kernel {}: fetching its compiler", row.name));
     let made_of = suite.unpack(&suite.with_dependencies(&row.chroot)?, root)?;
     if !root.join("usr/bin/awk").exists() {

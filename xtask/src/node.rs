@@ -419,7 +419,7 @@ pub fn debian(which: &Debian) -> Result<PathBuf> {
     let installed = root.join(format!("var/lib/dpkg/info/{last}.list"));
     ensure!(installed.exists(), "no Debian with {last}: {}", tried.join("\n"));
     add(&root, which.more)?;
-    furnish(&root, &kernel, which.headers)?;
+    finish_root(&root, &kernel, which.headers)?;
     pack(&root, &cached)?;
     std::fs::remove_dir_all(&root)?;
     Ok(cached)
@@ -483,7 +483,7 @@ fn put_headers(root: &Path, kernel: &kernels::Kernel) -> Result<()> {
 }
 
 /// Puts what belongs to the kernel in, and takes out what a guest has no use for.
-fn furnish(root: &Path, kernel: &kernels::Kernel, headers: bool) -> Result<()> {
+fn finish_root(root: &Path, kernel: &kernels::Kernel, headers: bool) -> Result<()> {
     if headers {
         put_headers(root, kernel)?;
     }

@@ -78,7 +78,7 @@ impl Build {
         let (mut cargo, profile) = (lint::cargo(), self.profile.name());
         cargo.args([if is_static { "rustc" } else { "build" }, "--quiet", "--profile", profile]);
         cargo.args(["--target", arch.facts().target, "--target-dir"]).arg(&built).current_dir(self.tree()?);
-        for package in self.built_with(package) {
+        for package in self.packages_built_with(package) {
             cargo.args(["--package", package, "--bin", package]);
         }
         if self.another_version.is_none() {
@@ -86,7 +86,7 @@ impl Build {
         }
         // Paths of this machine would make two machines' builds differ. The flags are the same for both trees, or cargo would build every
         // library for each.
-        let mut paths = vec![(paths::repo().to_owned(), "."), (copied_tree()?, "."), (built.clone(), "build")];
+        let mut paths = vec![(paths::repo().to_owned(), "."), (tree_copy_path()?, "."), (built.clone(), "build")];
         let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
         let home = home.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cargo")));
         paths.extend(home.map(|home| (home, "cargo")));
@@ -97,7 +97,7 @@ impl Build {
         if !is_static {
             cargo.env("MPU_KMOD_DIR", self.sources(arch)?);
         }
-        foreign::teach(arch, &mut cargo)?;
+        foreign::configure_cargo(arch, &mut cargo)?;
         if is_static {
             // Of the program alone: its libraries are the other programs', too.
             cargo.args(["--", "-Ctarget-feature=+crt-static"]);
@@ -111,7 +111,7 @@ impl Build {
     }
 
     /// What one build makes. Apart, each program would have its libraries compiled anew, with features of its own.
-    fn built_with<'a>(&self, package: &'a str) -> Vec<&'a str> {
+    fn packages_built_with<'a>(&self, package: &'a str) -> Vec<&'a str> {
         match (self.profile, package) {
             (Profile::Quick, "mpu" | "mpu-guest") => vec!["mpu", "mpu-guest"],
             _ => vec![package],
@@ -127,14 +127,14 @@ impl Build {
     }
 }
 
-fn copied_tree() -> Result<PathBuf> {
+fn tree_copy_path() -> Result<PathBuf> {
     Ok(paths::target("dist")?.join("tree"))
 }
 
 /// A copy of the sources with another version, also of the module's sources.
 fn copy_tree(version: &str) -> Result<PathBuf> {
     let this = env!("CARGO_PKG_VERSION");
-    let tree = copied_tree()?;
+    let tree = tree_copy_path()?;
     files::remove(&tree)?;
     for name in files::git_files(paths::repo())? {
         files::copy(&paths::repo().join(&name), &tree.join(&name))?;

@@ -20,7 +20,7 @@ use crate::guest::verdict::Ending;
 use crate::run::{find_program, output};
 use crate::sysroot::needed_here;
 
-/// Files that one family has elsewhere or alone: what a path begins with in the Debian package, in the RPM, and why.
+/// Files with another path in one family, or missing there: the path's prefix in the Debian package, in the RPM, and the reason.
 const DIFFERENCES: &[(Option<&str>, Option<&str>, &str)] = &[
     (
         Some("usr/share/zsh/vendor-completions/"),
@@ -34,7 +34,7 @@ const DIFFERENCES: &[(Option<&str>, Option<&str>, &str)] = &[
     (None, Some("usr/lib/systemd/system-preset/"), "dpkg enables a unit by its script"),
 ];
 
-/// Everything, for packages that were made in `out`, and releases of them that follow in `newer`: a name, how it ended, and why.
+/// Runs every check on the packages in `out`, with their next releases in `newer`. Returns name, result and reason of each.
 pub fn all(out: &Path, newer: &Path, version: &str, arches: &[Arch]) -> Vec<(String, Ending, String)> {
     let mut results = Vec::new();
     let mut record = |name: String, faults: Result<Vec<String>>| {
@@ -45,33 +45,38 @@ pub fn all(out: &Path, newer: &Path, version: &str, arches: &[Arch]) -> Vec<(Str
         let package = out.join(rpm::file_name(variant.name, version, 1, arch));
         let next = newer.join(rpm::file_name(variant.name, version, 2, arch));
         let name = format!("{} for {arch}", variant.name);
-        record(format!("{name}: both families have the same files"), same_files(out, version, arch, variant));
+        record(format!("{name}: both families have the same files"), check_same_files(out, version, arch, variant));
         let program = out.join(arch.facts().debian).join(variant.program);
         match arch {
             Arch::Amd64 => {
-                record(format!("{name}: the RPM's life"), life(&package, &next, variant, version, &program));
+                record(
+                    format!("{name}: the RPM's life"),
+                    check_life_cycle(&package, &next, variant, version, &program),
+                );
                 if variant.program == "mpu" {
-                    let forgetful = forgetful(&package, variant, version, &program);
-                    record(format!("{name}: scripts without a /run in common"), forgetful);
-                    let spared = spared(&package, variant, version, &program);
-                    record(format!("{name}: what its removal must leave"), spared);
+                    let faults = check_without_shared_run(&package, variant, version, &program);
+                    record(format!("{name}: scripts without a /run in common"), faults);
+                    let faults = check_removal_leaves(&package, variant, version, &program);
+                    record(format!("{name}: what its removal must leave"), faults);
                 }
             }
-            Arch::Arm64 => record(format!("{name}: the RPM comes and goes"), comes_and_goes(&package, variant)),
+            Arch::Arm64 => {
+                record(format!("{name}: the RPM comes and goes"), check_install_and_remove(&package, variant))
+            }
         }
     }
     if arches.contains(&Arch::Amd64) {
         let [dkms, nodkms, _] = rpm::VARIANTS;
         let files = [dkms, nodkms].map(|variant| out.join(rpm::file_name(variant.name, version, 1, Arch::Amd64)));
         let program = out.join(Arch::Amd64.facts().debian).join(dkms.program);
-        let swapped = swap([(&files[0], dkms), (&files[1], nodkms)], version, &program);
+        let swapped = check_swap([(&files[0], dkms), (&files[1], nodkms)], version, &program);
         record("one variant takes another's place, and back".to_owned(), swapped);
     }
     results
 }
 
-/// What is different between a Debian package and an RPM and should not be.
-pub fn same_files(out: &Path, version: &str, arch: Arch, variant: Variant) -> Result<Vec<String>> {
+/// Returns the undeclared differences between a Debian package and an RPM.
+pub fn check_same_files(out: &Path, version: &str, arch: Arch, variant: Variant) -> Result<Vec<String>> {
     let deb = out.join(deb::file_name(variant.program, version, arch));
     let rpm = out.join(rpm::file_name(variant.name, version, 1, arch));
     let has_dkms = |path: &String| variant.with_dkms || !path.starts_with("usr/src/");
@@ -85,29 +90,32 @@ fn differences(program: &str, deb: &BTreeMap<String, String>, rpm: &BTreeMap<Str
     let fits = |path: &str, prefix: &str| path.starts_with(&prefix.replace("NAME", program));
     let mut found = Vec::new();
     let mut expected = BTreeMap::new();
-    for (path, what) in deb {
-        match DIFFERENCES.iter().find(|(here, ..)| here.is_some_and(|here| fits(path, here))) {
-            None => drop(expected.insert(path.clone(), what)),
-            Some((Some(here), Some(there), _)) => drop(expected.insert(path.replacen(here, there, 1), what)),
+    for (path, deb_entry) in deb {
+        match DIFFERENCES.iter().find(|(prefix, ..)| prefix.is_some_and(|prefix| fits(path, prefix))) {
+            None => drop(expected.insert(path.clone(), deb_entry)),
+            Some((Some(from), Some(to), _)) => drop(expected.insert(path.replacen(from, to, 1), deb_entry)),
             Some(_) => {}
         }
     }
-    for (path, what) in &expected {
+    for (path, deb_entry) in &expected {
         match rpm.get(path) {
             None => found.push(format!("the RPM lacks {path}")),
-            Some(theirs) if theirs != *what => found.push(format!("{path} is {what} in one and {theirs} in the other")),
+            Some(rpm_entry) if rpm_entry != *deb_entry => {
+                found.push(format!("{path} is {deb_entry} in one and {rpm_entry} in the other"));
+            }
             Some(_) => {}
         }
     }
     for path in rpm.keys().filter(|path| !expected.contains_key(*path)) {
-        if !DIFFERENCES.iter().any(|(here, there, _)| here.is_none() && there.is_some_and(|there| fits(path, there))) {
+        let is_rpm_only = |prefix: &Option<&str>| prefix.is_some_and(|prefix| fits(path, prefix));
+        if !DIFFERENCES.iter().any(|(deb, rpm, _)| deb.is_none() && is_rpm_only(rpm)) {
             found.push(format!("the Debian package lacks {path}"));
         }
     }
     found
 }
 
-/// The files of a package, each with its mode and its contents' digest, or where it leads; and its empty folders.
+/// The files of a package with mode and digest, its links with their targets, and its empty folders.
 fn unpacked(package: &Path, how: &str) -> Result<BTreeMap<String, String>> {
     let folder = tempfile::tempdir()?;
     output(Command::new("sh").args(["-c", how, "sh"]).arg(package).arg(folder.path()))?;
@@ -124,30 +132,30 @@ fn state(root: &Path) -> Result<BTreeMap<String, String>> {
     let mut found = BTreeMap::new();
     for path in below(root)? {
         let about = std::fs::symlink_metadata(&path)?;
-        let what = match std::fs::read_link(&path) {
+        let entry = match std::fs::read_link(&path) {
             Ok(target) => format!("a link to {}", target.display()),
             Err(_) => {
                 let digest = files::sha256(fs_err::read(&path)?);
                 format!("{:o} {}", about.permissions().mode() & 0o7777, &digest[..12])
             }
         };
-        found.insert(path.strip_prefix(root)?.display().to_string(), what);
+        found.insert(path.strip_prefix(root)?.display().to_string(), entry);
     }
     Ok(found)
 }
 
-/// A root with a shell, the C library, and programs that write down how they were called.
+/// A root with a shell, the C library, and programs that log their calls.
 struct Root {
     folder: tempfile::TempDir,
 }
 
-/// What the scripts call and a root of ours cannot have.
+/// Programs that the scripts call. In the root, scripts of these names log each call.
 const RECORDED: [&str; 7] = ["systemctl", "dkms", "udevadm", "semodule", "selinuxenabled", "load_policy", "nvidia-smi"];
 const KERNELS: [&str; 2] = ["6.1.0-1", "6.12.0-2"];
-/// What a distribution has before any package of ours; the last is rpm's own.
+/// Folders that a distribution has before our packages; rpm itself needs the last one.
 const FOLDERS: &str = "dev etc proc/1 proc/self/ns run/systemd/system tmp lib/modules/5.10.0-no-headers usr/lib/systemd/system
     usr/lib/systemd/system-preset usr/lib/udev/rules.d usr/share/doc usr/share/licenses usr/share/man/man1 usr/src var/tmp";
-/// Where rpm's database is below it, which is rpm's own.
+/// rpm's database, below the root.
 const DATABASE: &str = "var/lib/rpm";
 
 impl Root {
@@ -175,10 +183,10 @@ impl Root {
             std::fs::create_dir_all(root.at("lib/modules").join(kernel).join("build/include"))?;
         }
         write(&root.at("proc/self/status"), b"CapEff:\t000001ffffffffff\n", 0o444)?;
-        // It is a whole machine's root, not one of an image that is being built.
+        // The scripts take this for the root of a running machine, not of an image build.
         symlink("/", root.at("proc/1/root"))?;
         symlink("pid:[4026531836]", root.at("proc/self/ns/pid"))?;
-        // Scripts write to it; a device is more than a test may make.
+        // Scripts write to /dev/null. A test without root cannot make the device.
         write(&root.at("dev/null"), b"", 0o666)?;
         Ok(root)
     }
@@ -202,19 +210,19 @@ impl Root {
         text.lines().map(str::to_owned).collect()
     }
 
-    /// What is wrong with the calls since the last time.
+    /// Compares the calls since the last check with the expected ones.
     fn expect(&self, step: &str, expected: Vec<String>) -> Option<String> {
         let calls = self.calls();
         (calls != expected).then(|| format!("{step} calls {calls:#?}, not {expected:#?}"))
     }
 
-    /// Which of some names are not there any more.
+    /// Reports the names that the step removed.
     fn lacks(&self, step: &str, names: &[&str]) -> Vec<String> {
         let gone = names.iter().filter(|name| !self.at(name).exists());
         gone.map(|name| format!("{step} takes {name} along")).collect()
     }
 
-    /// Every name in it but those of rpm's database.
+    /// Every path in the root except rpm's database.
     fn names(&self) -> Result<BTreeSet<PathBuf>> {
         let all = files::walk(self.folder.path())?.into_iter().map(walkdir::DirEntry::into_path);
         let own_files = all.filter(|path| !path.starts_with(self.at(DATABASE)));
@@ -222,15 +230,20 @@ impl Root {
     }
 }
 
-/// What goes wrong in the life of an RPM of this machine: installed, reinstalled, upgraded, downgraded, removed. `newer` is the next
-/// release of it.
-pub fn life(package: &Path, newer: &Path, variant: Variant, version: &str, program: &Path) -> Result<Vec<String>> {
+/// Installs, reinstalls, upgrades, downgrades and removes an RPM of this machine's architecture. `newer` is its next release.
+pub fn check_life_cycle(
+    package: &Path,
+    newer: &Path,
+    variant: Variant,
+    version: &str,
+    program: &Path,
+) -> Result<Vec<String>> {
     let root = Root::make(program)?;
     let before = root.names()?;
     let mut faults = Vec::new();
     let file = |path: &Path| path.display().to_string();
     let calls = |parts: &str| calls(variant, version, parts);
-    // Nothing that it depends on is there.
+    // The root has none of the dependencies.
     root.rpm(&["-i", "--nodeps", &file(package)])?;
     faults.extend(root.expect("an installation", calls("first policy start")));
     root.rpm(&["-V", "--nodeps", variant.name])?;
@@ -264,16 +277,21 @@ pub fn life(package: &Path, newer: &Path, variant: Variant, version: &str, progr
         }
         std::fs::remove_dir_all(docker.parent().context("no parent")?)?;
     }
-    let goes = calls("engines_left stop forgotten module_goes policy_goes reload");
-    faults.extend(root.expect("a removal", goes));
+    let expected = calls("engines_left stop forgotten module_goes policy_goes reload");
+    faults.extend(root.expect("a removal", expected));
     let after = root.names()?;
     faults.extend(after.difference(&before).map(|path| format!("a removal leaves {}", path.display())));
     faults.extend(before.difference(&after).map(|path| format!("a removal takes {} along", path.display())));
     Ok(faults)
 }
 
-/// What goes wrong where scripts of one transaction share no `/run`, as under rpm-ostree: there no script can write the note.
-pub fn forgetful(package: &Path, variant: Variant, version: &str, program: &Path) -> Result<Vec<String>> {
+/// Installs an RPM where scripts of one transaction share no `/run`, as under rpm-ostree: no script can write the note there.
+pub fn check_without_shared_run(
+    package: &Path,
+    variant: Variant,
+    version: &str,
+    program: &Path,
+) -> Result<Vec<String>> {
     let root = Root::make(program)?;
     let calls = |parts: &str| calls(variant, version, parts);
     std::fs::create_dir(root.at("run/mpu-variant"))?;
@@ -282,8 +300,8 @@ pub fn forgetful(package: &Path, variant: Variant, version: &str, program: &Path
     Ok(root.expect(step, calls("first policy start")).into_iter().collect())
 }
 
-/// What goes wrong where a removal must leave something: an engine that is held, another machine's, one of a pod.
-pub fn spared(package: &Path, variant: Variant, version: &str, program: &Path) -> Result<Vec<String>> {
+/// Removes an RPM where the removal must leave something: a busy engine, the machine's engine from a chroot, an engine of a pod.
+pub fn check_removal_leaves(package: &Path, variant: Variant, version: &str, program: &Path) -> Result<Vec<String>> {
     let root = Root::make(program)?;
     let mut faults = Vec::new();
     let calls = |parts: &str| calls(variant, version, parts);
@@ -297,15 +315,15 @@ pub fn spared(package: &Path, variant: Variant, version: &str, program: &Path) -
         installed()?;
     }
     faults.extend(root.expect("a removal under a held engine", [calls("stop"), busy_down].concat()));
-    // The same in an image that is being built, after a transaction that was killed there.
+    // The same in an image build, after a transaction that was killed there.
     write(&root.at("usr/bin/mpu"), busy, 0o755)?;
     write(&root.at("run/mpu-variant"), b"1 new\n", 0o644)?;
     write(&root.at("run/mpu/up.json"), b"{}", 0o644)?;
     std::fs::rename(root.at("proc/1"), root.at("proc/2"))?;
     root.rpm(&["-e", "--nodeps", variant.name])?;
-    let mut goes = calls("stop forgotten module_goes policy_goes reload");
-    goes.retain(|call| call != "load_policy");
-    faults.extend(root.expect("a removal in a chroot", goes));
+    let mut expected = calls("stop forgotten module_goes policy_goes reload");
+    expected.retain(|call| call != "load_policy");
+    faults.extend(root.expect("a removal in a chroot", expected));
     faults.extend(root.lacks("a removal in a chroot", &["run/mpu/up.json"]));
     std::fs::rename(root.at("proc/2"), root.at("proc/1"))?;
     for (names, left) in [
@@ -330,8 +348,8 @@ pub fn spared(package: &Path, variant: Variant, version: &str, program: &Path) -
     Ok(faults)
 }
 
-/// What goes wrong when one variant replaces another in a single transaction, as `dnf swap` does it, and that one the first again.
-pub fn swap(packages: [(&Path, Variant); 2], version: &str, program: &Path) -> Result<Vec<String>> {
+/// Replaces one variant by the other in a single transaction, as `dnf swap` does, and back.
+pub fn check_swap(packages: [(&Path, Variant); 2], version: &str, program: &Path) -> Result<Vec<String>> {
     let root = Root::make(program)?;
     let mut faults = Vec::new();
     let [(first, from), _] = packages;
@@ -369,7 +387,7 @@ const DEFAULT_RUNTIME: &str = r#"{"default-runtime": "nvidia", "runtimes": {"nvi
 const EDITED: &str = "# the administrator's\n";
 /// What `mpu up` keeps.
 const BUILT: &str = "var/lib/mpu/6.1/mpu.ko";
-/// rpm by itself has no word for it; its library does, which dnf and zypper use: root, database, the package that goes, the file that comes.
+/// The rpm command cannot swap packages. Its library can; dnf and zypper use it. Arguments: root, database, removed package, new file.
 const SWAP: &str = r#"
 import os, rpm, sys
 root, database, gone, file = sys.argv[1:]
@@ -390,7 +408,7 @@ failed.extend(transaction.run(callback, "") or [])
 sys.exit(str(failed) if failed else 0)
 "#;
 
-/// How the scripts call what is not theirs: a program's package or the variant with DKMS, the part of its life, and the call.
+/// The scripts' calls of other programs: the package (or `dkms`: the variant with DKMS), the step, and the call.
 const CALLS: &str = "
 mpu-container first: systemctl --no-reload preset mpu-cdi-refresh.service
 mpu-container start: systemctl --system daemon-reload
@@ -434,14 +452,14 @@ fn calls(variant: Variant, version: &str, parts: &str) -> Vec<String> {
     parts.split(' ').flat_map(of).collect()
 }
 
-/// The same for an RPM of another machine, whose scripts cannot run here: its files come and go.
-pub fn comes_and_goes(package: &Path, variant: Variant) -> Result<Vec<String>> {
+/// Installs and removes an RPM of another architecture, without its scripts: they cannot run here.
+pub fn check_install_and_remove(package: &Path, variant: Variant) -> Result<Vec<String>> {
     let root = Root::make(Path::new("/bin/sh"))?;
     let before = root.names()?;
     let foreign = ["--nodeps", "--noscripts", "--ignorearch"];
     root.rpm(&[&["-i"][..], &foreign, &[&package.display().to_string()]].concat())?;
-    let there = root.names()?;
-    ensure!(there.len() > before.len() + 5, "{} holds next to nothing", package.display());
+    let installed = root.names()?;
+    ensure!(installed.len() > before.len() + 5, "{} holds next to nothing", package.display());
     root.rpm(&["-e", "--nodeps", "--noscripts", variant.name])?;
     Ok(root.names()?.difference(&before).map(|path| format!("a removal leaves {}", path.display())).collect())
 }

@@ -13,7 +13,7 @@ use crate::run::{is_installed, output, print_progress, run};
 
 const SCRIPTS: [&str; 3] = ["postinst", "prerm", "postrm"];
 
-/// The file of a package's template: what packages have in common lies in the first one's folder.
+/// A template of a package. Files that both packages share are in packaging/debian.
 fn template(package: &str, file: &str) -> Result<String> {
     let folder = if package == "mpu" { "debian" } else { "debian-container" };
     let packaging = paths::repo().join("packaging");
@@ -29,11 +29,11 @@ pub fn file_name(name: &str, version: &str, arch: Arch) -> String {
 pub fn pack(package: &Package, out: &Path) -> Result<PathBuf> {
     let name = package.name;
     let tree = paths::target("dist")?.join(format!("deb-{name}"));
-    package.lay(&tree)?;
+    package.stage_files(&tree)?;
     let date = date(package.epoch, "+%a, %d %b %Y %H:%M:%S %z")?;
     let mit = std::fs::read_to_string(paths::repo().join("LICENSES/MIT.txt"))?;
     let fill = |file: &str, size: &str| {
-        let text = package.filled(&template(name, file)?);
+        let text = package.fill(&template(name, file)?);
         Ok::<_, anyhow::Error>(text.replace("@DATE@", &date).replace("@SIZE@", size).replace("@MIT@", mit.trim_end()))
     };
     let doc = tree.join("usr/share/doc").join(name);
@@ -42,7 +42,7 @@ pub fn pack(package: &Package, out: &Path) -> Result<PathBuf> {
     gzip(&doc.join("changelog"))?;
     let overrides = template(name, "lintian-overrides")?;
     write(&tree.join("usr/share/lintian/overrides").join(name), overrides.as_bytes(), 0o644)?;
-    // The executable is among them: a size in KiB, as policy 5.6.20 asks.
+    // In KiB, as Debian policy 5.6.20 requires.
     let all = below(&tree)?;
     let size: u64 =
         all.iter().filter_map(|path| Some(std::fs::symlink_metadata(path).ok()?.len().div_ceil(1024))).sum();
@@ -58,7 +58,7 @@ pub fn pack(package: &Package, out: &Path) -> Result<PathBuf> {
         let names = configuration.iter().map(|path| Ok(format!("/{}\n", name_of(path)?)));
         write(&tree.join("DEBIAN/conffiles"), names.collect::<Result<String>>()?, 0o644)?;
     }
-    // What dpkg --verify compares; checksums against accidents, not against people.
+    // For dpkg --verify. MD5 finds accidents, not attackers.
     let names = others.iter().map(name_of).collect::<Result<Vec<_>, _>>()?;
     let sums = output(Command::new("md5sum").args(names).current_dir(&tree))?;
     write(&tree.join("DEBIAN/md5sums"), sums, 0o644)?;
@@ -99,7 +99,7 @@ mod tests {
         for folder in ["packaging/debian", "packaging/debian-container", "packaging/scripts"] {
             for entry in std::fs::read_dir(crate::paths::repo().join(folder)).unwrap() {
                 let path = entry.unwrap().path();
-                let mut text = package("mpu").filled(&std::fs::read_to_string(&path).unwrap());
+                let mut text = package("mpu").fill(&std::fs::read_to_string(&path).unwrap());
                 // "$@" is the shell's.
                 for name in ["@SCRIPTS@", "@SIZE@", "@MIT@", "@DATE@", "mpu@users", "\"$@\""] {
                     text = text.replace(name, "");

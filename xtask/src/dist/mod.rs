@@ -53,7 +53,7 @@ pub fn dist(args: &Args) -> Result<Outcome> {
     if let Some(folder) = &args.verify {
         return verify(folder, args.key.as_deref());
     }
-    let key = args.sign_key.as_deref().map(provenance::readable).transpose()?;
+    let key = args.sign_key.as_deref().map(provenance::check_readable).transpose()?;
     ensure!(
         key.is_none() || Sources::now()?.are_committed(),
         "nothing is signed that no commit has: `git status` names files that were changed or that git does not know"
@@ -85,13 +85,13 @@ pub fn dist(args: &Args) -> Result<Outcome> {
     Ok(Outcome::of(first == second))
 }
 
-/// For tests of upgrades: RPMs of the release after the one that is handed out, with the same programs.
+/// For tests of upgrades: the folder of RPMs with the next release number and the same programs.
 pub fn newer() -> Result<PathBuf> {
     paths::target("dist/newer")
 }
 
 fn verify(folder: &Path, key: Option<&Path>) -> Result<Outcome> {
-    let key = key.map(provenance::readable).transpose()?;
+    let key = key.map(provenance::check_readable).transpose()?;
     let (faults, output_text) = provenance::verify(folder, key.as_deref())?;
     faults.iter().for_each(|fault| println!("{fault}"));
     if !faults.is_empty() {
@@ -111,7 +111,7 @@ pub struct Release {
 impl Release {
     pub fn make(&self, out: &Path) -> Result<()> {
         let sources = Sources::now()?;
-        // Before minutes of building.
+        // Fail before minutes of building.
         chart::tools().context("no tools that render the chart")?;
         files::recreate(out)?;
         for &arch in &self.arches {
@@ -130,7 +130,7 @@ impl Release {
         provenance::seal(out, &facts, self.key.as_deref())
     }
 
-    /// One machine's: programs in a folder of its Debian name, which is also what builders of images call it, and packages.
+    /// Makes the programs and packages of one architecture. The folder has Debian's name of it, which image builders use, too.
     fn make_for(&self, arch: Arch, out: &Path) -> Result<()> {
         foreign::require(arch)?;
         print_progress(format!("building the module's object for {arch}, checked"));
@@ -142,7 +142,7 @@ impl Release {
         let (version, epoch) = (self.build.version(), epoch()?);
         let mpu = self.build.program(arch, "mpu")?;
         check_glibc(&mpu)?;
-        // Tests of upgrades need mpu's Debian package alone.
+        // Tests of upgrades only need mpu's Debian package.
         let is_another = self.build.another_version.is_some();
         let container = (!is_another).then(|| self.build.program(arch, "mpu-container")).transpose()?;
         let output_text = output(foreign::command(arch, &mpu)?.arg("--version"))?;
@@ -187,15 +187,15 @@ impl Release {
     }
 }
 
-/// The time that everything in a package bears: that of the newest commit.
+/// The timestamp of all files in a package: the time of the newest commit.
 fn epoch() -> Result<String> {
     let mut git = crate::run::command("git", ["log", "-1", "--format=%ct"]);
     Ok(output(git.current_dir(paths::repo()))?.trim().to_owned())
 }
 
-/// An executable that wants a newer C library than promised runs on fewer hosts than promised.
+/// An executable that needs a newer C library does not run on every documented distribution.
 fn check_glibc(executable: &Path) -> Result<()> {
-    // readelf reads programs of any machine; objdump its own machine's.
+    // readelf reads programs of any architecture, objdump only of its own.
     let versions = output(std::process::Command::new("readelf").args(["--version-info", "--wide"]).arg(executable))?;
     let newest = newest_glibc(&versions).with_context(|| format!("{} needs no C library", executable.display()))?;
     ensure!(

@@ -18,12 +18,12 @@ use crate::files::{self, below};
 use crate::paths;
 use crate::run::{output, print_progress};
 
-/// The checksums of all else, and what vouches for them.
+/// The checksums of all other files, and their signatures.
 pub const SUMS: &str = "SHA256SUMS";
 const SIGNATURE: &str = "SHA256SUMS.sig";
 const STATEMENT: &str = "provenance.json";
 const ENVELOPE: &str = "provenance.dsse.json";
-/// DSSE's name for what is in the envelope.
+/// DSSE's `payloadType` for an in-toto statement.
 const STATEMENT_TYPE: &str = "application/vnd.in-toto+json";
 const REPOSITORY: &str = "https://github.com/mpu-project/mpu";
 
@@ -34,7 +34,7 @@ pub struct ReleaseFacts<'a> {
     pub sources: &'a Sources,
 }
 
-/// What was built from: the commit, and how the working tree differs from it.
+/// The sources of a build: the commit, and the working tree's differences from it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sources {
     commit: String,
@@ -50,7 +50,7 @@ impl Sources {
     fn of(repository: &Path) -> Result<Sources> {
         let git = |args: &[&str]| output(Command::new("git").args(args).current_dir(repository));
         let commit = git(&["rev-parse", "HEAD"]).context("a release is made in its git repository")?;
-        // A file that git does not know may be built in as well as any other.
+        // An untracked file can be part of the build, too.
         let mut changes = git(&["status", "--porcelain", "--untracked-files=all"])?;
         if !changes.is_empty() {
             changes += &git(&["diff", "HEAD", "--binary"])?;
@@ -79,7 +79,7 @@ pub fn seal(out: &Path, facts: &ReleaseFacts, key: Option<&Path>) -> Result<()> 
     Ok(())
 }
 
-/// What is wrong with a release's folder, and the state of its signature. Faults first.
+/// Checks a release's folder. Returns the faults and the state of the signature.
 pub fn verify(dir: &Path, key: Option<&Path>) -> Result<(Vec<String>, String)> {
     let mut faults = Vec::new();
     let sums = files::read(&dir.join(SUMS))?;
@@ -105,11 +105,11 @@ pub fn verify(dir: &Path, key: Option<&Path>) -> Result<(Vec<String>, String)> {
         None if is_signed => "signed; --key KEY checks the signature".to_owned(),
         None => "unsigned: these checksums find accidents, and no signature protects them".to_owned(),
         Some(key) => {
-            if !is_signed || !is_by(key, &sums, &std::fs::read(dir.join(SIGNATURE))?) {
+            if !is_signed || !is_signed_by(key, &sums, &std::fs::read(dir.join(SIGNATURE))?) {
                 let why = if is_signed { "is not by this key, or not of these checksums" } else { "is missing" };
                 faults.push(format!("{SIGNATURE} {why}"));
             }
-            if !is_signed || !envelope_is_by(key, dir, &statement) {
+            if !is_signed || !is_envelope_signed_by(key, dir, &statement) {
                 faults.push(format!("{ENVELOPE} is not this statement, or not signed by this key"));
             }
             format!("signed, as {} says", key.display())
@@ -118,24 +118,24 @@ pub fn verify(dir: &Path, key: Option<&Path>) -> Result<(Vec<String>, String)> {
     Ok((faults, signature))
 }
 
-/// Each file but what is made of the checksums, in order of name.
+/// The digests of all files except the checksums and signatures, sorted by name.
 fn digests(dir: &Path) -> Result<Vec<(String, String)>> {
     let mut found = Vec::new();
     for path in below(dir)? {
         let name = path.strip_prefix(dir)?.display().to_string();
         if ![SUMS, SIGNATURE, ENVELOPE].contains(&name.as_str()) {
-            found.push((name, hex_of(&path)?));
+            found.push((name, sha256_of_file(&path)?));
         }
     }
     found.sort();
     Ok(found)
 }
 
-fn hex_of(path: &Path) -> Result<String> {
+fn sha256_of_file(path: &Path) -> Result<String> {
     Ok(files::sha256(fs_err::read(path)?))
 }
 
-/// No time and no machine: the same sources give the same statement.
+/// The statement has no time and no machine name: the same sources give the same statement.
 fn statement(facts: &ReleaseFacts, digests: &[(String, String)]) -> Result<Value> {
     let rust = output(Command::new("rustc").arg("--version"))?;
     let subjects: Vec<Value> =
@@ -159,7 +159,7 @@ fn statement(facts: &ReleaseFacts, digests: &[(String, String)]) -> Result<Value
                         "digest": { "gitCommit": facts.sources.commit },
                         "annotations": { "uncommittedChanges": !facts.sources.are_committed() },
                     },
-                    { "name": "Cargo.lock", "digest": { "sha256": hex_of(&paths::repo().join("Cargo.lock"))? } },
+                    { "name": "Cargo.lock", "digest": { "sha256": sha256_of_file(&paths::repo().join("Cargo.lock"))? } },
                 ],
             },
             "runDetails": { "builder": { "id": format!("{REPOSITORY}/tree/main/xtask/src/dist") } },
@@ -175,26 +175,26 @@ fn subjects(statement: &str) -> Option<Vec<(String, String)>> {
     statement["subject"].as_array()?.iter().map(pair).collect()
 }
 
-/// What is signed of a statement: its type and its bytes, each with its length, so that neither passes for the other.
-fn before_signing(statement: &str) -> String {
+/// DSSE's pre-authentication encoding: type and statement, each after its length.
+fn signed_text(statement: &str) -> String {
     format!("DSSEv1 {} {STATEMENT_TYPE} {} {statement}", STATEMENT_TYPE.len(), statement.len())
 }
 
 fn envelope(statement: &str, key: &Path) -> Result<String> {
     let envelope = json!({
         "payload": BASE64_STANDARD.encode(statement), "payloadType": STATEMENT_TYPE,
-        "signatures": [{ "sig": BASE64_STANDARD.encode(sign(key, &before_signing(statement))?) }],
+        "signatures": [{ "sig": BASE64_STANDARD.encode(sign(key, &signed_text(statement))?) }],
     });
     Ok(serde_json::to_string_pretty(&envelope)? + "\n")
 }
 
-fn envelope_is_by(key: &Path, dir: &Path, statement: &str) -> bool {
+fn is_envelope_signed_by(key: &Path, dir: &Path, statement: &str) -> bool {
     let text = std::fs::read_to_string(dir.join(ENVELOPE)).unwrap_or_default();
     let envelope: Value = serde_json::from_str(&text).unwrap_or_default();
     let is_it =
         envelope["payload"] == json!(BASE64_STANDARD.encode(statement)) && envelope["payloadType"] == STATEMENT_TYPE;
     let signature = BASE64_STANDARD.decode(envelope["signatures"][0]["sig"].as_str().unwrap_or_default());
-    is_it && signature.is_ok_and(|signature| is_by(key, &before_signing(statement), &signature))
+    is_it && signature.is_ok_and(|signature| is_signed_by(key, &signed_text(statement), &signature))
 }
 
 fn sign(key: &Path, text: &str) -> Result<Vec<u8>> {
@@ -203,11 +203,11 @@ fn sign(key: &Path, text: &str) -> Result<Vec<u8>> {
     )
 }
 
-fn is_by(key: &Path, text: &str, signature: &[u8]) -> bool {
+fn is_signed_by(key: &Path, text: &str, signature: &[u8]) -> bool {
     openssl("-verify", key, text, signature).is_ok()
 }
 
-/// Makes a signature, or verifies one: openssl takes that, and the text, from files alone.
+/// Signs or verifies with openssl, which reads text and signature from files only.
 fn openssl(what: &str, key: &Path, text: &str, signature: &[u8]) -> Result<Vec<u8>> {
     let folder = tempfile::tempdir()?;
     let [text_file, signature_file] = ["text", "signature"].map(|name| folder.path().join(name));
@@ -219,8 +219,8 @@ fn openssl(what: &str, key: &Path, text: &str, signature: &[u8]) -> Result<Vec<u
     Ok(std::fs::read(signature_file)?)
 }
 
-/// A given path, which must be there before minutes of building.
-pub fn readable(path: &Path) -> Result<PathBuf> {
+/// Checks that a file can be read, before minutes of building.
+pub fn check_readable(path: &Path) -> Result<PathBuf> {
     fs_err::read(path)?;
     Ok(path.to_owned())
 }

@@ -12,13 +12,13 @@ use crate::files::{below, write};
 use crate::paths;
 use crate::run::output;
 
-/// A package by its name, and of which of our programs it has the files.
+/// An RPM package, and the program whose files it has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Variant {
     pub name: &'static str,
     /// The Debian package with the same files.
     pub program: &'static str,
-    /// Whether it has the module's sources for DKMS, if the program has them.
+    /// Whether it has the module's sources for DKMS.
     pub with_dkms: bool,
 }
 
@@ -28,11 +28,11 @@ pub const VARIANTS: [Variant; 3] = [
     Variant { name: "mpu-container", program: "mpu-container", with_dkms: false },
 ];
 
-/// What makes the same sources the same bytes, and leaves files as they are.
+/// Macros for reproducible packages whose files rpmbuild does not change.
 const MACROS: &[(&str, &str)] = &[
     ("_build_id_links", "none"),
     ("debug_package", "%{nil}"),
-    // Strips, and compresses manual pages, by tools for this machine.
+    // The default strips programs and compresses manual pages with tools for this machine's architecture.
     ("__os_install_post", "%{nil}"),
     ("_buildhost", "reproducible"),
     ("use_source_date_epoch_as_buildtime", "1"),
@@ -47,11 +47,11 @@ const MACROS: &[(&str, &str)] = &[
     ("_changelog_trimage", "0"),
 ];
 
-/// Folders that no package of a distribution is sure to have: ours owns them, too, so that they go with it.
+/// Folders that no package of a distribution owns for sure. Our package owns them, too, so that a removal deletes them.
 const OWNED: &[&str] = &["bash-completion", "fish", "zsh", "selinux"];
 
-/// NVIDIA's packages, in whose place mpu-container comes, as Debian's control file names them.
-fn replaced() -> Result<Vec<String>> {
+/// NVIDIA's packages that mpu-container replaces: those in `Conflicts` of Debian's control file.
+fn replaced_packages() -> Result<Vec<String>> {
     let control = paths::repo().join("packaging/debian-container/control");
     let text = fs_err::read_to_string(&control)?;
     let line = text.lines().find_map(|line| line.strip_prefix("Conflicts: ")).context("no Conflicts there")?;
@@ -66,13 +66,13 @@ pub fn file_name(name: &str, version: &str, release: u32, arch: Arch) -> String 
 pub fn pack(package: &Package, variant: Variant, release: u32, out: &Path) -> Result<PathBuf> {
     let work = paths::target("dist")?.join(format!("rpm-{}", variant.name));
     let tree = work.join("tree");
-    package.lay(&tree)?;
-    change(package, variant, &tree)?;
+    package.stage_files(&tree)?;
+    adapt_to_rpm(package, variant, &tree)?;
     directories_to_0755(&tree)?;
     let list = work.join("list");
-    write(&list, listed(&tree)?.as_bytes(), 0o644)?;
+    write(&list, file_list(&tree)?.as_bytes(), 0o644)?;
     let spec = work.join("spec");
-    write(&spec, specification(package, variant, release, &tree, &list)?.as_bytes(), 0o644)?;
+    write(&spec, spec_text(package, variant, release, &tree, &list)?.as_bytes(), 0o644)?;
     let mut build = Command::new("rpmbuild");
     build.args(["-bb", "--quiet", "--target", &format!("{}-linux", package.arch.facts().machine_name)]);
     build.arg("--define").arg(format!("_topdir {}", work.display()));
@@ -80,7 +80,7 @@ pub fn pack(package: &Package, variant: Variant, release: u32, out: &Path) -> Re
     for (name, value) in MACROS {
         build.arg("--define").arg(format!("{name} {value}"));
     }
-    // A person's own macros are no part of a release.
+    // Without the user's own macros.
     build.env("HOME", &work).env("SOURCE_DATE_EPOCH", package.epoch).arg(&spec);
     output(&mut build).context("rpmbuild cannot pack")?;
     let file = out.join(file_name(variant.name, package.version, release, package.arch));
@@ -89,8 +89,8 @@ pub fn pack(package: &Package, variant: Variant, release: u32, out: &Path) -> Re
     Ok(file)
 }
 
-/// What this family has elsewhere, or besides.
-fn change(package: &Package, variant: Variant, tree: &Path) -> Result<()> {
+/// Moves and adds the files that differ from the Debian package.
+fn adapt_to_rpm(package: &Package, variant: Variant, tree: &Path) -> Result<()> {
     let zsh = tree.join("usr/share/zsh");
     if zsh.join("vendor-completions").is_dir() {
         std::fs::rename(zsh.join("vendor-completions"), zsh.join("site-functions"))?;
@@ -108,8 +108,8 @@ fn change(package: &Package, variant: Variant, tree: &Path) -> Result<()> {
     write(&preset, format!("enable {unit}\n").as_bytes(), 0o644)
 }
 
-/// The list of what is packed, each with what it is to rpm.
-fn listed(tree: &Path) -> Result<String> {
+/// The package's %files list.
+fn file_list(tree: &Path) -> Result<String> {
     let mut lines = "%defattr(-,root,root)\n".to_owned();
     let mut folders = std::collections::BTreeSet::new();
     for path in below(tree)? {
@@ -123,7 +123,7 @@ fn listed(tree: &Path) -> Result<String> {
         };
         lines += &format!("{mark}/{}\n", name.display());
     }
-    // What is brought there later goes on without us.
+    // Empty folders, too: the package's removal leaves a folder that has files by then.
     for folder in empty_folders(tree)? {
         folders.extend(folder.strip_prefix(tree)?.ancestors().filter(|folder| is_owned(folder)).map(Path::to_owned));
     }
@@ -131,17 +131,17 @@ fn listed(tree: &Path) -> Result<String> {
     Ok(lines)
 }
 
-/// Whether a folder goes with the package.
+/// Whether the package's removal deletes a folder.
 fn is_owned(folder: &Path) -> bool {
     let is_own = |name: &str| name == "mpu" || name.starts_with("mpu-") || OWNED.contains(&name);
     folder.components().any(|part| part.as_os_str().to_str().is_some_and(is_own))
 }
 
-fn specification(package: &Package, variant: Variant, release: u32, tree: &Path, list: &Path) -> Result<String> {
+fn spec_text(package: &Package, variant: Variant, release: u32, tree: &Path, list: &Path) -> Result<String> {
     let template = paths::repo().join("packaging/rpm").join(format!("{}.spec", package.name));
     let text = fs_err::read_to_string(&template)?;
     let mut replaces = String::new();
-    for name in replaced()?.iter().filter(|_| text.contains("@REPLACES@")) {
+    for name in replaced_packages()?.iter().filter(|_| text.contains("@REPLACES@")) {
         replaces += &format!("Provides:       {name}\nConflicts:      {name}\n");
     }
     let text = text
@@ -154,7 +154,7 @@ fn specification(package: &Package, variant: Variant, release: u32, tree: &Path,
     package.script("rpm", &text)
 }
 
-/// Red Hat's checks. What they may say is a row of packaging/rpm/rpmlint.toml, with its reason.
+/// Red Hat's checks. packaging/rpm/rpmlint.toml lists the allowed findings, each with its reason.
 fn lint(package: &Path) -> Result<()> {
     let rules = paths::repo().join("packaging/rpm/rpmlint.toml");
     let done = Command::new("rpmlint").arg("-c").arg(rules).arg(package).output().context("cannot start rpmlint")?;
@@ -167,7 +167,7 @@ fn lint(package: &Path) -> Result<()> {
 mod tests {
     use super::*;
 
-    /// The scripts of a specification: what is between a heading and the next.
+    /// The scripts in a spec file, each with its heading.
     fn scripts(text: &str) -> Vec<(String, String)> {
         let mut found: Vec<(String, String)> = Vec::new();
         let mut inside = false;
@@ -195,12 +195,12 @@ mod tests {
                 bom: "",
                 stage: &|_| Ok(()),
             };
-            let text = specification(&package, variant, 1, Path::new("/tree"), Path::new("/list")).unwrap();
+            let text = spec_text(&package, variant, 1, Path::new("/tree"), Path::new("/list")).unwrap();
             let scripts = scripts(&text);
             assert_eq!(scripts.len(), if variant.program == "mpu" { 5 } else { 4 });
             for (name, script) in scripts {
                 super::super::scripts::check(&script, &format!("{}'s {name}", variant.name));
-                // rpm would take it for a macro.
+                // rpm would expand it as a macro.
                 assert!(!script.contains('%'), "{name}");
             }
             assert!(text.contains(&format!("Name:           {}\n", variant.name)) && !text.contains("@REPLACES@"));
@@ -212,7 +212,7 @@ mod tests {
         let tree = tempfile::tempdir().unwrap();
         write(&tree.path().join("usr/bin/mpu"), b"", 0o755).unwrap();
         std::fs::create_dir_all(tree.path().join("usr/lib/mpu/modules")).unwrap();
-        let list = listed(tree.path()).unwrap();
+        let list = file_list(tree.path()).unwrap();
         assert!(list.contains("%dir /usr/lib/mpu/modules\n") && list.contains("%dir /usr/lib/mpu\n"), "{list}");
         assert!(!list.contains("%dir /usr/lib\n"), "{list}");
     }

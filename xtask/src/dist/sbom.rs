@@ -11,7 +11,7 @@ use crate::{files, lint, paths};
 
 type Crate = (String, String);
 
-/// The list for one of our programs, by its package's name, and a machine, as text.
+/// The list for one program and target, as text.
 pub fn cyclonedx(program: &str, target: &str) -> Result<String> {
     let mut cargo = lint::cargo();
     cargo.args(["tree", "--locked", "--edges=normal", "--prefix=depth", "--no-dedupe", "--format=|{p}|{l}"]);
@@ -26,7 +26,7 @@ fn checksums(lock: &toml::Value) -> BTreeMap<Crate, String> {
     packages.filter_map(|p| Some(((text(p, "name")?, text(p, "version")?), text(p, "checksum")?))).collect()
 }
 
-/// `tree` has the program first, and then each crate below the one that links it, by its depth.
+/// `tree` is the output of `cargo tree --prefix=depth`: the program first, then each crate below the one that links it.
 fn list(tree: &str, checksums: &BTreeMap<Crate, String>) -> Result<Value> {
     let mut licences = BTreeMap::new();
     let mut links: BTreeMap<Crate, BTreeSet<Crate>> = BTreeMap::new();

@@ -2,14 +2,14 @@
 
 use std::process::Command;
 
-/// Sound shell, and no undefined word of ours in it.
+/// Checks the script's syntax, and that it calls no undefined function of ours.
 pub fn check(text: &str, name: &str) {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("script");
     std::fs::write(&path, text).expect("written");
     let sound = Command::new("sh").arg("-n").arg(&path).status().expect("a shell");
     assert!(sound.success(), "{name} is no shell");
-    // No words of ours stand in names of files: what begins a line or follows a word that takes a command is called.
+    // No file name contains one of our functions' names, so every such word is a call.
     let defined: Vec<&str> =
         text.lines().filter_map(|line| Some(line.split_once("() {")?.0)).filter(|name| !name.contains(' ')).collect();
     assert!(defined.len() > 5, "{name} has its family's words");

@@ -1,4 +1,4 @@
-//! The files of a package, common to both families: the program stages them itself. Differences are a table in `check`.
+//! The files of a package that both families share. The program stages them itself. `check` has a table of the differences.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -11,20 +11,20 @@ use crate::files::{self, write};
 use crate::paths;
 use crate::run::output;
 
-/// One program with everything that belongs to it, for one kind of machine.
+/// One program's package for one architecture.
 pub struct Package<'a> {
     pub name: &'static str,
     pub arch: Arch,
     pub version: &'a str,
-    /// The time that all of it bears, in seconds.
+    /// The timestamp of all files, in seconds.
     pub epoch: &'a str,
     pub bom: &'a str,
     pub stage: &'a dyn Fn(&Path) -> Result<()>,
 }
 
 impl Package<'_> {
-    /// Puts what every family has into an emptied folder.
-    pub fn lay(&self, tree: &Path) -> Result<()> {
+    /// Recreates `tree` with the files that both families share.
+    pub fn stage_files(&self, tree: &Path) -> Result<()> {
         files::recreate(tree)?;
         (self.stage)(tree).with_context(|| format!("cannot stage {}'s files", self.name))?;
         let doc = tree.join("usr/share/doc").join(self.name);
@@ -42,17 +42,17 @@ impl Package<'_> {
         Ok(())
     }
 
-    /// A script for the package's manager: a template with what all of them share, in the words of one family.
+    /// A maintainer script: a template with the functions of both families, of one family, and of the program.
     pub fn script(&self, family: &str, template: &str) -> Result<String> {
         let folder = paths::repo().join("packaging/scripts");
         let mut shared = String::new();
         for name in ["every", family, self.name] {
             shared += &(files::read(&folder.join(format!("{name}.sh")))? + "\n");
         }
-        Ok(self.filled(&template.replace("@SCRIPTS@\n", &shared)))
+        Ok(self.fill(&template.replace("@SCRIPTS@\n", &shared)))
     }
 
-    pub fn filled(&self, template: &str) -> String {
+    pub fn fill(&self, template: &str) -> String {
         template
             .replace("@NAME@", self.name)
             .replace("@VERSION@", self.version)
@@ -60,7 +60,7 @@ impl Package<'_> {
     }
 }
 
-/// Every folder below one that has nothing in it, and the folder itself if it has nothing.
+/// The empty folders below a folder, and the folder itself if it is empty.
 pub fn empty_folders(dir: &Path) -> Result<Vec<PathBuf>> {
     let folders = walkdir::WalkDir::new(dir).into_iter().filter_entry(|entry| entry.file_type().is_dir());
     let mut found = folders.map(|entry| Ok(entry?.into_path())).collect::<Result<Vec<_>>>()?;
@@ -68,7 +68,7 @@ pub fn empty_folders(dir: &Path) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// The modes of folders do not depend on a umask.
+/// Sets all folders to mode 0755, whatever the umask is.
 pub fn directories_to_0755(dir: &Path) -> Result<()> {
     for entry in walkdir::WalkDir::new(dir).into_iter().filter_entry(|entry| entry.file_type().is_dir()) {
         fs_err::set_permissions(entry?.path(), std::fs::Permissions::from_mode(0o755))?;
@@ -81,9 +81,9 @@ pub fn date(epoch: &str, format: &str) -> Result<String> {
     Ok(output(date.env("LC_ALL", "C").args(["-u", "-d", &format!("@{epoch}"), format]))?.trim().to_owned())
 }
 
-/// Packs a file in place, without its name and time.
+/// Compresses a file in place, without its name and time.
 pub fn gzip(path: &Path) -> Result<()> {
-    // Of a link, what it leads to.
+    // -f: of a link, gzip compresses its target.
     output(Command::new("gzip").arg("-9nf").arg(path))?;
     let packed = format!("{}.gz", path.display());
     Ok(fs_err::set_permissions(packed, std::fs::Permissions::from_mode(0o644))?)

@@ -44,7 +44,7 @@ pub fn build(root: &Path, config: &str, tree: &Path, vmlinux: &Path) -> Result<S
     std::fs::write(&fragment, &fragment_text)?;
     output(make(tree).arg(format!("KCONFIG_ALLCONFIG={}", fragment.display())).arg("allnoconfig"))?;
     let got = std::fs::read_to_string(tree.join(".config")).context("kconfig left no .config")?;
-    let refused = refused(&fragment_text, &got);
+    let refused = rejected_lines(&fragment_text, &got);
     ensure!(refused.is_empty(), "this source does not take these lines of {config}:\n{}", refused.join("\n"));
 
     let log = vmlinux.with_extension("log");
@@ -57,7 +57,7 @@ pub fn build(root: &Path, config: &str, tree: &Path, vmlinux: &Path) -> Result<S
 }
 
 /// Lines of a fragment that a configuration does not have: kconfig leaves out what misses a dependency, without a word.
-fn refused<'a>(fragment: &'a str, config: &str) -> Vec<&'a str> {
+fn rejected_lines<'a>(fragment: &'a str, config: &str) -> Vec<&'a str> {
     let has = |line: &str| config.lines().any(|has| has == line);
     fragment.lines().filter(|line| line.starts_with("CONFIG_") && !has(line)).collect()
 }
@@ -94,12 +94,12 @@ fn prune(tree: &Path) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::refused;
+    use super::rejected_lines;
 
     #[test]
     fn config_line_dropped_by_kconfig_is_found() {
         let fragment_text = "# a guard\nCONFIG_KASAN=y\nCONFIG_NR_CPUS=8\n";
-        assert!(refused(fragment_text, "CONFIG_KASAN=y\nCONFIG_NR_CPUS=8\n").is_empty());
-        assert_eq!(refused(fragment_text, "# CONFIG_KASAN is not set\nCONFIG_NR_CPUS=80\n").len(), 2);
+        assert!(rejected_lines(fragment_text, "CONFIG_KASAN=y\nCONFIG_NR_CPUS=8\n").is_empty());
+        assert_eq!(rejected_lines(fragment_text, "# CONFIG_KASAN is not set\nCONFIG_NR_CPUS=80\n").len(), 2);
     }
 }

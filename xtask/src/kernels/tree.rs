@@ -26,7 +26,7 @@ pub fn is_name(name: &str) -> bool {
 }
 
 /// Makes a tree known by a name, which `ready` and the other functions take.
-pub fn adopt(tree: &Path) -> Result<String> {
+pub fn register_tree(tree: &Path) -> Result<String> {
     let tree = tree.canonicalize().with_context(|| format!("no kernel tree {}", tree.display()))?;
     for (file, target) in LEFT_BY {
         let path = tree.join(file);
@@ -92,19 +92,19 @@ fn named_compiler(config: &str) -> Option<&str> {
 
 #[cfg(test)]
 mod tests {
-    use super::{LEFT_BY, adopt, named_compiler};
+    use super::{LEFT_BY, named_compiler, register_tree};
 
     #[test]
     fn unbuilt_tree_names_its_missing_files() {
         let tree = tempfile::tempdir().unwrap();
         for (file, target) in LEFT_BY {
-            let error = format!("{:#}", adopt(tree.path()).unwrap_err());
+            let error = format!("{:#}", register_tree(tree.path()).unwrap_err());
             assert!(error.contains(&format!("no {file}")) && error.contains(&format!("`make {target}`")), "{error}");
             let path = tree.path().join(file);
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();
             std::fs::write(path, "").unwrap();
         }
-        let gone = format!("{:#}", adopt(&tree.path().join("gone")).unwrap_err());
+        let gone = format!("{:#}", register_tree(&tree.path().join("gone")).unwrap_err());
         assert!(gone.contains("no kernel tree"), "{gone}");
     }
 
