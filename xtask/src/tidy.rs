@@ -8,11 +8,11 @@ use std::process::Command;
 
 use crate::paths::repo;
 
-mod circles;
+mod cycles;
+mod forbidden_imports;
 mod imports;
-mod rooms;
 
-/// Files that git knows, relative to the repository.
+/// Tracked files, and untracked ones that git does not ignore, relative to the repository.
 pub fn tracked() -> Vec<PathBuf> {
     let listed = Command::new("git")
         .args(["ls-files", "--cached", "--others", "--exclude-standard"])
@@ -124,7 +124,7 @@ fn unsafe_code_stays_in_sys_files() {
     }
 }
 
-/// rustfmt leaves comments and texts as long as they are.
+/// rustfmt does not wrap comments and string literals.
 #[test]
 fn lines_fit() {
     for file in with_ending(&tracked(), &["rs", "c", "h", "S", "sh"]) {

@@ -9,16 +9,16 @@ use proc_macro2::{Delimiter, TokenStream, TokenTree};
 use quote::ToTokens;
 use syn::spanned::Spanned;
 
-/// How many names in a row may stand for another name before following them ends: `use` can name itself.
-const DEEPEST: usize = 8;
+/// The longest chain of renamed imports that is followed: a `use` can name itself.
+const MAX_DEPTH: usize = 8;
 
 /// One target of a crate: what a root file and its modules import from each other.
 #[derive(Default)]
 pub struct Target {
     /// Every file of the target, with the module that it is: no segment for the root.
     pub files: BTreeMap<PathBuf, Vec<String>>,
-    /// From which file to which other, with the first place that says so.
-    pub arrows: BTreeMap<(PathBuf, PathBuf), String>,
+    /// Importing file and imported file, with the first such place.
+    pub edges: BTreeMap<(PathBuf, PathBuf), String>,
     /// What each file names: modules of the crate, from `crate` on, and paths of other crates.
     pub named: BTreeMap<PathBuf, BTreeSet<Vec<String>>>,
     modules: Vec<Module>,
@@ -35,33 +35,33 @@ struct Module {
     found: Found,
 }
 
-/// What a module's text says.
+/// The names and paths in one module.
 #[derive(Default)]
 struct Found {
     /// Every path of more than one segment, and its line.
     paths: Vec<(Vec<String>, usize)>,
-    /// Names that `use` brings in, and what each stands for.
+    /// Names that `use` imports, each with its path.
     names: BTreeMap<String, Vec<String>>,
-    /// What is brought in with all its names.
+    /// Paths of glob imports.
     globs: Vec<Vec<String>>,
     modules: Vec<syn::ItemMod>,
     items: BTreeSet<String>,
-    /// Macros that the crate's root exports, wherever they stand.
+    /// Macros with `#[macro_export]`.
     macros: Vec<String>,
 }
 
 impl Target {
-    /// Reads a root file and every module that hangs on it.
+    /// Reads a root file and all its modules.
     pub fn read(root: &Path) -> Target {
         let mut target = Target::default();
         let (file, folder) = (root.to_owned(), root.with_file_name(""));
         let (path, children, found) = Default::default();
         target.module(Module { file, folder, path, parent: None, tests: false, children, found }, None);
-        target.draw();
+        target.find_edges();
         target
     }
 
-    /// Adds a module, of its own file if it has no items, and all below it.
+    /// Adds a module and its children. Without `items` the module has a file of its own.
     fn module(&mut self, mut module: Module, items: Option<&[syn::Item]>) -> usize {
         let own = items.is_none().then(|| {
             self.files.insert(module.file.clone(), module.path.clone());
@@ -74,7 +74,7 @@ impl Target {
         let (above, in_tests) = (module.path.clone(), module.tests);
         self.modules.push(module);
         for item in below {
-            let name = plain(&item.ident);
+            let name = plain_name(&item.ident);
             let items = item.content.as_ref().map(|(_, items)| items.as_slice());
             let (file, folder) = match items {
                 Some(_) => (file.clone(), folder.join(&name)),
@@ -89,8 +89,8 @@ impl Target {
         at
     }
 
-    fn draw(&mut self) {
-        let (mut arrows, mut named) = (BTreeMap::new(), BTreeMap::<_, BTreeSet<_>>::new());
+    fn find_edges(&mut self) {
+        let (mut edges, mut named) = (BTreeMap::new(), BTreeMap::<_, BTreeSet<_>>::new());
         for (at, module) in self.modules.iter().enumerate().filter(|(_, module)| !module.tests) {
             for (path, line) in &module.found.paths {
                 let to = self.follow(at, path, 0).map(|(to, _)| &self.modules[to]);
@@ -99,14 +99,14 @@ impl Target {
                 let Some(to) = to else { continue };
                 if to.file != module.file && !to.tests {
                     let place = format!("{}:{line}: {}", module.file.display(), path.join("::"));
-                    arrows.entry((module.file.clone(), to.file.clone())).or_insert(place);
+                    edges.entry((module.file.clone(), to.file.clone())).or_insert(place);
                 }
             }
         }
-        (self.arrows, self.named) = (arrows, named);
+        (self.edges, self.named) = (edges, named);
     }
 
-    /// The last module that a path names, and whether nothing of the path is left.
+    /// The last module that a path names, and whether that is the whole path.
     fn follow(&self, from: usize, path: &[String], depth: usize) -> Option<(usize, bool)> {
         let (first, rest) = path.split_first()?;
         if let ("crate", [name]) = (first.as_str(), rest)
@@ -131,7 +131,7 @@ impl Target {
         Some((at, whole))
     }
 
-    /// The module that a name means in a module, or the one that defines it, and whether it is the module itself.
+    /// Resolves a name in a module: to the module of that name (true), or to the one that defines the item (false).
     fn resolve(&self, at: usize, name: &str, depth: usize) -> Option<(usize, bool)> {
         let Module { children, found, .. } = &self.modules[at];
         if let Some(child) = children.get(name) {
@@ -140,7 +140,7 @@ impl Target {
         if found.items.contains(name) {
             return Some((at, false));
         }
-        if depth == DEEPEST {
+        if depth == MAX_DEPTH {
             return None;
         }
         if let Some(path) = found.names.get(name) {
@@ -168,35 +168,35 @@ fn place(item: &syn::ItemMod, file: &Path, folder: &Path, name: &str) -> (PathBu
     (if own.is_file() { own } else { folder.with_extension("rs") }, folder)
 }
 
-fn plain(ident: &impl ToString) -> String {
+fn plain_name(ident: &impl ToString) -> String {
     ident.to_string().trim_start_matches("r#").to_owned()
 }
 
 fn is_for_tests(attributes: &[syn::Attribute]) -> bool {
     let cfgs = attributes.iter().filter(|attribute| attribute.path().is_ident("cfg"));
-    cfgs.filter_map(|attribute| attribute.parse_args::<syn::Meta>().ok()).any(|meta| is_never_but_for_tests(&meta))
+    cfgs.filter_map(|attribute| attribute.parse_args::<syn::Meta>().ok()).any(|meta| holds_only_in_tests(&meta))
 }
 
 /// Whether a condition holds in tests alone.
-fn is_never_but_for_tests(meta: &syn::Meta) -> bool {
+fn holds_only_in_tests(meta: &syn::Meta) -> bool {
     let syn::Meta::List(list) = meta else { return meta.path().is_ident("test") };
     let parse = syn::punctuated::Punctuated::<syn::Meta, syn::Token![,]>::parse_terminated;
     let parts = list.parse_args_with(parse).unwrap_or_default();
     match list.path.get_ident().map(ToString::to_string).as_deref() {
-        Some("all") => parts.iter().any(is_never_but_for_tests),
-        Some("any") => !parts.is_empty() && parts.iter().all(is_never_but_for_tests),
+        Some("all") => parts.iter().any(holds_only_in_tests),
+        Some("any") => !parts.is_empty() && parts.iter().all(holds_only_in_tests),
         _ => false,
     }
 }
 
-/// An item's attributes and the name that it gives, whatever kind of item it is.
+/// An item's attributes and its name, if it has one.
 fn head(item: &syn::Item) -> (Vec<syn::Attribute>, Option<String>) {
     const BEFORE: &str = "async const enum extern fn macro_rules mut pub static struct trait type union unsafe";
     let split = |input: syn::parse::ParseStream| Ok((input.call(syn::Attribute::parse_outer)?, input.parse()?));
     let (attributes, rest): (_, TokenStream) =
         syn::parse::Parser::parse2(split, item.to_token_stream()).expect("an item");
     let words = rest.into_iter().filter_map(|token| match token {
-        TokenTree::Ident(ident) => Some(plain(&ident)),
+        TokenTree::Ident(ident) => Some(plain_name(&ident)),
         _ => None,
     });
     let mut words = words.skip_while(|word| BEFORE.split(' ').any(|before| before == word));
@@ -228,9 +228,9 @@ impl Found {
         }
     }
 
-    /// Takes a `use` apart. What each branch names is a path of its own.
+    /// Adds the path of each branch of a `use`.
     fn tree(&mut self, tree: &syn::UseTree, before: &[String], line: usize) {
-        let with = |name: &syn::Ident| before.iter().cloned().chain([plain(name)]).collect::<Vec<_>>();
+        let with = |name: &syn::Ident| before.iter().cloned().chain([plain_name(name)]).collect::<Vec<_>>();
         match tree {
             syn::UseTree::Path(path) => self.tree(&path.tree, &with(&path.ident), line),
             syn::UseTree::Group(group) => group.items.iter().for_each(|tree| self.tree(tree, before, line)),
@@ -240,14 +240,14 @@ impl Found {
             }
             syn::UseTree::Name(name) if name.ident == "self" => {
                 let called = before.last().cloned().unwrap_or_default();
-                self.brings(called, before.to_owned(), line);
+                self.add_import(called, before.to_owned(), line);
             }
-            syn::UseTree::Name(name) => self.brings(plain(&name.ident), with(&name.ident), line),
-            syn::UseTree::Rename(rename) => self.brings(plain(&rename.rename), with(&rename.ident), line),
+            syn::UseTree::Name(name) => self.add_import(plain_name(&name.ident), with(&name.ident), line),
+            syn::UseTree::Rename(rename) => self.add_import(plain_name(&rename.rename), with(&rename.ident), line),
         }
     }
 
-    fn brings(&mut self, name: String, path: Vec<String>, line: usize) {
+    fn add_import(&mut self, name: String, path: Vec<String>, line: usize) {
         // `use name;` would stand for itself.
         if path != [name.clone()] {
             self.names.insert(name, path.clone());
@@ -255,7 +255,7 @@ impl Found {
         self.paths.push((path, line));
     }
 
-    /// Paths in a text of tokens. `before` is what stands before a group such as the one of `crate::{a, b}`.
+    /// Adds the paths in a token stream. `before` is the prefix of a group, as in `crate::{a, b}`.
     fn tokens(&mut self, tokens: TokenStream, before: &[String]) {
         let begun = if before.is_empty() { 0 } else { 2 };
         let mut path: Vec<String> = before.to_owned();
@@ -264,10 +264,10 @@ impl Found {
             match token {
                 TokenTree::Ident(ident) => {
                     if colons != 2 {
-                        self.ended(&mut path, line);
+                        self.add_path(&mut path, line);
                     }
                     line = ident.span().start().line;
-                    path.push(plain(&ident));
+                    path.push(plain_name(&ident));
                     colons = 0;
                 }
                 TokenTree::Punct(punct) if punct.as_char() == ':' => colons += 1,
@@ -277,7 +277,7 @@ impl Found {
                     colons = 0;
                 }
                 other => {
-                    self.ended(&mut path, line);
+                    self.add_path(&mut path, line);
                     // The next of the same group.
                     let is_next = matches!(&other, TokenTree::Punct(punct) if punct.as_char() == ',');
                     (path, colons) = if is_next { (before.to_owned(), begun) } else { (Vec::new(), 0) };
@@ -287,10 +287,10 @@ impl Found {
                 }
             }
         }
-        self.ended(&mut path, line);
+        self.add_path(&mut path, line);
     }
 
-    fn ended(&mut self, path: &mut Vec<String>, line: usize) {
+    fn add_path(&mut self, path: &mut Vec<String>, line: usize) {
         let path = std::mem::take(path);
         if path.len() > 1 {
             self.paths.push((path, line));

@@ -1,10 +1,10 @@
-//! Which folder of a crate must not name which other, or which crate.
+//! Lists the modules and crates that a folder of a crate must not import.
 
 use super::imports::Target;
 use crate::paths::repo;
 
-/// A folder below `crates/CRATE/src`, and what its product code must not name.
-const ROOMS: &str = "
+/// A folder below `crates/CRATE/src`, and the paths that its code outside tests must not name.
+const FORBIDDEN: &str = "
     mpu-engine/module: mpu_notify
     mpu-engine/signing: mpu_notify crate::module crate::up crate::down
     mpu/processes: mpu_engine mpu_notify
@@ -18,8 +18,8 @@ const ROOMS: &str = "
     mpu/nri: mpu_engine mpu_notify crate::commands crate::report crate::cli
     mpu/install: crate::cli crate::manual crate::commands crate::report";
 
-/// What the files of a folder name of this, and how many files there are.
-pub fn breaches(target: &Target, folder: &str, never: &[&str]) -> (Vec<String>, usize) {
+/// The forbidden paths that a folder's files name, and the number of its files.
+pub fn violations(target: &Target, folder: &str, never: &[&str]) -> (Vec<String>, usize) {
     let inside =
         target.named.iter().filter(|(file, _)| target.files[*file].first().is_some_and(|first| first == folder));
     let is_never = |path: &&Vec<String>| {
@@ -32,15 +32,15 @@ pub fn breaches(target: &Target, folder: &str, never: &[&str]) -> (Vec<String>, 
 }
 
 #[test]
-fn rooms_import_only_allowed_modules() {
+fn folders_import_only_allowed_modules() {
     let targets =
         ["mpu", "mpu-engine"].map(|name| (name, Target::read(&repo().join(format!("crates/{name}/src/lib.rs")))));
-    for row in ROOMS.trim().lines() {
-        let (room, never) = row.trim().split_once(": ").unwrap();
-        let (name, folder) = room.split_once('/').unwrap();
+    for row in FORBIDDEN.trim().lines() {
+        let (place, never) = row.trim().split_once(": ").unwrap();
+        let (name, folder) = place.split_once('/').unwrap();
         let (_, target) = targets.iter().find(|(of, _)| *of == name).unwrap();
-        let (found, files) = breaches(target, folder, &never.split(' ').collect::<Vec<_>>());
+        let (found, files) = violations(target, folder, &never.split(' ').collect::<Vec<_>>());
         assert!(found.is_empty(), "{found:?}");
-        assert!(files > 0, "there is no room {room}");
+        assert!(files > 0, "there is no folder {place}");
     }
 }

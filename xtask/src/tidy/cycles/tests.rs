@@ -1,11 +1,11 @@
-//! Small made-up crates, with and without circles.
+//! Tests with small made-up crates.
 
 use std::fs;
 use std::path::PathBuf;
 
-use super::{Circle, file_circles, name, neighbour_circles};
+use super::{Cycle, file_cycles, name, sibling_cycles};
+use crate::tidy::forbidden_imports::violations;
 use crate::tidy::imports::Target;
-use crate::tidy::rooms::breaches;
 
 type Files<'a> = &'a [(&'a str, &'a str)];
 
@@ -20,25 +20,25 @@ fn target(files: Files) -> Target {
 }
 
 /// "a -> b, b -> c"
-fn arrows(files: Files) -> String {
+fn edges(files: Files) -> String {
     let target = target(files);
     let of = |file: &PathBuf| name(&target.files[file]);
-    let mut found: Vec<_> = target.arrows.keys().map(|(from, to)| format!("{} -> {}", of(from), of(to))).collect();
+    let mut found: Vec<_> = target.edges.keys().map(|(from, to)| format!("{} -> {}", of(from), of(to))).collect();
     found.sort();
     found.join(", ")
 }
 
 fn check(files: Files, by_files: &[&str], by_neighbours: &[&str]) {
-    let names = |circles: Vec<Circle>| -> Vec<String> {
-        circles.iter().map(|group| group.iter().map(|path| name(path)).collect::<Vec<_>>().join(" ")).collect()
+    let names = |cycles: Vec<Cycle>| -> Vec<String> {
+        cycles.iter().map(|group| group.iter().map(|path| name(path)).collect::<Vec<_>>().join(" ")).collect()
     };
     let target = target(files);
-    assert_eq!(names(file_circles(&target)), by_files, "{files:?}");
-    assert_eq!(names(neighbour_circles(&target)), by_neighbours, "{files:?}");
+    assert_eq!(names(file_cycles(&target)), by_files, "{files:?}");
+    assert_eq!(names(sibling_cycles(&target)), by_neighbours, "{files:?}");
 }
 
 #[test]
-fn circles_are_found() {
+fn cycles_are_found() {
     let three: Files = &[
         ("lib.rs", "mod a; mod b; mod c;"),
         ("a.rs", "use crate::b::B; pub struct A;"),
@@ -58,7 +58,7 @@ fn circles_are_found() {
         ("right/four.rs", "use crate::left::two;"),
     ];
     check(folders, &[], &["left right"]);
-    // A folder and each of its files may know each other. A ring through them is a circle.
+    // A folder and each of its files may know each other. A ring through them is a cycle.
     let mut room = [
         ("lib.rs", "mod room;"),
         ("room/mod.rs", "mod one; mod two; pub struct Mine; fn f() { one::f(); two::f(); }"),
@@ -84,7 +84,7 @@ fn every_spelling_of_import_is_read() {
         ("inline/h.rs", "use super::super::a;"),
     ];
     let expected = "a -> b, a -> c, b -> c, b -> crate, b -> d, c -> d, crate -> a, d -> e, d -> f, e -> g, f -> crate, f -> g, inline::h -> a";
-    assert_eq!(arrows(files), expected);
+    assert_eq!(edges(files), expected);
 }
 
 #[test]
@@ -96,14 +96,14 @@ fn imports_in_macros_are_read() {
         ("c.rs", ""),
         ("d.rs", "rules! { match x { 1 => { b::f() } } [self, super::c] }"),
     ];
-    assert_eq!(arrows(files), "a -> b, a -> c, a -> d, d -> c");
+    assert_eq!(edges(files), "a -> b, a -> c, a -> d, d -> c");
     // A macro stands in its file, not in the root that exports it.
     let files: Files = &[
         ("lib.rs", "mod a; mod b;"),
         ("a.rs", "use crate::rules;"),
         ("b.rs", "#[macro_export] macro_rules! rules { ($x:expr) => { $crate::a::A($x) } }"),
     ];
-    assert_eq!(arrows(files), "a -> b, b -> a");
+    assert_eq!(edges(files), "a -> b, b -> a");
 }
 
 #[test]
@@ -118,12 +118,12 @@ fn reexports_lead_to_definition() {
     ];
     let expected = "a -> room::deep, a -> room::wide, b -> room, b -> room::deep, room -> room::deep, \
                     room -> room::wide, room::wide -> room::deep";
-    assert_eq!(arrows(files), expected);
+    assert_eq!(edges(files), expected);
 }
 
 #[test]
-fn test_code_draws_no_arrow() {
-    for (condition, arrow) in [
+fn test_code_adds_no_edge() {
+    for (condition, edge) in [
         ("test", ""),
         ("all(test, unix)", ""),
         ("all(unix, any(test))", ""),
@@ -134,7 +134,7 @@ fn test_code_draws_no_arrow() {
     ] {
         let text = format!("#[cfg({condition})] use crate::b::B;");
         let files: Files = &[("lib.rs", "mod a; mod b;"), ("a.rs", &text), ("b.rs", "pub struct B;")];
-        assert_eq!(arrows(files), arrow, "{condition}");
+        assert_eq!(edges(files), edge, "{condition}");
     }
     let files: Files = &[
         ("lib.rs", "mod a; mod b; #[cfg(test)] mod tests;"),
@@ -142,11 +142,11 @@ fn test_code_draws_no_arrow() {
         ("b.rs", "use crate::a; #[cfg(test)] use crate::tests::T;"),
         ("tests.rs", "use crate::b;"),
     ];
-    assert_eq!(arrows(files), "b -> a");
+    assert_eq!(edges(files), "b -> a");
 }
 
 #[test]
-fn every_spelling_of_breach_is_found() {
+fn every_spelling_of_forbidden_import_is_found() {
     for (line, expected) in [
         ("use mpu_notify::client;", 1),
         ("use mpu_notify as other;", 1),
@@ -164,6 +164,6 @@ fn every_spelling_of_breach_is_found() {
             ("commands.rs", "pub fn up() {} pub fn down() {}"),
             ("other.rs", ""),
         ];
-        assert_eq!(breaches(&target(files), "top", &["mpu_notify", "crate::commands"]).0.len(), expected, "{line}");
+        assert_eq!(violations(&target(files), "top", &["mpu_notify", "crate::commands"]).0.len(), expected, "{line}");
     }
 }
