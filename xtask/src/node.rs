@@ -524,7 +524,7 @@ mod tests {
 
     use std::collections::BTreeSet;
 
-    use mpu_plan::{Ending, Last, Verdict};
+    use mpu_plan::{Ending, ExitLine, Verdict};
 
     use super::{Play, stories};
     use crate::{cluster, paths};
@@ -557,6 +557,6 @@ mod tests {
             ("one", Ending::Fail, "it was so")
         );
         assert_eq!(verdict.engine, "node");
-        assert_eq!(Last::read(&echoed("GUEST-RC").replace("$failed", "3")), Some(Ok(Last(3))));
+        assert_eq!(ExitLine::read(&echoed("GUEST-RC").replace("$failed", "3")), Some(Ok(ExitLine(3))));
     }
 }

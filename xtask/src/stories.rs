@@ -17,7 +17,7 @@ pub fn stories(args: &Args) -> Outcome {
     for story in stories::all().filter(|story| args.line.is_none_or(|line| story.lines.contains(&line))) {
         let lines: Vec<String> = story.lines.iter().map(u8::to_string).collect();
         let real = format!("{:?}", story.real).to_lowercase();
-        println!("| `{}` | {} | {} | {real} | {} |", story.name, lines.join(" "), story.engines.names(), story.shows);
+        println!("| `{}` | {} | {} | {real} | {} |", story.name, lines.join(" "), story.engines.names(), story.claim);
     }
     Outcome::Passed
 }

@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use rustix::mount::{MountFlags, mount, mount_bind, mount_move};
 use rustix::system::{RebootCommand, reboot};
 
-use crate::command::must;
+use crate::command::run_ok;
 
 /// File system, mount point, options.
 const MOUNTS: [(&str, &str, &str); 9] = [
@@ -24,7 +24,7 @@ const MOUNTS: [(&str, &str, &str); 9] = [
 
 const STALE: &str = "/sim/stale.ko";
 
-pub fn habitable() -> Result<()> {
+pub fn set_up_root() -> Result<()> {
     // Container runtimes pivot their root, and the root that a kernel unpacks cannot be pivoted. A bind mount moved over it can.
     mount_bind("/", "/new").context("cannot bind the root")?;
     rustix::process::chdir("/new")?;
@@ -43,7 +43,7 @@ pub fn habitable() -> Result<()> {
     rustix::system::sethostname(b"guest")?;
     // Where the kernel changes code by breakpoints, the emulator runs some that are no longer in memory.
     if std::fs::exists(STALE)? {
-        must(&["insmod", STALE])?;
+        run_ok(&["insmod", STALE])?;
     }
     Ok(())
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
-use crate::command::{Output, must, run};
+use crate::command::{Output, run, run_ok};
 
 pub struct Bundle {
     pub runtime: &'static str,
@@ -29,7 +29,7 @@ impl Bundle {
     /// Has a program make the container; it writes the number of process 1 into the file `init`.
     pub fn make(&self, program: &str, verb: &[&str]) -> Result<()> {
         let [pid_file, folder] = [self.file("init"), self.folder.clone()].map(|path| path.display().to_string());
-        must(&[&[program], verb, &["--pid-file", &pid_file, "--bundle", &folder, &self.name]].concat())
+        run_ok(&[&[program], verb, &["--pid-file", &pid_file, "--bundle", &folder, &self.name]].concat())
             .with_context(|| format!("{program} cannot start {}", self.name))
             .map(drop)
     }
@@ -46,7 +46,7 @@ impl Bundle {
 
 impl Drop for Bundle {
     fn drop(&mut self) {
-        if let Err(error) = must(&[self.runtime, "delete", "--force", &self.name]) {
+        if let Err(error) = run_ok(&[self.runtime, "delete", "--force", &self.name]) {
             println!("guest: cannot delete container {}: {error:#}", self.name);
         }
         let _ = std::fs::remove_dir_all(&self.folder);

@@ -7,7 +7,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 
 use crate::container::Container;
-use crate::wait::{PATIENCE, until};
+use crate::wait::{TIMEOUT, wait_until};
 
 /// Programs that run over and over in a container until the story stops them.
 pub struct Callers<'a> {
@@ -22,7 +22,7 @@ impl<'a> Callers<'a> {
     }
 
     /// The same, and a killer among them: at most thrice a second it ends any nvctl of the container, wherever that is just then.
-    pub fn start_mortal(container: &'a Container, how_many: u32, call: &str) -> Result<Self> {
+    pub fn start_with_killer(container: &'a Container, how_many: u32, call: &str) -> Result<Self> {
         let mut calls = vec![call.to_owned(); how_many as usize];
         calls.push("sleep 0.3; kill -9 $(pidof nvctl | tr ' ' '\\n' | shuf -n 1) && echo killed".to_owned());
         Self::begin(container, calls)
@@ -34,13 +34,14 @@ impl<'a> Callers<'a> {
         let how_many = calls.len();
         for (number, call) in calls.into_iter().enumerate() {
             let script = format!("while [ -e /tmp/go ]; do {call}; done >/tmp/calls.{number} 2>&1");
-            let entered = container.entered();
+            let entered = container.enter_command();
             let mut command = Command::new(&entered[0]);
             command.args(&entered[1..]).args(["sh", "-c", &script]).stdin(Stdio::null());
             callers.running.push(command.spawn().context("cannot start a caller")?);
         }
-        let there = |number| Path::new(&format!("/proc/{}/root/tmp/calls.{number}", container.pid_outside())).exists();
-        until("the callers do not get into their container", || Ok((0..how_many).all(there)))?;
+        let there =
+            |number| Path::new(&format!("/proc/{}/root/tmp/calls.{number}", container.init_host_pid())).exists();
+        wait_until("the callers do not get into their container", || Ok((0..how_many).all(there)))?;
         Ok(callers)
     }
 
@@ -48,14 +49,14 @@ impl<'a> Callers<'a> {
     ///
     /// # Errors
     ///
-    /// The first step's that fails, or that nothing was killed within [`PATIENCE`].
+    /// The first step's that fails, or that nothing was killed within [`TIMEOUT`].
     pub fn repeat_until_killed(&self, times: u32, mut step: impl FnMut() -> Result<()>) -> Result<()> {
-        let killer = format!("/proc/{}/root/tmp/calls.{}", self.container.pid_outside(), self.running.len() - 1);
+        let killer = format!("/proc/{}/root/tmp/calls.{}", self.container.init_host_pid(), self.running.len() - 1);
         let one_was_killed = || std::fs::read_to_string(&killer).is_ok_and(|text| text.contains("killed"));
         let began = Instant::now();
         let mut taken = 0;
         while taken < times || !one_was_killed() {
-            if taken >= times && began.elapsed() > PATIENCE {
+            if taken >= times && began.elapsed() > TIMEOUT {
                 bail!("no caller was killed meanwhile, in {taken} steps");
             }
             step()?;
@@ -72,7 +73,7 @@ impl<'a> Callers<'a> {
 
     fn end(&mut self) -> Result<()> {
         // Not by a program in the container, which an engine's failure may keep from starting.
-        let _ = std::fs::remove_file(format!("/proc/{}/root/tmp/go", self.container.pid_outside()));
+        let _ = std::fs::remove_file(format!("/proc/{}/root/tmp/go", self.container.init_host_pid()));
         for mut caller in self.running.drain(..) {
             caller.wait()?;
         }

@@ -76,7 +76,7 @@ fn text(file: &mut File) -> Result<String> {
 }
 
 /// Runs a program that has to succeed, and returns its standard output.
-pub fn must(words: &[&str]) -> Result<String> {
+pub fn run_ok(words: &[&str]) -> Result<String> {
     run(words)?.at_most(0).with_context(|| words.join(" "))
 }
 
@@ -95,6 +95,6 @@ mod tests {
         assert_eq!(status, 128 + 9);
         let stat = format!("/proc/{}/stat", started.trim());
         let is_gone = || Ok(std::fs::read_to_string(&stat).map_or(true, |stat| stat.contains(") Z ")));
-        crate::wait::until("it lives on", is_gone).unwrap();
+        crate::wait::wait_until("it lives on", is_gone).unwrap();
     }
 }

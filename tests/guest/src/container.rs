@@ -8,12 +8,12 @@ use serde_json::json;
 
 use crate::bundle::{self, Bundle, bind, device, mount};
 use crate::client::Client;
-use crate::command::must;
+use crate::command::run_ok;
 use crate::holder::Holder;
 use crate::nvctl::{self, Answer};
 use crate::processes;
 use crate::supervisor;
-use crate::wait::until;
+use crate::wait::wait_until;
 
 pub struct Container {
     bundle: Bundle,
@@ -56,54 +56,54 @@ impl Container {
 
     /// The words that put a program into this container's namespaces without its runtime: as real, and much faster. With an engine in user
     /// space the program comes under it first, as with a runtime.
-    pub fn entered(&self) -> Vec<String> {
-        entered(self.init)
+    pub fn enter_command(&self) -> Vec<String> {
+        enter_command(self.init)
     }
 
     pub fn query(&self, arguments: &[&str]) -> Result<Answer> {
-        nvctl::query(&self.entered(), "nvctl", arguments)
+        nvctl::query(&self.enter_command(), "nvctl", arguments)
     }
 
     /// Runs a shell script in this container, and returns its standard output.
     pub fn script(&self, script: &str) -> Result<String> {
-        let entered = self.entered();
+        let entered = self.enter_command();
         let entered: Vec<&str> = entered.iter().map(String::as_str).collect();
-        must(&[&entered[..], &["sh", "-c", script]].concat())
+        run_ok(&[&entered[..], &["sh", "-c", script]].concat())
     }
 
     /// Starts a GPU process in this container by a shell script that ends up as gpu-hold, or starts one.
-    pub fn hold_by(&self, script: &str) -> Result<Holder> {
-        let entered = self.entered();
+    pub fn hold_by_script(&self, script: &str) -> Result<Holder> {
+        let entered = self.enter_command();
         let mut command = Command::new(&entered[0]);
         command.args(&entered[1..]).args(["sh", "-c", script]);
         // A process that has ended has no number any more.
-        Holder::start(command, |inside| Ok(processes::outside(self.init, inside).unwrap_or(0)))
+        Holder::start(command, |view_pid| Ok(processes::host_pid(self.init, view_pid).unwrap_or(0)))
     }
 
     /// The same for a process that gets this number in the init namespace, unless another fork there comes first.
-    pub fn hold_numbered(&self, outside: u32, script: &str) -> Result<Holder> {
-        let mut words: Vec<String> = supervisor::words().iter().map(|word| (*word).to_owned()).collect();
+    pub fn hold_with_host_pid(&self, host_pid: u32, script: &str) -> Result<Holder> {
+        let mut words: Vec<String> = supervisor::join_command().iter().map(|word| (*word).to_owned()).collect();
         // A supervisor in user space first takes numbers for its threads when it gets a listener.
-        let number = format!("sleep 0.3; echo {} > /proc/sys/kernel/ns_last_pid; exec \"$@\"", outside - 1);
+        let number = format!("sleep 0.3; echo {} > /proc/sys/kernel/ns_last_pid; exec \"$@\"", host_pid - 1);
         words.extend(["sh", "-c", &number, "sh"].map(str::to_owned));
         words.extend(nsenter(self.init));
         let mut command = Command::new(&words[0]);
         command.args(&words[1..]).args(["sh", "-c", script]);
-        Holder::start(command, |inside| Ok(processes::outside(self.init, inside).unwrap_or(0)))
+        Holder::start(command, |view_pid| Ok(processes::host_pid(self.init, view_pid).unwrap_or(0)))
     }
 
     /// Makes `pid` the next number given out in this container.
-    pub fn next_pid(&self, pid: u32) -> Result<()> {
+    pub fn set_next_pid(&self, pid: u32) -> Result<()> {
         // Only the PID namespace is entered: the container's own /proc/sys may be read-only.
         let script = format!("echo {} > /proc/sys/kernel/ns_last_pid", pid - 1);
-        must(&["nsenter", "-t", &self.init.to_string(), "-p", "sh", "-c", &script]).map(drop)
+        run_ok(&["nsenter", "-t", &self.init.to_string(), "-p", "sh", "-c", &script]).map(drop)
     }
 
     pub fn name(&self) -> &str {
         &self.bundle.name
     }
 
-    pub fn pid_outside(&self) -> u32 {
+    pub fn init_host_pid(&self) -> u32 {
         self.init
     }
 }
@@ -128,9 +128,9 @@ fn spec(name: &str, client: &str, words: &[&str]) -> Result<serde_json::Value> {
     Ok(spec)
 }
 
-/// See [`Container::entered`]; by any process of the container.
-pub fn entered(member: u32) -> Vec<String> {
-    supervisor::words().iter().map(|word| (*word).to_owned()).chain(nsenter(member)).collect()
+/// See [`Container::enter_command`]; by any process of the container.
+pub fn enter_command(member: u32) -> Vec<String> {
+    supervisor::join_command().iter().map(|word| (*word).to_owned()).chain(nsenter(member)).collect()
 }
 
 fn nsenter(member: u32) -> [String; 5] {
@@ -141,7 +141,7 @@ fn nsenter(member: u32) -> [String; 5] {
 fn pid_in(path: impl AsRef<std::path::Path>) -> Result<u32> {
     let path = path.as_ref();
     let mut written = None;
-    until(&format!("the runtime wrote no PID into {}", path.display()), || {
+    wait_until(&format!("the runtime wrote no PID into {}", path.display()), || {
         written = std::fs::read_to_string(path).ok().and_then(|text| text.trim().parse().ok());
         Ok(written.is_some())
     })?;

@@ -26,7 +26,7 @@ fn show(stage: &Stage) -> Result<(), Fault> {
     let container = stage.container("box")?;
     let train = container.hold_as("/bin/train", &["--mem", "40", "--clients", "2"])?;
     let serve = container.hold_as("/bin/serve", &["--mem", "43"])?;
-    let mut own = [train.inside, serve.inside];
+    let mut own = [train.view_pid, serve.view_pid];
     own.sort_unstable();
 
     let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease")?;
@@ -38,7 +38,7 @@ fn show(stage: &Stage) -> Result<(), Fault> {
         stage.client
     ));
     print_line("Three processes use the GPU:");
-    print_line(&format!("  neighbour   outside         PID {:<18} 300 MiB", foreign.outside));
+    print_line(&format!("  neighbour   outside         PID {:<18} 300 MiB", foreign.host_pid));
     place("train", &train, 80);
     place("serve", &serve, 43);
 
@@ -66,9 +66,9 @@ fn show(stage: &Stage) -> Result<(), Fault> {
     print_line("");
     print_line("         $ mpu ps");
     show_output(&["mpu", "ps"], &[("LD_LIBRARY_PATH", &format!("/nvidia/{}", stage.client))])?;
-    right!(pids(&before) != own, "the table was right without MPU");
-    right!(pids(&after) == own, "with MPU the table shows {:?}, the container's own are {own:?}", pids(&after));
-    right!(host.iter().any(|row| row.pid == foreign.outside), "the host no longer sees its own processes");
+    check!(pids(&before) != own, "the table was right without MPU");
+    check!(pids(&after) == own, "with MPU the table shows {:?}, the container's own are {own:?}", pids(&after));
+    check!(host.iter().any(|row| row.pid == foreign.host_pid), "the host no longer sees its own processes");
     Ok(())
 }
 
@@ -87,7 +87,7 @@ fn show_output(command: &[&str], environment: &[(&str, &str)]) -> Result<()> {
 }
 
 fn place(name: &str, holder: &Holder, mib: u32) {
-    let both = format!("{} ({} outside)", holder.inside, holder.outside);
+    let both = format!("{} ({} outside)", holder.view_pid, holder.host_pid);
     print_line(&format!("  {name:<11} in a container  PID {both:<18} {mib:>3} MiB"));
 }
 

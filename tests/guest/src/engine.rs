@@ -44,7 +44,7 @@ pub enum Engines {
 
 impl Engines {
     /// Why a story is not played with an engine; none if it is. `row` has all engines of the plan's row.
-    pub fn lack(self, engine: Engine, row: &[Engine]) -> Option<String> {
+    pub fn skip_reason(self, engine: Engine, row: &[Engine]) -> Option<String> {
         let (only, why) = match self {
             Self::Every => return None,
             Self::Module(why) => (Engine::Module, why),
@@ -75,11 +75,13 @@ mod tests {
     #[test]
     fn story_runs_with_its_engines_and_without() {
         let row = [Engine::None, Engine::Module];
-        assert_eq!(Engines::Every.lack(Engine::Notify, &row), None);
-        assert_eq!(Engines::Module("loading").lack(Engine::Module, &row), None);
-        assert_eq!(Engines::Module("loading").lack(Engine::None, &row), None);
-        assert!(Engines::Module("loading").lack(Engine::Notify, &row).is_some_and(|why| why.contains("loading")));
-        assert!(Engines::Notify("a kill").lack(Engine::None, &row).is_some(), "nothing plays its other half");
+        assert_eq!(Engines::Every.skip_reason(Engine::Notify, &row), None);
+        assert_eq!(Engines::Module("loading").skip_reason(Engine::Module, &row), None);
+        assert_eq!(Engines::Module("loading").skip_reason(Engine::None, &row), None);
+        assert!(
+            Engines::Module("loading").skip_reason(Engine::Notify, &row).is_some_and(|why| why.contains("loading"))
+        );
+        assert!(Engines::Notify("a kill").skip_reason(Engine::None, &row).is_some(), "nothing plays its other half");
         assert!(Engine::named("ebpf").is_err());
     }
 }

@@ -9,9 +9,9 @@ pub struct Holder {
     child: Child,
     input: Option<ChildStdin>,
     /// Its PID where it runs.
-    pub inside: u32,
+    pub view_pid: u32,
     /// Its PID in the init namespace.
-    pub outside: u32,
+    pub host_pid: u32,
     /// PIDs, where they run, of the children it made with `--fork`.
     pub children: Vec<u32>,
     output: BufReader<ChildStdout>,
@@ -29,8 +29,8 @@ impl Holder {
         Self::start(command, Ok)
     }
 
-    /// Starts one by a command that ends up as gpu-hold somewhere; `outside` finds its PID in the init namespace.
-    pub fn start(mut command: Command, outside: impl FnOnce(u32) -> Result<u32>) -> Result<Self> {
+    /// Starts one by a command that ends up as gpu-hold somewhere; `host_pid` finds its PID in the init namespace.
+    pub fn start(mut command: Command, host_pid: impl FnOnce(u32) -> Result<u32>) -> Result<Self> {
         let mut child =
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().context("cannot start gpu-hold")?;
         let input = child.stdin.take();
@@ -44,8 +44,8 @@ impl Holder {
             if let Some(pid) = line.strip_prefix("child ") {
                 children.push(pid.trim().parse()?);
             } else if let Some(pid) = line.strip_prefix("ready ") {
-                let inside = pid.trim().parse()?;
-                return Ok(Self { child, input, inside, outside: outside(inside)?, children, output });
+                let view_pid = pid.trim().parse()?;
+                return Ok(Self { child, input, view_pid, host_pid: host_pid(view_pid)?, children, output });
             }
         }
     }

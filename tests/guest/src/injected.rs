@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::bundle::{self, Bundle, mount};
 use crate::client::Client;
-use crate::command::{Output, must};
+use crate::command::{Output, run_ok};
 use crate::holder::Holder;
 use crate::processes;
 
@@ -28,11 +28,11 @@ const LIBRARIES: &str = "/usr/lib/aarch64-linux-gnu";
 const SYSTEM: [&str; 2] = ["lib", "lib/aarch64-linux-gnu"];
 
 /// A driver's files on the host, as an installation of that release leaves them. Taken away when dropped.
-pub struct Installed {
+pub struct InstalledDriver {
     files: Vec<PathBuf>,
 }
 
-impl Installed {
+impl InstalledDriver {
     /// Installs a client's files as those of the loaded driver: its container software looks for the kernel module's release.
     pub fn new(client: &str) -> Result<Self> {
         let text = std::fs::read_to_string("/proc/driver/nvidia/version").context("no driver")?;
@@ -53,13 +53,13 @@ impl Installed {
             symlink("mpu-container", &link).with_context(|| format!("cannot link {name}"))?;
             installed.files.push(link);
         }
-        must(&["/sbin/ldconfig"])?;
+        run_ok(&["/sbin/ldconfig"])?;
         installed.files.push(Path::new(LIBRARIES).join("libnvidia-ml.so.1"));
         Ok(installed)
     }
 }
 
-impl Drop for Installed {
+impl Drop for InstalledDriver {
     fn drop(&mut self) {
         for file in &self.files {
             let _ = std::fs::remove_file(file);
@@ -68,12 +68,12 @@ impl Drop for Installed {
 }
 
 /// A running container. Deleted when dropped.
-pub struct Injected {
+pub struct InjectedContainer {
     bundle: Bundle,
     init: u32,
 }
 
-impl Injected {
+impl InjectedContainer {
     /// Starts it through the wrapper in one of its modes.
     pub fn start(runtime: &'static str, name: &str, mode: &str) -> Result<Self> {
         let config = format!("[nvidia-container-runtime]\nmode = \"{mode}\"\nruntimes = [\"{runtime}\"]\n");
@@ -89,7 +89,7 @@ impl Injected {
         let bundle = Bundle::new(runtime, name, &spec(name))?;
         root(&bundle.file("rootfs"))?;
         bundle.make(program, &["create"])?;
-        must(&[program, "start", name]).with_context(|| format!("{program} cannot start {name}"))?;
+        run_ok(&[program, "start", name]).with_context(|| format!("{program} cannot start {name}"))?;
         let init = std::fs::read_to_string(bundle.file("init"))?.trim().parse().context("no PID")?;
         Ok(Self { bundle, init })
     }
@@ -107,7 +107,7 @@ impl Injected {
     pub fn hold(&self, arguments: &[&str]) -> Result<Holder> {
         let mut command = std::process::Command::new("nsenter");
         command.args(["-t", &self.init.to_string(), "-p", "-m", "/bin/gpu-hold"]).args(arguments);
-        Holder::start(command, |inside| Ok(processes::outside(self.init, inside).unwrap_or(0)))
+        Holder::start(command, |view_pid| Ok(processes::host_pid(self.init, view_pid).unwrap_or(0)))
     }
 }
 

@@ -5,7 +5,7 @@ use std::io::{ErrorKind, Read};
 use std::os::unix::fs::OpenOptionsExt;
 
 use anyhow::{Context, Result};
-use mpu_plan::{OOPS_AWAITED, OOPS_OVER};
+use mpu_plan::{OOPS_EXPECTED, OOPS_OVER};
 
 /// The log from where it was opened on.
 pub struct KernelLog {
@@ -50,7 +50,7 @@ const PANIC_ON_OOPS: &str = "/proc/sys/kernel/panic_on_oops";
 /// From here to [`announce_end_of_oops`] an oops is survived, and the console's watcher lets it pass.
 pub fn announce_oops() -> Result<()> {
     std::fs::write(PANIC_ON_OOPS, "0").context("cannot let the guest survive an oops")?;
-    println!("{OOPS_AWAITED}");
+    println!("{OOPS_EXPECTED}");
     // Drain the serial line before the kernel writes to it directly.
     std::thread::sleep(std::time::Duration::from_millis(50));
     Ok(())
@@ -111,12 +111,12 @@ fn is_of_an_oops(line: &str) -> bool {
 }
 
 /// Whether lockdep was on and has switched itself off: from then on the kernel checks no lock.
-pub fn has_stopped_watching_locks() -> bool {
+pub fn is_lockdep_off() -> bool {
     let stats = std::fs::read_to_string("/proc/lockdep_stats").unwrap_or_default();
-    watches_locks(&stats) == Some(false)
+    lockdep_state(&stats) == Some(false)
 }
 
-fn watches_locks(stats: &str) -> Option<bool> {
+fn lockdep_state(stats: &str) -> Option<bool> {
     let value = stats.lines().find_map(|line| line.trim().strip_prefix("debug_locks:"))?;
     Some(value.trim() == "1")
 }
@@ -162,7 +162,7 @@ impl KernelLog {
 
 #[cfg(test)]
 mod tests {
-    use super::{complaints, complaints_beside_an_oops, watches_locks};
+    use super::{complaints, complaints_beside_an_oops, lockdep_state};
 
     fn lines(text: &str) -> Vec<String> {
         text.lines().map(|line| line.trim().to_owned()).collect()
@@ -268,10 +268,10 @@ mod tests {
     #[test]
     fn disabled_lockdep_is_found() {
         assert_eq!(
-            watches_locks(" lock-classes:      1401 [max: 8192]\n debug_locks:                              1\n"),
+            lockdep_state(" lock-classes:      1401 [max: 8192]\n debug_locks:                              1\n"),
             Some(true)
         );
-        assert_eq!(watches_locks(" debug_locks:                              0\n"), Some(false));
-        assert_eq!(watches_locks(""), None);
+        assert_eq!(lockdep_state(" debug_locks:                              0\n"), Some(false));
+        assert_eq!(lockdep_state(""), None);
     }
 }

@@ -7,7 +7,6 @@
 #[macro_use]
 mod story;
 
-mod answer;
 mod boot;
 mod bundle;
 mod callers;
@@ -19,6 +18,7 @@ mod engine;
 mod holder;
 mod injected;
 mod kernel_log;
+mod mpu_json;
 mod nvctl;
 mod pod;
 mod processes;
@@ -41,13 +41,13 @@ pub use real::Real;
 pub use story::Story;
 
 const RUNNER: &str = "play";
-/// The status of a rig that broke.
+/// The exit status if the test setup itself failed.
 const BROKEN: i32 = 69;
 
 /// Process 1, and the process that runs the stories.
 pub fn main() -> ExitCode {
     if std::env::args().nth(1).is_some_and(|argument| argument == RUNNER) {
-        return ExitCode::from(played(everything()));
+        return ExitCode::from(exit_status(run_plan()));
     }
     if std::process::id() != 1 {
         eprintln!("mpu-guest is process 1 of a test guest; `cargo xtask guest` boots one");
@@ -55,17 +55,17 @@ pub fn main() -> ExitCode {
     }
     // The firmware leaves its last line open.
     println!();
-    let rc = boot::habitable().and_then(|()| reap_for("/init", RUNNER)).unwrap_or_else(|error| {
+    let rc = boot::set_up_root().and_then(|()| run_and_reap("/init", RUNNER)).unwrap_or_else(|error| {
         println!("guest: the rig broke: {error:#}");
         BROKEN
     });
-    println!("{}", mpu_plan::Last(rc));
+    println!("{}", mpu_plan::ExitLine(rc));
     boot::power_off()
 }
 
 /// Starts the process that runs the stories, and reaps it and every orphan, as process 1 must: a dead container that no process reaps
 /// keeps its listener open (up to Linux 6.10). The child waits for its own children only.
-fn reap_for(program: &str, argument: &str) -> Result<i32> {
+fn run_and_reap(program: &str, argument: &str) -> Result<i32> {
     let mut child = Command::new(program);
     child.arg(argument).env("PATH", "/usr/bin:/bin:/usr/sbin:/sbin").env("HOME", "/root");
     let child = child.spawn().context("cannot start the process that plays")?;
@@ -80,8 +80,8 @@ fn reap_for(program: &str, argument: &str) -> Result<i32> {
     }
 }
 
-/// What the whole plan comes to, as an exit status.
-fn played(failed: Result<usize>) -> u8 {
+/// The exit status of the whole plan.
+fn exit_status(failed: Result<usize>) -> u8 {
     match failed {
         Ok(failed) => u8::from(failed > 0),
         Err(broken) => {
@@ -92,7 +92,7 @@ fn played(failed: Result<usize>) -> u8 {
 }
 
 /// Runs the plan, and returns how many stories failed.
-fn everything() -> Result<usize> {
+fn run_plan() -> Result<usize> {
     if boot::wants_shell()? {
         boot::shell()?;
         return Ok(0);

@@ -8,8 +8,8 @@ use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
 use crate::bundle::{self, Bundle, bind, device, mount};
-use crate::command::{Output, must};
-use crate::wait::until;
+use crate::command::{Output, run_ok};
+use crate::wait::wait_until;
 
 pub const PRIVILEGED: &str = "/kubernetes/manifest.yaml";
 pub const RUNTIME_CLASS: &str = "/kubernetes/manifest-runtime-class.yaml";
@@ -38,7 +38,7 @@ impl Pod {
     /// Waits until a probe has this exit status, and returns its words.
     pub fn wait(&self, question: &str, status: i32) -> Result<String> {
         let mut last = String::new();
-        let waited = until(&format!("{question} does not end with {status}"), || {
+        let waited = wait_until(&format!("{question} does not end with {status}"), || {
             let answer = self.probe(question)?;
             last = format!("{} {}", answer.out, answer.err);
             Ok(answer.status == status)
@@ -50,9 +50,9 @@ impl Pod {
     /// Sends its process 1 a signal, and waits for its end.
     pub fn end(self, signal: &str) -> Result<()> {
         let Bundle { runtime, name, .. } = &self.bundle;
-        must(&[runtime, "kill", name, signal])?;
-        until(&format!("{name} does not end by {signal}"), || {
-            Ok(!must(&[runtime, "state", name])?.contains("\"running\""))
+        run_ok(&[runtime, "kill", name, signal])?;
+        wait_until(&format!("{name} does not end by {signal}"), || {
+            Ok(!run_ok(&[runtime, "state", name])?.contains("\"running\""))
         })
     }
 }

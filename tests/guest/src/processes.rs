@@ -5,24 +5,24 @@ use std::path::Path;
 use anyhow::{Context, Result};
 
 /// The PIDs of a process from the init namespace's down to its own; none if there is no such process.
-pub fn numbers(outside: u32) -> Option<Vec<u32>> {
-    let status = std::fs::read_to_string(format!("/proc/{outside}/status")).ok()?;
+pub fn ns_pids(host_pid: u32) -> Option<Vec<u32>> {
+    let status = std::fs::read_to_string(format!("/proc/{host_pid}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
     Some(line.split_whitespace().filter_map(|number| number.parse().ok()).collect())
 }
 
-/// The PID in the init namespace of the process that is `inside` in the namespace of `member`; none if there is none.
-pub fn outside(member: u32, inside: u32) -> Option<u32> {
-    let depth = numbers(member)?.len();
+/// The PID in the init namespace of the process that is `view_pid` in the namespace of `member`; none if there is none.
+pub fn host_pid(member: u32, view_pid: u32) -> Option<u32> {
+    let depth = ns_pids(member)?.len();
     let space = namespace(member)?;
     all_pids().into_iter().find(|&pid| {
-        numbers(pid).is_some_and(|own| own.len() == depth && own.last() == Some(&inside))
+        ns_pids(pid).is_some_and(|own| own.len() == depth && own.last() == Some(&view_pid))
             && namespace(pid).is_some_and(|other| other == space)
     })
 }
 
 /// The PID in the init namespace of the deepest only child below a process.
-pub fn last_below(ancestor: u32) -> u32 {
+pub fn deepest_descendant(ancestor: u32) -> u32 {
     let mut at = ancestor;
     while let Some(child) = all_pids().into_iter().find(|&pid| parent(pid) == Some(at)) {
         at = child;
@@ -31,7 +31,7 @@ pub fn last_below(ancestor: u32) -> u32 {
 }
 
 /// The PIDs in the init namespace of all processes below one, the deepest last.
-pub fn all_below(ancestor: u32) -> Vec<u32> {
+pub fn descendants(ancestor: u32) -> Vec<u32> {
     let mut found = vec![ancestor];
     let mut at = 0;
     while let Some(above) = found.get(at).copied() {
@@ -43,17 +43,17 @@ pub fn all_below(ancestor: u32) -> Vec<u32> {
 }
 
 /// One letter for a process's state, as /proc has it: Z is a zombie.
-pub fn state(outside: u32) -> Option<char> {
-    stat(outside)?.chars().next()
+pub fn state(host_pid: u32) -> Option<char> {
+    stat(host_pid)?.chars().next()
 }
 
-pub fn kill(outside: u32) -> Result<()> {
-    let pid = rustix::process::Pid::from_raw(outside.cast_signed()).context("no process is 0")?;
+pub fn kill(host_pid: u32) -> Result<()> {
+    let pid = rustix::process::Pid::from_raw(host_pid.cast_signed()).context("no process is 0")?;
     rustix::process::kill_process(pid, rustix::process::Signal::KILL).context("cannot kill it")
 }
 
 /// Makes `pid` the next number given out in the init namespace. Another fork can come first: check what you got.
-pub fn next_outside(pid: u32) -> Result<()> {
+pub fn set_next_host_pid(pid: u32) -> Result<()> {
     std::fs::write("/proc/sys/kernel/ns_last_pid", (pid - 1).to_string()).context("cannot set the next PID")
 }
 

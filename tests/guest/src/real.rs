@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::command::must;
+use crate::command::run_ok;
 use crate::wait::unload_unused;
 
 const GPU: &str = "/dev/nvidia0";
@@ -50,19 +50,19 @@ pub fn load(release: &str) -> Result<Loaded> {
     let module = |name: &str| format!("/real/{release}/{name}.ko");
     for part in ["made_up_gpu", "made_up_drm"] {
         if !Path::new(&format!("/sys/module/{part}")).exists() {
-            must(&["insmod", &module(part)]).with_context(|| format!("no {part}"))?;
+            run_ok(&["insmod", &module(part)]).with_context(|| format!("no {part}"))?;
         }
     }
     let is_closed = is_closed(release);
     let more: &[&str] = if is_closed { &[] } else { &[OPEN_PARAMETER] };
-    must(&[&["insmod", &module("nvidia"), PARAMETER][..], more].concat())
+    run_ok(&[&["insmod", &module("nvidia"), PARAMETER][..], more].concat())
         .context("cannot load NVIDIA's driver: dmesg says why")?;
     if !is_closed {
-        must(&["insmod", &overrides(release)]).context("NVIDIA's driver cannot be overridden")?;
+        run_ok(&["insmod", &overrides(release)]).context("NVIDIA's driver cannot be overridden")?;
     }
     for (node, minor) in if is_closed { CLOSED_NODES } else { NODES } {
-        must(&["rm", "-f", node])?;
-        must(&["mknod", "-m", "666", node, "c", "195", minor])?;
+        run_ok(&["rm", "-f", node])?;
+        run_ok(&["mknod", "-m", "666", node, "c", "195", minor])?;
     }
     let start = || File::options().read(true).write(true).open(GPU).context("NVIDIA's driver does not start the GPU");
     Ok(Loaded { is_open: !is_closed, gpu: if is_closed { None } else { Some(start()?) } })
@@ -74,14 +74,14 @@ impl Loaded {
         self.gpu = None;
         unload_unused(c"nvidia")?;
         if self.is_open {
-            must(&["rmmod", "made_up_overrides"])?;
+            run_ok(&["rmmod", "made_up_overrides"])?;
         }
         Ok(())
     }
 }
 
 /// Says who kept the GPU how busy, in percent, by the host's numbers: the made-up GPU cannot be kept busy.
-pub fn keep_busy(samples: &[(u32, u32)]) -> Result<()> {
+pub fn set_samples(samples: &[(u32, u32)]) -> Result<()> {
     let pairs: Vec<String> = samples.iter().map(|(pid, percent)| format!("{pid},{percent}")).collect();
     ensure!(samples.len() <= 16, "the overrides take 16 samples");
     std::fs::write("/sys/module/made_up_overrides/parameters/samples", pairs.join(",")).context("no samples")
@@ -106,7 +106,7 @@ pub enum Real {
 }
 
 /// Why a story is not played on a real driver; none if it is. `has_client` starts nvidia-smi, which a closed driver must not meet.
-pub fn lack(real: Real, is_closed: bool, has_client: impl FnOnce() -> bool) -> Option<&'static str> {
+pub fn skip_reason(real: Real, is_closed: bool, has_client: impl FnOnce() -> bool) -> Option<&'static str> {
     Some(match real {
         Real::WithoutGpu => return None,
         _ if is_closed => {
@@ -127,16 +127,16 @@ pub fn lack(real: Real, is_closed: bool, has_client: impl FnOnce() -> bool) -> O
 }
 
 /// Releases whose nvidia-smi shows no process on a made-up GPU, with MPU or without: which control it misses is not known.
-const BLIND: [&str; 1] = ["535.261.03"];
+const CLIENTS_WITHOUT_ROWS: [&str; 1] = ["535.261.03"];
 
 /// The branches from which on NVML asks for memory or samples by another layout.
 const LAYOUTS: [u32; 4] = [515, 525, 550, 570];
 
 /// Whether a client may be tried on a real driver: it asks as that release's own does, and is known to show something.
-pub fn may_serve(client: &str, release: &str) -> bool {
+pub fn is_usable_on(client: &str, release: &str) -> bool {
     let branch = |release: &str| release.split('.').next().and_then(|branch| branch.parse::<u32>().ok()).unwrap_or(0);
     let layout = |release| LAYOUTS.partition_point(|first| *first <= branch(release));
-    layout(client) == layout(release) && !BLIND.contains(&client)
+    layout(client) == layout(release) && !CLIENTS_WITHOUT_ROWS.contains(&client)
 }
 
 #[cfg(test)]
@@ -145,21 +145,22 @@ mod tests {
 
     #[test]
     fn client_of_other_layouts_does_not_serve() {
-        assert!(may_serve("555.58.02", "555.58.02") && may_serve("555.58.02", "560.35.03"));
+        assert!(is_usable_on("555.58.02", "555.58.02") && is_usable_on("555.58.02", "560.35.03"));
         for (client, release) in [("555.58.02", "610.43.03"), ("470.256.02", "515.105.01"), ("535.261.03", "545.29.06")]
         {
-            assert!(!may_serve(client, release), "{client} on {release}");
+            assert!(!is_usable_on(client, release), "{client} on {release}");
         }
     }
 
     #[test]
     fn skip_on_real_driver_has_its_reason() {
-        let has =
-            |real, is_closed, has_client, word: &str| lack(real, is_closed, || has_client).unwrap().contains(word);
+        let has = |real, is_closed, has_client, word: &str| {
+            skip_reason(real, is_closed, || has_client).unwrap().contains(word)
+        };
         assert!(has(Real::Knob, false, true, "knob"));
         assert!(has(Real::Client, false, false, "nvidia-smi"));
-        assert_eq!(lack(Real::Client, false, || true), None);
+        assert_eq!(skip_reason(Real::Client, false, || true), None);
         assert!(has(Real::Client, true, true, "closed"));
-        assert_eq!(lack(Real::WithoutGpu, true, || panic!("nvidia-smi is not started")), None);
+        assert_eq!(skip_reason(Real::WithoutGpu, true, || panic!("nvidia-smi is not started")), None);
     }
 }

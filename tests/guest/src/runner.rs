@@ -3,14 +3,14 @@
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
-use mpu_plan::{ALL, Ending, Row, STAGE_STANDS};
+use mpu_plan::{ALL, Ending, Row, STAGE_READY};
 
 use crate::demo;
 use crate::engine::Engine;
 use crate::kernel_log::{self, KernelLog};
 use crate::stage::Stage;
 use crate::stories;
-use crate::story::{Fault, Story, Verdict, Without, judge};
+use crate::story::{BareResult, Fault, Story, Verdict, judge};
 
 /// Reads the host's plan for this guest, one row per driver and client.
 pub fn read_plan(path: &str) -> Result<Vec<Row>> {
@@ -36,12 +36,12 @@ pub fn run_row(row: &Row, first_of_era: bool) -> Result<usize> {
     for &engine in &engines {
         let stage = Stage::new(row, engine, first_of_era)?;
         let mut log = KernelLog::from_now()?;
-        let raised = stage.raise();
-        println!("{STAGE_STANDS}");
+        let set_up = stage.set_up();
+        println!("{STAGE_READY}");
         for story in &selected {
             let began = Instant::now();
-            let verdict = match &raised {
-                Ok(()) => match story.engines.lack(engine, &engines).or_else(|| stage.lack(story.real)) {
+            let verdict = match &set_up {
+                Ok(()) => match story.engines.skip_reason(engine, &engines).or_else(|| stage.skip_reason(story.real)) {
                     None => run_story(story, &stage, &mut log)?,
                     Some(reason) => Verdict::Skip(reason),
                 },
@@ -50,7 +50,7 @@ pub fn run_row(row: &Row, first_of_era: bool) -> Result<usize> {
             failed += usize::from(matches!(verdict, Verdict::Fail(_)));
             print_verdict(story, &stage, &verdict, began);
         }
-        if let Err(error) = stage.strike() {
+        if let Err(error) = stage.tear_down() {
             println!("guest: cannot clear the stage of era {} with {}: {error:#}", row.era, engine.name());
             return Ok(failed + 1);
         }
@@ -58,7 +58,7 @@ pub fn run_row(row: &Row, first_of_era: bool) -> Result<usize> {
             println!("guest: the kernel complained while the stage was cleared: {complaint}");
             failed += 1;
         }
-        if !stage.had_oops() && kernel_log::has_stopped_watching_locks() {
+        if !stage.had_oops() && kernel_log::is_lockdep_off() {
             println!("guest: lockdep has switched itself off, and no story made the kernel oops");
             failed += 1;
         }
@@ -67,9 +67,9 @@ pub fn run_row(row: &Row, first_of_era: bool) -> Result<usize> {
 }
 
 fn run_story(story: &Story, stage: &Stage, log: &mut KernelLog) -> Result<Verdict> {
-    let without = story.without(stage);
-    match (&without, stage.engine) {
-        (Without::Moot(reason), _) | (Without::Right(reason), Engine::None) => {
+    let bare = story.bare_result(stage);
+    match (&bare, stage.engine) {
+        (BareResult::Skip(reason), _) | (BareResult::Right(reason), Engine::None) => {
             return Ok(Verdict::Skip((*reason).to_owned()));
         }
         _ => {}
@@ -90,7 +90,7 @@ fn run_story(story: &Story, stage: &Stage, log: &mut KernelLog) -> Result<Verdic
         (Err(Fault::Rig(error)), Some(crash)) => Err(Fault::Rig(error.context(crash))),
         (ending, _) => ending,
     };
-    Ok(judge(ending, stage.engine, &without))
+    Ok(judge(ending, stage.engine, &bare))
 }
 
 fn print_verdict(story: &Story, stage: &Stage, verdict: &Verdict, began: Instant) {

@@ -26,12 +26,12 @@ pub struct Scene {
 
 impl Scene {
     /// Sets it, for a client's release, on a simulated driver or a real one.
-    pub fn set(client: &str, is_real: bool) -> Result<Self> {
-        Self::set_from(client, is_real, OUTSIDE)
+    pub fn create(client: &str, is_real: bool) -> Result<Self> {
+        Self::create_from(client, is_real, OUTSIDE)
     }
 
-    pub fn set_from(client: &str, is_real: bool, outside: u32) -> Result<Self> {
-        processes::next_outside(outside)?;
+    pub fn create_from(client: &str, is_real: bool, outside: u32) -> Result<Self> {
+        processes::set_next_host_pid(outside)?;
         let foreign = Holder::on_host(&["--acct", "--mem", "300", "--util", "40", "--enc", "--fbc"])?;
         let a = Container::start("crun", "a", client)?;
         let b = Container::start("runc", "b", client)?;
@@ -41,19 +41,19 @@ impl Scene {
         let busy = [(&foreign, 40), (&first, 30), (&other, 10), (&second, 20)];
         if is_real {
             // Where the driver is simulated, they say so themselves.
-            real::keep_busy(&busy.map(|(holder, percent)| (holder.outside, percent)))?;
+            real::set_samples(&busy.map(|(holder, percent)| (holder.host_pid, percent)))?;
         }
         Ok(Self { foreign, first, second, other, a, b })
     }
 
     /// The PIDs of container `a`'s GPU processes, as it numbers them.
     pub fn own(&self) -> Vec<u32> {
-        sorted([self.first.inside, self.second.inside])
+        sorted([self.first.view_pid, self.second.view_pid])
     }
 
     /// The PIDs of all GPU processes, as the host numbers them.
     pub fn host_pids(&self) -> Vec<u32> {
-        sorted([self.foreign.outside, self.first.outside, self.second.outside, self.other.outside])
+        sorted([self.foreign.host_pid, self.first.host_pid, self.second.host_pid, self.other.host_pid])
     }
 }
 

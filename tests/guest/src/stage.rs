@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use mpu_plan::Row;
 
 use crate::client::Client;
-use crate::command::must;
+use crate::command::run_ok;
 use crate::container::Container;
 use crate::engine::Engine;
 use crate::kernel_log;
@@ -44,7 +44,7 @@ pub struct Stage {
     /// The engine in user space, while it is up.
     supervisor: RefCell<Option<Supervisor>>,
     /// Whether the running story awaits an oops of the driver.
-    awaits_oops: Cell<bool>,
+    expects_oops: Cell<bool>,
     /// Whether an oops happened: the kernel checks its locks no more.
     had_oops: Cell<bool>,
 }
@@ -65,7 +65,7 @@ impl Stage {
             reloads: row.reloads,
             scene: RefCell::new(None),
             supervisor: RefCell::new(None),
-            awaits_oops: Cell::new(false),
+            expects_oops: Cell::new(false),
             had_oops: Cell::new(false),
         })
     }
@@ -89,28 +89,28 @@ impl Stage {
         if let Some(scene) = &*self.scene.borrow() {
             return Ok(Rc::clone(scene));
         }
-        let scene = Rc::new(Scene::set(&self.client, self.release().is_some())?);
+        let scene = Rc::new(Scene::create(&self.client, self.release().is_some())?);
         *self.scene.borrow_mut() = Some(Rc::clone(&scene));
         Ok(scene)
     }
 
     /// The same with numbers outside that start elsewhere, for one story.
     pub fn scene_from(&self, outside: u32) -> Result<Scene> {
-        Scene::set_from(&self.client, self.release().is_some(), outside)
+        Scene::create_from(&self.client, self.release().is_some(), outside)
     }
 
     /// Lets the driver oops once before the story ends. That it does is from here on part of the story, and whatever else the
     /// kernel says against anybody fails it as ever.
-    pub fn await_oops(&self) -> Result<()> {
-        self.awaits_oops.set(true);
+    pub fn expect_oops(&self) -> Result<()> {
+        self.expects_oops.set(true);
         self.had_oops.set(true);
         kernel_log::announce_oops()
     }
 
     /// Why a story cannot be played on the stage's driver; none if it can.
-    pub fn lack(&self, story: Real) -> Option<String> {
+    pub fn skip_reason(&self, story: Real) -> Option<String> {
         let is_closed = real::is_closed(self.release()?);
-        real::lack(story, is_closed, || self.has_client()).map(str::to_owned)
+        real::skip_reason(story, is_closed, || self.has_client()).map(str::to_owned)
     }
 
     /// What the kernel has against the story that ended.
@@ -120,7 +120,7 @@ impl Stage {
             // What the kernel says once of every module that is not free.
             lines.retain(|line| !line.contains("Disabling lock debugging due to kernel taint"));
         }
-        if !self.awaits_oops.take() {
+        if !self.expects_oops.take() {
             return Ok(kernel_log::complaints(&lines));
         }
         kernel_log::announce_end_of_oops()?;
@@ -180,7 +180,7 @@ impl Stage {
     pub fn has_client(&self) -> bool {
         let Some(release) = self.release() else { return true };
         let starts = || release == self.client || self.host().smi(&["-L"]).is_ok_and(|done| done.status == 0);
-        real::may_serve(&self.client, release) && *self.client_starts.get_or_init(starts)
+        real::is_usable_on(&self.client, release) && *self.client_starts.get_or_init(starts)
     }
 
     /// Loads the driver of this stage, a simulated one with module parameters.
@@ -195,7 +195,7 @@ impl Stage {
             self.real.set(Some(real::load(name)?));
         } else {
             let file = format!("/sim/era{name}/nvidia.ko");
-            must(&[&["insmod", file.as_str()], parameters].concat()).context("cannot load the simulated driver")?;
+            run_ok(&[&["insmod", file.as_str()], parameters].concat()).context("cannot load the simulated driver")?;
         }
         *self.driver.borrow_mut() = loaded_with(name, parameters);
         Ok(())
@@ -215,7 +215,7 @@ impl Stage {
             }
             return unloaded;
         }
-        must(&["rmmod", "nvidia"]).map(drop).context("cannot unload the simulated driver")
+        run_ok(&["rmmod", "nvidia"]).map(drop).context("cannot unload the simulated driver")
     }
 
     /// Unloads the driver. A file that callers hold open keeps it loaded; between two of their calls it can go.
@@ -231,7 +231,7 @@ impl Stage {
             self.supervisor.replace(Some(Supervisor::start()?));
             return Ok(());
         }
-        must(&["insmod", "/mpu/mpu.ko"]).map(drop).context("cannot load mpu.ko")
+        run_ok(&["insmod", "/mpu/mpu.ko"]).map(drop).context("cannot load mpu.ko")
     }
 
     pub fn reload_engine(&self) -> Result<()> {
@@ -256,7 +256,7 @@ impl Stage {
     }
 
     /// Does something while the engine, which is up, translates nothing.
-    pub fn aside<T>(&self, act: impl FnOnce() -> T) -> Result<T> {
+    pub fn with_engine_off<T>(&self, act: impl FnOnce() -> T) -> Result<T> {
         if self.has_module() {
             self.unload_engine()?;
         } else {
@@ -313,7 +313,7 @@ impl Stage {
             unload_module("mpu_next")?;
         }
         if self.has_module() && self.state_value("state") == "retired" {
-            must(&["rmmod", "mpu"])?;
+            run_ok(&["rmmod", "mpu"])?;
         }
         let is_up = match self.engine {
             Engine::Module => loaded("mpu")?,
@@ -357,7 +357,7 @@ impl Stage {
         parameter("counters", name)?.parse().ok()
     }
 
-    pub fn raise(&self) -> Result<()> {
+    pub fn set_up(&self) -> Result<()> {
         self.load_driver(&[])?;
         if !self.has_engine() {
             return Ok(());
@@ -374,7 +374,7 @@ impl Stage {
         Ok(())
     }
 
-    pub fn strike(&self) -> Result<()> {
+    pub fn tear_down(&self) -> Result<()> {
         self.clear_scene();
         self.unload_all()
     }
@@ -399,5 +399,5 @@ fn parameter(file: &str, key: &str) -> Option<String> {
 pub fn unload_module(name: &str) -> Result<()> {
     let retire = format!("/sys/module/{name}/parameters/retire");
     std::fs::write(&retire, "20000").with_context(|| format!("{name} does not retire"))?;
-    must(&["rmmod", name]).map(drop).with_context(|| format!("cannot unload {name}.ko"))
+    run_ok(&["rmmod", name]).map(drop).with_context(|| format!("cannot unload {name}.ko"))
 }

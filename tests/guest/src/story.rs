@@ -16,137 +16,137 @@ pub struct Story {
     pub name: &'static str,
     /// The lines of docs/contract.md that it proves.
     pub lines: &'static [u8],
-    /// What it proves, for `./x stories`.
-    pub shows: &'static str,
-    /// The engines that it is about.
+    /// One sentence for `./x stories`.
+    pub claim: &'static str,
+    /// The engines that it tests.
     pub engines: Engines,
     /// Whether it is independent of the driver's era and the client: `./x test` runs it in one row of each kernel's guest.
-    pub is_of_the_kernel: bool,
-    /// Where NVIDIA's own driver plays it.
+    pub is_kernel_story: bool,
+    /// Whether it runs on NVIDIA's own driver.
     pub real: Real,
     only: Option<(Holds, &'static str)>,
     eras: Option<(&'static [u32], &'static str)>,
     is_once: bool,
-    bare: Bare,
-    /// The body: the same for every engine and for none.
+    bare: ExpectedBare,
+    /// The body: the same with every engine and without.
     pub(crate) run: fn(&Stage) -> Result<(), Fault>,
 }
 
 type Holds = fn(&Stage) -> bool;
 
-enum Bare {
-    Is(Without),
-    By(fn(&Stage) -> Without),
+enum ExpectedBare {
+    Fixed(BareResult),
+    PerStage(fn(&Stage) -> BareResult),
 }
 
-/// The bare driver's result for a story, by era.
+/// The expected result of a story without an engine.
 #[derive(Clone, Copy)]
-pub enum Without {
+pub enum BareResult {
     /// A wrong answer; the fault's text contains these words.
     Wrong(&'static str),
     /// A right answer: the run without an engine is skipped for this reason.
     Right(&'static str),
     /// Not applicable to this driver or client: all its runs are skipped for this reason.
-    Moot(&'static str),
+    Skip(&'static str),
 }
 
-/// `story!(name, [lines]; "what it proves")`: the story whose body is the function of that name; with `scene` before it, on the stage's scene.
+/// `story!(name, [lines]; "claim")`: the story whose body is the function of that name. With `scene` first, the body gets the stage's scene.
 macro_rules! story {
-    (scene $name:ident, $lines:expr; $shows:expr) => {
-        $crate::story::Story::new(stringify!($name), &$lines, $shows, |stage| $name(stage, &*stage.scene()?))
+    (scene $name:ident, $lines:expr; $claim:expr) => {
+        $crate::story::Story::new(stringify!($name), &$lines, $claim, |stage| $name(stage, &*stage.scene()?))
     };
-    ($name:ident, $lines:expr; $shows:expr) => {
-        $crate::story::Story::new(stringify!($name), &$lines, $shows, $name)
+    ($name:ident, $lines:expr; $claim:expr) => {
+        $crate::story::Story::new(stringify!($name), &$lines, $claim, $name)
     };
 }
 
 impl Story {
-    /// A story of every engine that only needs nvctl, and expects a wrong list.
+    /// A story for every engine. Without one it expects a wrong list. It runs with the era's first client only.
     pub(crate) const fn new(
         name: &'static str,
         lines: &'static [u8],
-        shows: &'static str,
+        claim: &'static str,
         run: fn(&Stage) -> Result<(), Fault>,
     ) -> Self {
-        let bare = Bare::Is(Without::Wrong("shows"));
+        let bare = ExpectedBare::Fixed(BareResult::Wrong("shows"));
         let engines = Engines::Every;
-        let (real, is_of_the_kernel, is_once) = (Real::Played, false, true);
-        Self { name, lines, shows, engines, is_of_the_kernel, real, only: None, eras: None, is_once, bare, run }
+        let (real, is_kernel_story, is_once) = (Real::Played, false, true);
+        Self { name, lines, claim, engines, is_kernel_story, real, only: None, eras: None, is_once, bare, run }
     }
 
-    /// The module's alone, and why.
+    /// Limits the story to the module.
     pub(crate) const fn module(self, why: &'static str) -> Self {
         Self { engines: Engines::Module(why), ..self }
     }
 
-    /// The supervisor's alone, and why.
+    /// Limits the story to the supervisor.
     pub(crate) const fn notify(self, why: &'static str) -> Self {
         Self { engines: Engines::Notify(why), ..self }
     }
 
-    /// Of the engine and the kernel under it. Not for a story whose answers are the driver's, nor one that is played in some eras alone.
-    pub(crate) const fn of_the_kernel(self) -> Self {
-        Self { is_of_the_kernel: true, ..self }
+    /// Marks a story that tests engine and kernel only. Not for a story that compares the driver's answers or runs in some eras only.
+    pub(crate) const fn kernel_story(self) -> Self {
+        Self { is_kernel_story: true, ..self }
     }
 
     pub(crate) const fn real(self, real: Real) -> Self {
         Self { real, ..self }
     }
 
-    /// Played with every client of an era, as one of NVIDIA's takes part.
+    /// Runs the story with every client of an era, because it starts NVIDIA's client.
     pub(crate) const fn every_client(self) -> Self {
         Self { is_once: false, ..self }
     }
 
-    /// Played where this holds; elsewhere moot for that reason.
+    /// Runs the story where the condition holds; elsewhere it is skipped for that reason.
     pub(crate) const fn only(self, holds: Holds, why_not: &'static str) -> Self {
         Self { only: Some((holds, why_not)), ..self }
     }
 
-    /// Played in these eras; in others moot for that reason.
+    /// Runs the story in these eras; in others it is skipped for that reason.
     pub(crate) const fn eras(self, eras: &'static [u32], why_not: &'static str) -> Self {
         Self { eras: Some((eras, why_not)), ..self }
     }
 
-    /// The bare driver is wrong, and the fault's text holds these words.
+    /// Without an engine the answer is wrong, and the fault's text contains these words.
     pub(crate) const fn wrong(self, words: &'static str) -> Self {
-        Self { bare: Bare::Is(Without::Wrong(words)), ..self }
+        Self { bare: ExpectedBare::Fixed(BareResult::Wrong(words)), ..self }
     }
 
-    /// The bare driver is right, and why.
+    /// Without an engine the answer is right, for this reason.
     pub(crate) const fn right(self, why: &'static str) -> Self {
-        Self { bare: Bare::Is(Without::Right(why)), ..self }
+        Self { bare: ExpectedBare::Fixed(BareResult::Right(why)), ..self }
     }
 
-    /// What the bare driver does depends on the stage.
-    pub(crate) const fn by(self, bare: fn(&Stage) -> Without) -> Self {
-        Self { bare: Bare::By(bare), ..self }
+    /// The result without an engine depends on the stage.
+    pub(crate) const fn without_engine(self, bare: fn(&Stage) -> BareResult) -> Self {
+        Self { bare: ExpectedBare::PerStage(bare), ..self }
     }
 
     /// The expected result without an engine.
-    pub(crate) fn without(&self, stage: &Stage) -> Without {
+    pub(crate) fn bare_result(&self, stage: &Stage) -> BareResult {
         match (self.only, self.eras, &self.bare) {
-            (Some((holds, why_not)), ..) if !holds(stage) => Without::Moot(why_not),
-            (_, Some((eras, why_not)), _) if !eras.contains(&stage.era) => Without::Moot(why_not),
-            (.., Bare::By(bare)) => bare(stage),
-            (.., Bare::Is(bare)) if self.is_once => once(stage, *bare),
-            (.., Bare::Is(bare)) => *bare,
+            (Some((holds, why_not)), ..) if !holds(stage) => BareResult::Skip(why_not),
+            (_, Some((eras, why_not)), _) if !eras.contains(&stage.era) => BareResult::Skip(why_not),
+            (.., ExpectedBare::PerStage(bare)) => bare(stage),
+            (.., ExpectedBare::Fixed(bare)) if self.is_once => once(stage, *bare),
+            (.., ExpectedBare::Fixed(bare)) => *bare,
         }
     }
 }
 
-/// For stories that only need nvctl: once for each era, not for each client.
-pub(crate) fn once(stage: &Stage, without: Without) -> Without {
+/// Limits a story without NVIDIA's client to the first client of each era.
+pub(crate) fn once(stage: &Stage, bare: BareResult) -> BareResult {
     if stage.first_of_era {
-        without
+        bare
     } else {
-        Without::Moot("no client of NVIDIA's takes part: played with the era's first client")
+        BareResult::Skip("no client of NVIDIA's takes part: played with the era's first client")
     }
 }
 
 #[derive(Debug)]
 pub enum Fault {
-    /// A wrong answer was seen.
+    /// The answer is wrong.
     Wrong(String),
     /// The rig broke before any answer: never a verdict about the product, always a failure of the run.
     Rig(anyhow::Error),
@@ -168,7 +168,7 @@ impl fmt::Display for Fault {
 }
 
 /// Ends a story with a wrong answer unless the condition holds.
-macro_rules! right {
+macro_rules! check {
     ($holds:expr, $($message:tt)+) => {
         if !$holds {
             return Err($crate::story::Fault::Wrong(format!($($message)+)));
@@ -183,17 +183,17 @@ pub enum Verdict {
     Skip(String),
 }
 
-/// The verdict on an ending, given the engine at work.
-pub fn judge(ending: Result<(), Fault>, engine: Engine, without: &Without) -> Verdict {
-    match (ending, engine, without) {
+/// The verdict on a story's result with an engine, or without one.
+pub fn judge(ending: Result<(), Fault>, engine: Engine, bare: &BareResult) -> Verdict {
+    match (ending, engine, bare) {
         (Err(Fault::Rig(error)), ..) => Verdict::Fail(format!("the rig broke: {error:#}")),
-        (Ok(()), Engine::None, Without::Wrong(words)) => {
+        (Ok(()), Engine::None, BareResult::Wrong(words)) => {
             Verdict::Fail(format!("right without an engine; foretold: {words}"))
         }
-        (Err(Fault::Wrong(seen)), Engine::None, Without::Wrong(words)) if seen.contains(words) => {
+        (Err(Fault::Wrong(seen)), Engine::None, BareResult::Wrong(words)) if seen.contains(words) => {
             Verdict::Pass(format!("wrong as foretold: {seen}"))
         }
-        (Err(Fault::Wrong(seen)), Engine::None, Without::Wrong(words)) => {
+        (Err(Fault::Wrong(seen)), Engine::None, BareResult::Wrong(words)) => {
             Verdict::Fail(format!("wrong in another way than foretold ({words}): {seen}"))
         }
         (Err(Fault::Wrong(seen)), ..) => Verdict::Fail(seen),
@@ -208,7 +208,7 @@ mod tests {
     #[test]
     fn story_without_engine_must_fail_as_expected() {
         let wrong = |text: &str| Err(Fault::Wrong(text.to_owned()));
-        let expected = Without::Wrong("empty");
+        let expected = BareResult::Wrong("empty");
         assert!(matches!(judge(wrong("the table is empty"), Engine::None, &expected), Verdict::Pass(_)));
         assert!(matches!(judge(wrong("row twice"), Engine::None, &expected), Verdict::Fail(_)));
         assert!(matches!(judge(Ok(()), Engine::None, &expected), Verdict::Fail(_)));
@@ -216,8 +216,8 @@ mod tests {
     }
 
     #[test]
-    fn with_engine_only_right_is_right() {
-        let expected = Without::Wrong("empty");
+    fn story_with_engine_must_be_right() {
+        let expected = BareResult::Wrong("empty");
         assert_eq!(judge(Ok(()), Engine::Module, &expected), Verdict::Pass(String::new()));
         assert!(matches!(judge(Err(Fault::Wrong("empty".into())), Engine::Module, &expected), Verdict::Fail(_)));
     }

@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
-use crate::wait::{self, PATIENCE};
+use crate::wait::{self, TIMEOUT};
 
 const LISTENER: &str = "/run/mpu/notify/listener.sock";
 const CONTROL: &str = "/run/mpu/notify/control.sock";
@@ -36,7 +36,7 @@ impl Supervisor {
         command.args(["notify", "hold"]).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
         let keeper = command.spawn().context("cannot start mpu notify hold")?;
         let supervisor = Self { keeper };
-        until("the supervisor takes no container", || Ok(state()?.is_some() && takes_containers()))?;
+        wait_until("the supervisor takes no container", || Ok(state()?.is_some() && takes_containers()))?;
         Ok(supervisor)
     }
 
@@ -44,7 +44,7 @@ impl Supervisor {
     pub fn end(mut self) -> Result<()> {
         send("retire\n")?;
         let mut ended = None;
-        until("a supervisor whose last listener has gone does not end", || {
+        wait_until("a supervisor whose last listener has gone does not end", || {
             ended = self.keeper.try_wait()?;
             Ok(ended.is_some())
         })?;
@@ -90,7 +90,7 @@ pub fn send(request: &str) -> Result<()> {
 
 pub fn request_answer(request: &str) -> Result<String> {
     let mut stream = UnixStream::connect(CONTROL).context("no supervisor")?;
-    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(TIMEOUT))?;
     stream.write_all(request.as_bytes())?;
     stream.shutdown(Shutdown::Write)?;
     let mut answer = String::new();
@@ -99,7 +99,7 @@ pub fn request_answer(request: &str) -> Result<String> {
 }
 
 /// The words that put a command, and all that it starts, under the supervisor; none while it takes no container.
-pub fn words() -> &'static [&'static str] {
+pub fn join_command() -> &'static [&'static str] {
     if takes_containers() { &["mpu", "notify", "join", "--"] } else { &[] }
 }
 
@@ -125,8 +125,8 @@ pub fn seccomp() -> Option<Value> {
 }
 
 /// Waits for a condition; else prints the log of keeper and supervisor.
-pub fn until(otherwise: &str, holds: impl FnMut() -> Result<bool>) -> Result<()> {
-    wait::until(otherwise, holds).with_context(log)
+pub fn wait_until(otherwise: &str, holds: impl FnMut() -> Result<bool>) -> Result<()> {
+    wait::wait_until(otherwise, holds).with_context(log)
 }
 
 /// The end of the log of keeper and supervisor.

@@ -1,10 +1,10 @@
-//! The lines between the host and a test guest: a plan's row, which the host writes; a story's verdict and the guest's last line, which the
-//! guest prints. tests/node/stories.sh prints verdicts too; a test of xtask compares its format.
+//! The line formats between the host and a test guest. The host writes the rows of the plan. The guest prints verdicts and its exit line.
+//! tests/node/stories.sh prints verdicts, too; a test of xtask compares its format.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// What stands for every story in a plan.
+/// Selects every story in a plan.
 pub const ALL: &str = "all";
 
 /// One line of a guest's plan: a driver and a client, and what to try on them.
@@ -60,10 +60,10 @@ pub enum Ending {
 
 const ENDINGS: [(&str, Ending); 3] = [("pass", Ending::Pass), ("fail", Ending::Fail), ("skip", Ending::Skip)];
 
-/// How a verdict's line begins.
+/// The prefix of a verdict's line.
 const STORY: &str = "STORY ";
 
-/// What one story said once.
+/// The result of one run of a story.
 ///
 /// `STORY name engine=module era=1 client=550.163.01 verdict=skip why it was not played`
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -81,14 +81,14 @@ impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Verdict { story, engine, era, client, result, reason } = self;
         let word = ENDINGS.iter().find(|(_, known)| known == result).map_or("fail", |(word, _)| word);
-        // One line, whatever the reason holds.
+        // A reason can have line breaks; a verdict is one line.
         let reason = reason.split_whitespace().collect::<Vec<_>>().join(" ");
         write!(f, "{STORY}{story} engine={engine} era={era} client={client} verdict={word} {reason}")
     }
 }
 
 impl Verdict {
-    /// Reads a line; none if it is no verdict, or one that is torn before its ending. Half a word is no pass.
+    /// Parses a line. Returns none if it is no verdict or is cut off before the result. An incomplete result counts as failed.
     pub fn read(line: &str) -> Option<Self> {
         let mut words = line.strip_prefix(STORY)?.split(' ');
         let story = words.next()?.to_owned();
@@ -100,30 +100,30 @@ impl Verdict {
     }
 }
 
-/// Printed once an engine's stage stands and its stories begin: what came before is no story's.
-pub const STAGE_STANDS: &str = "STAGE-STANDS";
+/// Printed when an engine's stage is set up, before its first story: time used until then counts for no story.
+pub const STAGE_READY: &str = "STAGE-STANDS";
 
-/// Printed before and after a story that makes the driver oops: between them the host lets an oops pass, for the story judges it.
-pub const OOPS_AWAITED: &str = "OOPS-AWAITED";
-/// See [`OOPS_AWAITED`].
+/// Printed before and after a story that makes the driver oops. In between the host ignores an oops, because the story checks it.
+pub const OOPS_EXPECTED: &str = "OOPS-AWAITED";
+/// See [`OOPS_EXPECTED`].
 pub const OOPS_OVER: &str = "OOPS-OVER";
 
-/// A guest's last line: what the whole plan comes to, as an exit status.
+/// A guest's last line: the exit status of the whole plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Last(pub i32);
+pub struct ExitLine(pub i32);
 
-const LAST: &str = "GUEST-RC=";
+const PREFIX: &str = "GUEST-RC=";
 
-impl fmt::Display for Last {
+impl fmt::Display for ExitLine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{LAST}{}", self.0)
+        write!(f, "{PREFIX}{}", self.0)
     }
 }
 
-impl Last {
-    /// Reads a line; none if it is another.
+impl ExitLine {
+    /// Parses a line. Returns none if it is another line.
     pub fn read(line: &str) -> Option<Result<Self, std::num::ParseIntError>> {
-        Some(line.strip_prefix(LAST)?.trim().parse().map(Last))
+        Some(line.strip_prefix(PREFIX)?.trim().parse().map(ExitLine))
     }
 }
 
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn row_is_read_as_it_was_written() {
+    fn row_round_trips() {
         let all = Row { stories: Vec::new(), ..row() };
         for row in [row(), all] {
             assert_eq!(row.to_string().parse(), Ok(row.clone()), "{row}");
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn verdict_is_read_as_it_was_written() {
+    fn verdict_round_trips() {
         for (_, result) in ENDINGS {
             for reason in ["", "native is right in era 1"] {
                 let verdict = Verdict {
@@ -181,11 +181,11 @@ mod tests {
     }
 
     #[test]
-    fn last_line_is_read_as_it_was_written() {
+    fn exit_line_round_trips() {
         for rc in [0, 1, 69] {
-            assert_eq!(Last::read(&Last(rc).to_string()), Some(Ok(Last(rc))));
+            assert_eq!(ExitLine::read(&ExitLine(rc).to_string()), Some(Ok(ExitLine(rc))));
         }
-        assert_eq!(Last::read("GUEST-R"), None);
-        assert!(Last::read("GUEST-RC=none").is_some_and(|read| read.is_err()));
+        assert_eq!(ExitLine::read("GUEST-R"), None);
+        assert!(ExitLine::read("GUEST-RC=none").is_some_and(|read| read.is_err()));
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use mpu_plan::{Ending, STAGE_STANDS, Verdict};
+use mpu_plan::{Ending, STAGE_READY, Verdict};
 
 use super::qemu::Line;
 
@@ -19,7 +19,7 @@ impl Costs {
         for line in lines {
             let (what, times) = match Verdict::read(&line.text) {
                 Some(verdict) => (verdict.story, usize::from(verdict.result != Ending::Skip)),
-                None if line.text == STAGE_STANDS => ("a guest's boot, or a stage's change".to_owned(), 1),
+                None if line.text == STAGE_READY => ("a guest's boot, or a stage's change".to_owned(), 1),
                 None => continue,
             };
             costs.count(what, line.used.saturating_sub(before), times);
@@ -59,7 +59,7 @@ mod tests {
         let line = |used: u64, text: &str| Line { used: Duration::from_secs(used), ..Line::at_once(text) };
         let lines = [
             line(5, "booted"),
-            line(7, STAGE_STANDS),
+            line(7, STAGE_READY),
             line(8, "STORY cheap engine=none era=1 client=5 verdict=pass"),
             line(20, "something said in between"),
             line(30, "STORY dear engine=none era=1 client=5 verdict=fail"),

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use fs_err::File;
-use mpu_plan::{Last, OOPS_AWAITED, OOPS_OVER};
+use mpu_plan::{ExitLine, OOPS_EXPECTED, OOPS_OVER};
 
 use super::job::Job;
 use super::tsc;
@@ -29,7 +29,7 @@ pub struct Console {
     /// What it used of this machine's processors: the same whatever else this machine does, or nearly.
     pub used: Duration,
     /// Whether a story awaits an oops of the driver's: it judges what comes.
-    pub awaits_oops: bool,
+    pub expects_oops: bool,
 }
 
 /// One line, and what the guest had taken and used when it came.
@@ -196,17 +196,17 @@ impl Console {
             println!("{line}");
         }
         match line {
-            OOPS_AWAITED => self.awaits_oops = true,
-            OOPS_OVER => self.awaits_oops = false,
+            OOPS_EXPECTED => self.expects_oops = true,
+            OOPS_OVER => self.expects_oops = false,
             _ => {}
         }
-        let is_awaited = self.awaits_oops && OOPS.iter().any(|word| line.contains(word));
-        if KERNEL_FAULTS.iter().any(|fault| line.contains(fault)) && !line.starts_with("STORY ") && !is_awaited {
+        let is_expected = self.expects_oops && OOPS.iter().any(|word| line.contains(word));
+        if KERNEL_FAULTS.iter().any(|fault| line.contains(fault)) && !line.starts_with("STORY ") && !is_expected {
             self.faults.push(line.to_owned());
         }
-        if let Some(last) = Last::read(line) {
+        if let Some(last) = ExitLine::read(line) {
             // A second verdict is as bad as none.
-            self.rc = if self.rc.is_none() { last.ok().map(|Last(rc)| rc) } else { None };
+            self.rc = if self.rc.is_none() { last.ok().map(|ExitLine(rc)| rc) } else { None };
         }
         self.lines.push(Line { at, used, text: line.to_owned() });
     }

@@ -124,7 +124,7 @@ pub fn last_story() -> &'static str {
 
 /// Stories that a row has which leaves out those of the kernel.
 fn driver_stories() -> Vec<String> {
-    stories::usual().filter(|story| !story.is_of_the_kernel).map(|story| story.name.to_owned()).collect()
+    stories::usual().filter(|story| !story.is_kernel_story).map(|story| story.name.to_owned()).collect()
 }
 
 /// The guests with simulated drivers.

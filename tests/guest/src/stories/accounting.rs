@@ -29,39 +29,39 @@ fn reused_pid_inherits_no_accounting_record(stage: &Stage, scene: &Scene) -> Res
     let heir = inherited(scene, foreign_holder, "echo ready $$; exec cat >/dev/null")?;
     listed(scene, &[])?;
     for control in look_ups(stage) {
-        let answer = scene.a.query(&[control, &heir.inside.to_string()])?;
-        right!(
+        let answer = scene.a.query(&[control, &heir.view_pid.to_string()])?;
+        check!(
             answer.status != 0,
             "accounting has a dead stranger's record for process {}: {control} {}",
-            heir.inside,
+            heir.view_pid,
             answer.text
         );
     }
     drop(heir);
     // An heir that uses the GPU: the peak that it gets, if any, is its own.
     let heir = inherited(scene, foreign_holder, "exec gpu-hold --mem 21")?;
-    listed(scene, &[heir.inside])?;
+    listed(scene, &[heir.view_pid])?;
     for control in look_ups(stage) {
-        let answer = scene.a.query(&[control, &heir.inside.to_string()])?;
+        let answer = scene.a.query(&[control, &heir.view_pid.to_string()])?;
         let peak = answer.one("maxfb").unwrap_or(0) >> 20;
-        right!(peak != FOREIGN_MIB, "accounting gives process {} a dead stranger's {peak} MiB", heir.inside);
+        check!(peak != FOREIGN_MIB, "accounting gives process {} a dead stranger's {peak} MiB", heir.view_pid);
     }
     Ok(())
 }
 
 fn accounting_lists_a_reused_number_once(_: &Stage, scene: &Scene) -> Result<(), Fault> {
-    let predecessor = |number| scene.a.hold_numbered(number, "exec gpu-hold --mem 33");
+    let predecessor = |number| scene.a.hold_with_host_pid(number, "exec gpu-hold --mem 33");
     let heir = inherited(scene, || numbered(predecessor), "exec gpu-hold --mem 21")?;
-    listed(scene, &[heir.inside])
+    listed(scene, &[heir.view_pid])
 }
 
 fn accounting_peak_memory_equals_held_memory(_: &Stage, scene: &Scene) -> Result<(), Fault> {
     let holder = scene.a.hold(&["--mem", "40", "--clients", "2"])?;
-    let answer = scene.a.query(&["acct-info", &holder.inside.to_string()])?;
+    let answer = scene.a.query(&["acct-info", &holder.view_pid.to_string()])?;
     let peak = answer.one("maxfb").unwrap_or(0) >> 20;
-    right!(peak == 80, "the peak of process {}, which holds 80 MiB, is {peak}: {}", holder.inside, answer.text);
-    let host = nvctl::query(&[], "nvctl", &["acct-info", &holder.outside.to_string()])?.one("maxfb")? >> 20;
-    right!(host == 80, "the host gets a peak of {host} MiB");
+    check!(peak == 80, "the peak of process {}, which holds 80 MiB, is {peak}: {}", holder.view_pid, answer.text);
+    let host = nvctl::query(&[], "nvctl", &["acct-info", &holder.host_pid.to_string()])?.one("maxfb")? >> 20;
+    check!(host == 80, "the host gets a peak of {host} MiB");
     Ok(())
 }
 
@@ -70,7 +70,7 @@ fn accounting_v2_record_is_own_only(_: &Stage, scene: &Scene) -> Result<(), Faul
     for pid in scene.own() {
         let [first, second] = LOOK_UPS.map(|control| scene.a.query(&[control, &pid.to_string()]));
         let (first, second) = (first?, second?);
-        right!(
+        check!(
             second.status == 0 && record(&first) == record(&second) && second.pids() == [pid],
             "accounting's two controls differ for process {pid}: {} {}",
             first.text,
@@ -79,11 +79,11 @@ fn accounting_v2_record_is_own_only(_: &Stage, scene: &Scene) -> Result<(), Faul
     }
     for pid in scene.host_pids() {
         let answer = scene.a.query(&["acct-info2", &pid.to_string()])?;
-        right!(answer.status != 0, "accounting has a record of host PID {pid}: {}", answer.text);
+        check!(answer.status != 0, "accounting has a record of host PID {pid}: {}", answer.text);
     }
-    let outside = scene.first.outside;
+    let outside = scene.first.host_pid;
     let host = nvctl::query(&[], "nvctl", &["acct-info2", &outside.to_string()])?;
-    right!(host.status == 0 && host.pids() == [outside], "accounting has no record for the host: {}", host.text);
+    check!(host.status == 0 && host.pids() == [outside], "accounting has no record for the host: {}", host.text);
     Ok(())
 }
 
@@ -99,7 +99,7 @@ const FOREIGN_MIB: u64 = 70;
 /// A process outside that used the GPU and ends at once.
 fn foreign_holder() -> Result<Holder> {
     numbered(|number| {
-        processes::next_outside(number)?;
+        processes::set_next_host_pid(number)?;
         Holder::on_host(&["--mem", &FOREIGN_MIB.to_string()])
     })
 }
@@ -107,7 +107,7 @@ fn foreign_holder() -> Result<Holder> {
 fn numbered(start: impl Fn(u32) -> Result<Holder>) -> Result<Holder> {
     for number in NUMBERS {
         let holder = start(number)?;
-        if holder.outside == number {
+        if holder.host_pid == number {
             return Ok(holder);
         }
     }
@@ -118,9 +118,9 @@ fn numbered(start: impl Fn(u32) -> Result<Holder>) -> Result<Holder> {
 fn inherited(scene: &Scene, dying: impl Fn() -> Result<Holder>, script: &str) -> Result<Holder> {
     ensure!(nvctl::query(&[], "nvctl", &["acct-clear"])?.status == 0, "the records cannot be cleared");
     for _ in 0..5 {
-        let number = dying()?.outside;
-        let heir = scene.a.hold_numbered(number, script)?;
-        if heir.outside == number {
+        let number = dying()?.host_pid;
+        let heir = scene.a.hold_with_host_pid(number, script)?;
+        if heir.host_pid == number {
             return Ok(heir);
         }
     }
@@ -129,5 +129,5 @@ fn inherited(scene: &Scene, dying: impl Fn() -> Result<Holder>, script: &str) ->
 
 fn listed(scene: &Scene, also: &[u32]) -> Result<(), Fault> {
     let own = sorted(scene.own().into_iter().chain(also.iter().copied()));
-    exactly("accounting", &scene.a.query(&["acct-pids"])?.pids(), &own)
+    check_pids("accounting", &scene.a.query(&["acct-pids"])?.pids(), &own)
 }

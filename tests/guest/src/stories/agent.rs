@@ -26,18 +26,18 @@ fn agent_container_keeps_the_engine_up(stage: &Stage) -> Result<(), Fault> {
     stage.clear_scene();
     stage.unload_all()?;
     let old = Pod::start("runc", RUNTIME_CLASS, "old", &ARGUMENTS)?;
-    right!(old.wait("alive", 0)?.contains("waiting for the NVIDIA driver"), "alive, it does not say what for");
-    right!(old.probe("ready")?.status == 3, "without a driver it is ready");
-    right!(stage.engine_state("state").is_none(), "without a driver an engine is up");
+    check!(old.wait("alive", 0)?.contains("waiting for the NVIDIA driver"), "alive, it does not say what for");
+    check!(old.probe("ready")?.status == 3, "without a driver it is ready");
+    check!(stage.engine_state("state").is_none(), "without a driver an engine is up");
 
     stage.load_driver(&[])?;
     let reply = old.wait("ready", 0)?;
-    right!(reply.contains("is seen right"), "ready, it says {reply}");
+    check!(reply.contains("is seen right"), "ready, it says {reply}");
     check_container_view(stage, "ready")?;
 
     // What died does no harm, and comes back.
     old.end("KILL")?;
-    right!(stage.engine_state("state").as_deref() == Some("armed"), "the agent was killed, and the engine went, too");
+    check!(stage.engine_state("state").as_deref() == Some("armed"), "the agent was killed, and the engine went, too");
     let old = Pod::start("crun", PRIVILEGED, "old", &ARGUMENTS)?;
     old.wait("ready", 0)?;
 
@@ -45,19 +45,20 @@ fn agent_container_keeps_the_engine_up(stage: &Stage) -> Result<(), Fault> {
     let new = Pod::start("runc", PRIVILEGED, "new", &ARGUMENTS)?;
     new.wait("ready", 0)?;
     old.end("TERM")?;
-    right!(stage.engine_state("state").as_deref() == Some("armed"), "the old agent took the engine with it");
+    check!(stage.engine_state("state").as_deref() == Some("armed"), "the old agent took the engine with it");
     check_container_view(stage, "handed over")?;
 
     stage.unload_engine()?;
-    let raised = until("the agent loads no engine", || Ok(stage.engine_state("state").as_deref() == Some("armed")));
-    right!(raised.is_ok(), "the engine went down: {raised:?}");
+    let raised =
+        wait_until("the agent loads no engine", || Ok(stage.engine_state("state").as_deref() == Some("armed")));
+    check!(raised.is_ok(), "the engine went down: {raised:?}");
     new.wait("ready", 0)?;
     new.end("TERM")?;
-    right!(stage.engine_state("state").is_none(), "the last agent went, and the engine is still up");
+    check!(stage.engine_state("state").is_none(), "the last agent went, and the engine is still up");
     let native = check_container_view(stage, "gone");
-    right!(matches!(native, Err(Fault::Wrong(_))), "without an engine this driver shows a container what is right");
+    check!(matches!(native, Err(Fault::Wrong(_))), "without an engine this driver shows a container what is right");
     let remaining: Vec<_> = std::fs::read_dir("/run/mpu/agents")?.flatten().map(|entry| entry.file_name()).collect();
-    right!(remaining == ["gate"], "the agents left {remaining:?}");
+    check!(remaining == ["gate"], "the agents left {remaining:?}");
     Ok(())
 }
 
@@ -65,5 +66,5 @@ fn agent_container_keeps_the_engine_up(stage: &Stage) -> Result<(), Fault> {
 fn check_container_view(stage: &Stage, when: &str) -> Result<(), Fault> {
     let scene = stage.scene()?;
     let rows = scene.a.client().compute_apps()?;
-    exactly(&format!("{when}, nvidia-smi"), &crate::client::pids(&rows), &scene.own())
+    check_pids(&format!("{when}, nvidia-smi"), &crate::client::pids(&rows), &scene.own())
 }

@@ -10,7 +10,7 @@ pub const STORIES: &[Story] = &[
         `mpu status` says so, lists are right once it is 1, and the module can go while it is 0. A module that is \
         loaded while it is 0 names it.")
     .module("redirects by ftrace")
-    .of_the_kernel()
+    .kernel_story()
     .right("there is nothing to switch off"),
     story!(unused_entry_symbol_is_not_reported_armed, [2, 5, 7];
         "A driver has both entry symbols, and nothing calls the older one: calls are translated, or `mpu status` \
@@ -24,13 +24,13 @@ pub const STORIES: &[Story] = &[
         anything that was never counted.")
     .module("loading and unloading")
     .real(Real::WithoutGpu)
-    .of_the_kernel()
+    .kernel_story()
     .right("there is nothing to read"),
     story!(scene ending_caller_is_no_orphan, [7];
         "Callers end right after their calls while another process reads who is inside: every answer is right, and no \
         caller counts as dead.")
     .module("its state")
-    .of_the_kernel()
+    .kernel_story()
     .right("there is nothing to read"),
     story!(scene driver_probe_becomes_a_jump, [6];
         "Where the kernel can turn a probe into a jump, it does so with the one in the driver's function, which \
@@ -46,14 +46,14 @@ fn redirects_are_not_switched_off_unseen(stage: &Stage, scene: &Scene) -> Result
     let meanwhile = scene.a.query(&["pids"]);
     let status = run(&["mpu", "status"]);
     set_ftrace(true)?;
-    right!(refused || !keeps, "ftrace was switched off under an armed module, which then shows {meanwhile:?}");
+    check!(refused || !keeps, "ftrace was switched off under an armed module, which then shows {meanwhile:?}");
     if refused {
-        exactly("the list", &meanwhile?.pids(), &scene.own())?;
+        check_pids("the list", &meanwhile?.pids(), &scene.own())?;
     } else {
         let status = status?;
         let reports_it = status.status != 0 && status.out.contains("function tracing is off");
-        right!(reports_it, "ftrace was switched off, and mpu status finds nothing wrong: {}", status.out);
-        own_list(scene, "with ftrace on again, the list")?;
+        check!(reports_it, "ftrace was switched off, and mpu status finds nothing wrong: {}", status.out);
+        check_own_list(scene, "with ftrace on again, the list")?;
         // What nothing calls any more goes, too, and leaves nothing behind.
         set_ftrace(false)?;
     }
@@ -71,8 +71,8 @@ fn redirects_are_not_switched_off_unseen(stage: &Stage, scene: &Scene) -> Result
     }
     stage.load_engine()?;
     let [state, names] = reported;
-    right!(state == "refused" && names.contains("kernel.ftrace_enabled"), "without ftrace it is {state} by {names}");
-    own_list(scene, "the list")
+    check!(state == "refused" && names.contains("kernel.ftrace_enabled"), "without ftrace it is {state} by {names}");
+    check_own_list(scene, "the list")
 }
 
 fn unused_entry_symbol_is_not_reported_armed(stage: &Stage) -> Result<(), Fault> {
@@ -82,21 +82,21 @@ fn unused_entry_symbol_is_not_reported_armed(stage: &Stage) -> Result<(), Fault>
     let verdict = (|| {
         stage.load_engine()?;
         let container = stage.container("entry")?;
-        let holder = container.hold_by("exec gpu-hold --mem 40 --clients 2")?;
+        let holder = container.hold_by_script("exec gpu-hold --mem 40 --clients 2")?;
         let _foreign = Holder::on_host(&["--mem", "300"])?;
-        if container.query(&["pids"])?.pids() == [holder.inside] && container.query(&["fbc"])?.pids().is_empty() {
+        if container.query(&["pids"])?.pids() == [holder.view_pid] && container.query(&["fbc"])?.pids().is_empty() {
             let translated = stage.state_value("translated");
-            right!(
+            check!(
                 !["", "0"].contains(&translated.as_str()),
                 "the container is right and {translated:?} calls were translated"
             );
             return Ok(());
         }
         let [state, entered] = ["state", "entered"].map(|key| stage.state_value(key));
-        right!(state != "armed", "nothing passes the module, and it says that it is armed");
-        right!(entered == "0", "nothing passes the module, and it says that {entered:?} calls entered");
+        check!(state != "armed", "nothing passes the module, and it says that it is armed");
+        check!(entered == "0", "nothing passes the module, and it says that {entered:?} calls entered");
         let status = run(&["mpu", "status"])?;
-        right!(status.status != 0, "nothing passes the module, and mpu status finds nothing wrong: {}", status.out);
+        check!(status.status != 0, "nothing passes the module, and mpu status finds nothing wrong: {}", status.out);
         Ok(())
     })();
     stage.unload_all()?;
@@ -128,15 +128,15 @@ fn counters_are_readable_during_reload(stage: &Stage) -> Result<(), Fault> {
     });
     cycled?;
     for (reads, absurd) in seen {
-        right!(absurd.is_none(), "while the module came and went, a reader got {absurd:?}");
-        right!(reads > 20, "a reader found something {reads} times only");
+        check!(absurd.is_none(), "while the module came and went, a reader got {absurd:?}");
+        check!(reads > 20, "a reader found something {reads} times only");
     }
     Ok(())
 }
 
 fn ending_caller_is_no_orphan(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
     let orphans = || stage.engine_state("orphans").context("the state has no orphans");
-    let own = words(&scene.own());
+    let own = pid_words(&scene.own());
     let before = orphans()?;
     let callers = Callers::start(&scene.a, 6, &format!("nvctl --brief spin 4 {own}"))?;
     let began = Instant::now();
@@ -147,28 +147,28 @@ fn ending_caller_is_no_orphan(stage: &Stage, scene: &Scene) -> Result<(), Fault>
     }
     let text = callers.stop()?;
     let wrong = text.lines().find(|line| line.starts_with("wrong"));
-    right!(wrong.is_none(), "an answer was not {own}: {}", wrong.unwrap_or_default());
-    answered(&text, 0)?;
+    check!(wrong.is_none(), "an answer was not {own}: {}", wrong.unwrap_or_default());
+    check_answer_count(&text, 0)?;
     let after = orphans()?;
-    right!(after == before, "no caller died inside, and {after} callers count as orphans, {before} before");
-    no_caller_inside(stage)?;
+    check!(after == before, "no caller died inside, and {after} callers count as orphans, {before} before");
+    check_no_caller_inside(stage)?;
     stage.reload_engine()?;
-    own_list(scene, "the list")
+    check_own_list(scene, "the list")
 }
 
 /// Least number of reads of who is inside, while callers come and go.
 const LOOKS: u32 = 200;
 
 fn driver_probe_becomes_a_jump(_: &Stage, scene: &Scene) -> Result<(), Fault> {
-    own_list(scene, "the list")?;
-    need_debugfs(PROBES)?;
+    check_own_list(scene, "the list")?;
+    mount_debugfs(PROBES)?;
     let mut listed = String::new();
     // The kernel does it some time after a probe is armed.
-    let jump = until("no probe becomes a jump", || {
+    let jump = wait_until("no probe becomes a jump", || {
         listed = std::fs::read_to_string(PROBES)?;
         Ok(listed.lines().any(|line| line.contains("rm_ioctl") && line.contains("[OPTIMIZED]")))
     });
-    right!(jump.is_ok(), "the kernel's probes are {listed:?}");
+    check!(jump.is_ok(), "the kernel's probes are {listed:?}");
     Ok(())
 }
 

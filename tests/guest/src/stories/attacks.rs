@@ -22,7 +22,7 @@ pub const STORIES: &[Story] = &[
         "A container's first call waits at a missing page until the probe in rm_ioctl is armed. Then its argument is \
         exchanged.")
     .module("its probe")
-    .of_the_kernel()
+    .kernel_story()
     .real(Real::Engines)
     .wrong("came back"),
     story!(control_races_show_no_foreign_pid, [3];
@@ -40,12 +40,12 @@ fn other_controls_buffers_stay_untouched(_: &Stage, scene: &Scene) -> Result<(),
             scene.a.script(&format!("for n in {lengths}; do echo length $n; nvctl debug $n {seed}; done; true"))?;
         for part in text.split("length ").skip(1) {
             let length = part.lines().next().unwrap_or_default();
-            right!(part.contains("changed 0 "), "of a buffer of {length} bytes the words came back changed: {part}");
+            check!(part.contains("changed 0 "), "of a buffer of {length} bytes the words came back changed: {part}");
         }
-        right!(text.matches("changed 0 ").count() == LENGTHS.len(), "only so much came back: {text}");
+        check!(text.matches("changed 0 ").count() == LENGTHS.len(), "only so much came back: {text}");
     }
     // What a container of its own processes asks in between is still translated.
-    own_list(scene, "the list")
+    check_own_list(scene, "the list")
 }
 
 fn argument_page_fault_shows_no_foreign_pid(stage: &Stage) -> Result<(), Fault> {
@@ -69,7 +69,7 @@ fn argument_exchanged_once_probe_stands_shows_no_foreign_pid(stage: &Stage) -> R
     let text = std::thread::scope(|scope| {
         let attacking = scope.spawn(|| container.script(&attack));
         let attacked = (|| {
-            until("nvattack is not ready", || {
+            wait_until("nvattack is not ready", || {
                 Ok(container.script("cat /tmp/out 2>/dev/null || true")?.contains("ready"))
             })?;
             if stage.has_module() {
@@ -77,18 +77,18 @@ fn argument_exchanged_once_probe_stands_shows_no_foreign_pid(stage: &Stage) -> R
             }
             line()?;
             if stage.has_module() {
-                until("the probe is not armed", || Ok(stage.state_value("hooks").contains("rm_ioctl")))?;
+                wait_until("the probe is not armed", || Ok(stage.state_value("hooks").contains("rm_ioctl")))?;
             }
             Ok::<_, anyhow::Error>(())
         })();
         // Also after a failure: nvattack ends after two lines.
         let ended = line().and_then(|_| line());
-        let text = joined(attacking.join())?;
+        let text = join_result(attacking.join())?;
         attacked.and(ended).and(text)
     })?;
     let row = text.lines().find(|line| line.starts_with("row ")).unwrap_or_default();
-    right!(row.ends_with(" accepted 1 found 0"), "a foreign number came back, or none was asked for: {text}");
-    own_list(&scene, "the list")
+    check!(row.ends_with(" accepted 1 found 0"), "a foreign number came back, or none was asked for: {text}");
+    check_own_list(&scene, "the list")
 }
 
 fn control_races_show_no_foreign_pid(stage: &Stage) -> Result<(), Fault> {
@@ -102,20 +102,20 @@ const ROWS: usize = 18;
 fn attacked(stage: &Stage, attacks: &[&str], tries: usize) -> Result<(), Fault> {
     let scene = stage.scene()?;
     if stage.has_module() {
-        probe_is_armed(stage, &scene)?;
+        wait_until_probe_armed(stage, &scene)?;
     }
     // Another process holds the profiler, too.
     let profiling = Holder::on_host(&["--hwpm"])?;
     let foreign: Vec<String> =
-        scene.host_pids().into_iter().chain([profiling.outside]).map(|pid| pid.to_string()).collect();
+        scene.host_pids().into_iter().chain([profiling.host_pid]).map(|pid| pid.to_string()).collect();
     let each = |attack: &&str| format!("nvattack {attack} {}", foreign.join(" "));
     let script = attacks.iter().map(each).collect::<Vec<_>>().join("; ");
     let text = scene.a.script(&format!("{script}; true"))?;
     let rows: Vec<&str> = text.lines().filter(|line| line.starts_with("row ")).collect();
     let shown: Vec<&str> = rows.iter().copied().filter(|row| !row.contains(" found 0")).collect();
-    right!(shown.is_empty(), "a foreign number came back in {} of {tries} tries: {}", shown.len(), shown.join(", "));
-    right!(rows.len() == tries, "only {} of {tries} tries were made: {text}", rows.len());
+    check!(shown.is_empty(), "a foreign number came back in {} of {tries} tries: {}", shown.len(), shown.join(", "));
+    check!(rows.len() == tries, "only {} of {tries} tries were made: {text}", rows.len());
     let accepted = rows.iter().filter(|row| !row.contains(" accepted 0 ")).count();
-    right!(accepted * 2 > tries, "the driver answered {accepted} of {tries} tries: {text}");
-    own_list(&scene, "the list")
+    check!(accepted * 2 > tries, "the driver answered {accepted} of {tries} tries: {text}");
+    check_own_list(&scene, "the list")
 }

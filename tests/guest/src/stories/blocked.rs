@@ -17,25 +17,25 @@ pub const STORIES: &[Story] = &[
         them and their controls, retiring gives up after its limit with everybody else answered right, and succeeds \
         once they are killed.")
     .module("unloading")
-    .of_the_kernel()
+    .kernel_story()
     .right("there is no engine to take down"),
     story!(scene held_caller_does_not_block_hand_over, [7];
         "Another instance that is loaded meanwhile takes over or gives up within seconds; everybody else is answered \
         right. A caller that waits for the hand-over ends at once when it is killed.")
     .module("two instances of the module")
-    .of_the_kernel()
+    .kernel_story()
     .right("there is no engine to hand over"),
     story!(scene starved_hand_over_keeps_no_caller_waiting, [7];
         "Threads at SCHED_IDLE keep the kernel's grace periods from ending for 5 s, so a hand-over takes as long. Every answer \
         meanwhile is right, and no caller is uninterruptible for two seconds.")
     .module("two instances of the module")
-    .of_the_kernel()
+    .kernel_story()
     .right("there is no engine to hand over"),
     story!(scene hung_driver_delays_no_other_caller, [7];
         "The driver hangs in a container's control and ignores signals: `rmmod` says busy at once, \
         `mpu down` names the control, others are answered, and afterwards all is as before.")
     .module("unloading")
-    .of_the_kernel()
+    .kernel_story()
     .real(Real::Knob)
     .right("there is no engine to take down"),
 ];
@@ -46,8 +46,8 @@ fn held_caller_does_not_block_unloading(stage: &Stage, scene: &Scene) -> Result<
     release(scene)?;
     verdict?;
     let took = retire(5000);
-    right!(took.0, "once its callers are gone, the module is not retired after {:?}", took.1);
-    right!(stage.engine_state("state").as_deref() == Some("retired"), "it was retired and says otherwise");
+    check!(took.0, "once its callers are gone, the module is not retired after {:?}", took.1);
+    check!(stage.engine_state("state").as_deref() == Some("retired"), "it was retired and says otherwise");
     stage.reload_engine()?;
     still_right(scene)
 }
@@ -64,50 +64,50 @@ fn unload_under(stage: &Stage, scene: &Scene, pids: &[u32]) -> Result<(), Fault>
         let named = holders
             .iter()
             .any(|words| words.first() == Some(&pid.to_string().as_str()) && words.get(2) == Some(&control));
-        right!(named, "process {pid} is held in {control}, and the state names {holders:?}");
+        check!(named, "process {pid} is held in {control}, and the state names {holders:?}");
     }
     let (down, took) = timed(gives_up);
     let down = down?;
-    right!(took < AT_ONCE, "giving up after 1 s took mpu down {took:?}");
+    check!(took < AT_ONCE, "giving up after 1 s took mpu down {took:?}");
     for word in
         pids.iter().map(|pid| format!("process {pid} (nvctl")).chain(["GPU_GET_PIDS".into(), "mpu down` again".into()])
     {
-        right!(down.contains(&word), "mpu down does not say {word:?}: {down}");
+        check!(down.contains(&word), "mpu down does not say {word:?}: {down}");
     }
     let status = run(&["mpu", "status"])?.out;
-    right!(status.contains("armed: ") && status.contains("in control GPU_GET_PIDS"), "mpu status says {status}");
+    check!(status.contains("armed: ") && status.contains("in control GPU_GET_PIDS"), "mpu status says {status}");
     let ((retired, took), gave_up, read) = std::thread::scope(|scope| {
         let retiring = scope.spawn(|| (retire(4000), Instant::now()));
         std::thread::sleep(Duration::from_millis(300));
         let read = std::fs::read_to_string("/sys/module/mpu/parameters/state").map(|_| Instant::now());
-        joined(retiring.join()).map(|(retired, gave_up)| (retired, gave_up, read))
+        join_result(retiring.join()).map(|(retired, gave_up)| (retired, gave_up, read))
     })?;
-    right!(!retired, "under held callers the module says that it is retired");
-    right!(took < AT_ONCE, "giving up after 4 s took {took:?}");
-    right!(read? < gave_up, "while the module waits for callers, its state cannot be read");
+    check!(!retired, "under held callers the module says that it is retired");
+    check!(took < AT_ONCE, "giving up after 4 s took {took:?}");
+    check!(read? < gave_up, "while the module waits for callers, its state cannot be read");
     still_right(scene)?;
     let state = stage.state_value("state");
-    right!(state == "armed", "after it gave up the module is {state}");
+    check!(state == "armed", "after it gave up the module is {state}");
     Ok(())
 }
 
 fn held_caller_does_not_block_hand_over(_: &Stage, scene: &Scene) -> Result<(), Fault> {
     hold(scene)?;
     // They call before it begins: on a slow machine, callers that start with it come too late to wait for it.
-    let callers = Callers::start(&scene.b, 2, &format!("nvctl spin 4 {}", scene.other.inside))?;
+    let callers = Callers::start(&scene.b, 2, &format!("nvctl spin 4 {}", scene.other.view_pid))?;
     let ((done, killed), took) = timed(|| taking_over(kill_blocked_caller));
     let text = callers.stop()?;
     let done = done?;
     let meanwhile = still_right(scene);
     release(scene)?;
     if done.status != 0 {
-        must(&["insmod", "/mpu/mpu_next.ko"])?;
+        run_ok(&["insmod", "/mpu/mpu_next.ko"])?;
     }
     let after = still_right(scene);
     back_to_mpu()?;
-    right!(took < AT_ONCE, "under a held caller a hand-over ended with {} after {took:?}", done.status);
-    right!(!text.contains("wrong"), "beside a hand-over an answer was not {}: {text}", scene.other.inside);
-    answered(&text, 0)?;
+    check!(took < AT_ONCE, "under a held caller a hand-over ended with {} after {took:?}", done.status);
+    check!(!text.contains("wrong"), "beside a hand-over an answer was not {}: {text}", scene.other.view_pid);
+    check_answer_count(&text, 0)?;
     meanwhile?;
     after?;
     killed?;
@@ -115,32 +115,32 @@ fn held_caller_does_not_block_hand_over(_: &Stage, scene: &Scene) -> Result<(), 
 }
 
 fn starved_hand_over_keeps_no_caller_waiting(_: &Stage, scene: &Scene) -> Result<(), Fault> {
-    let own = words(&scene.own());
+    let own = pid_words(&scene.own());
     let starver = format!("nvctl starve {IDLE} {BUSY} 60 >/tmp/starving & echo $! >/tmp/starver");
     scene.b.script(&format!("{starver}; until grep -q starving /tmp/starving; do usleep 50000; done"))?;
     let callers = Callers::start(&scene.a, 4, &format!("nvctl spin 2 {own}"));
     let ((taken_over, longest), ended, began) = std::thread::scope(|threads| {
         let feeding = threads.spawn(|| {
             let is_there = || Ok(std::path::Path::new("/sys/module/mpu_next").exists());
-            let came = until("the other instance does not come", is_there).map(|()| Instant::now());
+            let came = wait_until("the other instance does not come", is_there).map(|()| Instant::now());
             std::thread::sleep(STARVED);
             scene.b.script("kill -9 $(cat /tmp/starver)").and(came)
         });
-        (taking_over(longest_block), Instant::now(), joined(feeding.join()))
+        (taking_over(longest_block), Instant::now(), join_result(feeding.join()))
     });
     let took = ended.saturating_duration_since(began??);
     let text = callers?.stop()?;
     let taken_over = taken_over?;
-    right!(taken_over.status == 0, "the other instance does not take over: {}", taken_over.err);
+    check!(taken_over.status == 0, "the other instance does not take over: {}", taken_over.err);
     back_to_mpu()?;
     println!("guest: a starved hand-over took {took:?}; its callers waited {longest:?} at most");
-    right!(!text.contains("wrong"), "an answer was not {own}: {text}");
-    answered(&text, 0)?;
+    check!(!text.contains("wrong"), "an answer was not {own}: {text}");
+    check_answer_count(&text, 0)?;
     // On 6.1 of arm64 the idle threads run often enough at times: 1.5 s and 2.2 s in two runs.
     let is_starved = took > LONGEST_WAIT || cfg!(target_arch = "aarch64");
-    right!(is_starved, "nothing starved the hand-over, which took {took:?}");
-    right!(longest < LONGEST_WAIT, "a caller could not be interrupted for {longest:?} during a hand-over of {took:?}");
-    own_list(scene, "the list")
+    check!(is_starved, "nothing starved the hand-over, which took {took:?}");
+    check!(longest < LONGEST_WAIT, "a caller could not be interrupted for {longest:?} during a hand-over of {took:?}");
+    check_own_list(scene, "the list")
 }
 
 /// Threads that hardly run, and threads that keep them from it.
@@ -216,7 +216,7 @@ fn kill_blocked_caller(is_over: &dyn Fn() -> bool) -> Result<(), Fault> {
     });
     let Some((sent, took)) = ended else { return Err(anyhow::anyhow!("no caller was seen to wait").into()) };
     sent?;
-    right!(took < Duration::from_secs(1), "a caller that waited at the door outlived SIGKILL by {took:?}");
+    check!(took < Duration::from_secs(1), "a caller that waited at the door outlived SIGKILL by {took:?}");
     Ok(())
 }
 
@@ -235,23 +235,23 @@ fn hang(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
         stage.set_driver(key, value)?;
     }
     scene.a.script("nvctl pids >/tmp/hung 2>&1 & echo $! >/tmp/held")?;
-    until_hung()?;
+    wait_until_hung()?;
     is_busy(scene)?;
     scene.a.script("kill -9 $(cat /tmp/held)")?;
     let down = gives_up()?;
-    right!(down.contains("GPU_GET_PIDS"), "mpu down does not say what hangs: {down}");
+    check!(down.contains("GPU_GET_PIDS"), "mpu down does not say what hangs: {down}");
     still_right(scene)?;
     let inside = stage.state_value("inside");
-    right!(inside == "1", "one caller was hanging, and {inside} count as inside");
+    check!(inside == "1", "one caller was hanging, and {inside} count as inside");
     let (retired, took) = std::thread::scope(|scope| {
         let retiring = scope.spawn(|| retire(60_000));
         std::thread::sleep(Duration::from_millis(300));
         stage.set_driver("hang_ms", "0")?;
-        joined(retiring.join())
+        join_result(retiring.join())
     })?;
-    right!(retired, "once the driver goes on, the module is not retired after {took:?}");
+    check!(retired, "once the driver goes on, the module is not retired after {took:?}");
     let after = orphans()?;
-    right!(after == before, "no caller died in the driver, and {after} count as orphans, {before} before");
+    check!(after == before, "no caller died in the driver, and {after} count as orphans, {before} before");
     Ok(())
 }
 
@@ -261,8 +261,8 @@ fn hold(scene: &Scene) -> Result<Vec<u32>> {
         ["argument", "params"].map(|what| format!("nvctl stall {what} {STAY} >/dev/null 2>&1 & echo $!")).join("; ");
     let text = scene.a.script(&format!("({script}) | tee /tmp/held"))?;
     let held = || Ok(std::fs::read_to_string("/sys/module/mpu/parameters/state")?.matches("\nholder=").count() >= 2);
-    until("the callers are not held", held)?;
-    let outside = |line: &str| processes::outside(scene.a.pid_outside(), line.trim().parse().ok()?);
+    wait_until("the callers are not held", held)?;
+    let outside = |line: &str| processes::host_pid(scene.a.init_host_pid(), line.trim().parse().ok()?);
     Ok(text.lines().filter_map(outside).collect())
 }
 
@@ -274,14 +274,14 @@ fn release(scene: &Scene) -> Result<()> {
 fn is_busy(scene: &Scene) -> Result<(), Fault> {
     let (done, took) = timed(|| run(&["rmmod", "mpu"]));
     let status = done?.status;
-    right!(status != 0 && took < AT_ONCE, "while a caller is held rmmod ended with {status} after {took:?}");
+    check!(status != 0 && took < AT_ONCE, "while a caller is held rmmod ended with {status} after {took:?}");
     still_right(scene)
 }
 
 /// What `mpu down` says when it gives up.
 fn gives_up() -> Result<String, Fault> {
     let down = run(&["mpu", "down", "--wait", "1"])?;
-    right!(down.status == 1, "while a caller is held mpu down ended with {}: {} {}", down.status, down.out, down.err);
+    check!(down.status == 1, "while a caller is held mpu down ended with {}: {} {}", down.status, down.out, down.err);
     Ok(down.err)
 }
 
@@ -290,7 +290,7 @@ fn taking_over<T>(act: impl FnOnce(&dyn Fn() -> bool) -> T) -> (Result<Output>, 
     std::thread::scope(|threads| {
         let taking = threads.spawn(|| run(&["insmod", "/mpu/mpu_next.ko"]));
         let done = act(&|| taking.is_finished());
-        (joined(taking.join()).and_then(|taken_over| taken_over), done)
+        (join_result(taking.join()).and_then(|taken_over| taken_over), done)
     })
 }
 
@@ -300,8 +300,8 @@ fn retire(limit_ms: u32) -> (bool, Duration) {
 }
 
 fn still_right(scene: &Scene) -> Result<(), Fault> {
-    let (listed, took) = timed(|| lists(&scene.b, "beside held callers, the list", &[scene.other.inside]));
+    let (listed, took) = timed(|| check_list(&scene.b, "beside held callers, the list", &[scene.other.view_pid]));
     listed?;
-    right!(took < AT_ONCE, "beside held callers an answer took {took:?}");
+    check!(took < AT_ONCE, "beside held callers an answer took {took:?}");
     Ok(())
 }

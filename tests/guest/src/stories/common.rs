@@ -4,20 +4,20 @@ pub(super) use std::time::{Duration, Instant};
 
 pub(super) use anyhow::{Context, Result, anyhow, bail, ensure};
 
-pub(super) use crate::answer::answer;
 pub(super) use crate::callers::Callers;
-pub(super) use crate::command::{Output, must, run};
+pub(super) use crate::command::{Output, run, run_ok};
 pub(super) use crate::container::Container;
 pub(super) use crate::engine::Engine;
 pub(super) use crate::holder::Holder;
+pub(super) use crate::mpu_json::valid_answer;
 pub(super) use crate::nvctl::{self, Answer};
 pub(super) use crate::processes;
 pub(super) use crate::real::Real;
 pub(super) use crate::scene::{Scene, sorted};
 pub(super) use crate::stage::{Stage, unload_module};
-pub(super) use crate::story::{Fault, Story, Without, once};
+pub(super) use crate::story::{BareResult, Fault, Story, once};
 pub(super) use crate::supervisor;
-pub(super) use crate::wait::{unload_unused, until};
+pub(super) use crate::wait::{unload_unused, wait_until};
 
 /// Where [`Stage::host_sees_threads`].
 pub const THREADS_TO_THE_HOST: &str =
@@ -27,16 +27,16 @@ pub const THREADS_TO_THE_HOST: &str =
 const LEGIBLE: usize = 12;
 
 /// A wrong answer unless what is shown are exactly the own PIDs, each once.
-pub fn exactly(what: &str, shown: &[u32], own: &[u32]) -> Result<(), Fault> {
+pub fn check_pids(what: &str, shown: &[u32], own: &[u32]) -> Result<(), Fault> {
     if own.len() <= LEGIBLE {
-        right!(shown == own, "{what} shows {shown:?}, the container's own are {own:?}");
+        check!(shown == own, "{what} shows {shown:?}, the container's own are {own:?}");
     }
     let without = |pids: &[u32], others: &[u32]| {
         let missing = pids.iter().filter(|pid| !others.contains(pid)).copied();
         missing.take(LEGIBLE).collect::<Vec<_>>()
     };
     let (extra, missing) = (without(shown, own), without(own, shown));
-    right!(
+    check!(
         shown == own,
         "{what} shows {} rows, the container's own are {}: {extra:?} too many, {missing:?} missing",
         shown.len(),
@@ -46,76 +46,76 @@ pub fn exactly(what: &str, shown: &[u32], own: &[u32]) -> Result<(), Fault> {
 }
 
 /// A wrong answer unless the list in a container has exactly these PIDs.
-pub fn lists(container: &Container, what: &str, own: &[u32]) -> Result<(), Fault> {
-    exactly(what, &container.query(&["pids"])?.pids(), own)
+pub fn check_list(container: &Container, what: &str, own: &[u32]) -> Result<(), Fault> {
+    check_pids(what, &container.query(&["pids"])?.pids(), own)
 }
 
 /// The same of the scene's container `a`.
-pub fn own_list(scene: &Scene, what: &str) -> Result<(), Fault> {
-    lists(&scene.a, what, &scene.own())
+pub fn check_own_list(scene: &Scene, what: &str) -> Result<(), Fault> {
+    check_list(&scene.a, what, &scene.own())
 }
 
 /// Waits until the module reads the driver's own argument, which the first call of a container asks for: before, a race can win.
-pub fn probe_is_armed(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
-    own_list(scene, "the list")?;
-    Ok(until("the probe is not armed", || Ok(stage.state_value("hooks").contains("rm_ioctl")))?)
+pub fn wait_until_probe_armed(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
+    check_own_list(scene, "the list")?;
+    Ok(wait_until("the probe is not armed", || Ok(stage.state_value("hooks").contains("rm_ioctl")))?)
 }
 
 /// As nvctl takes a list.
-pub fn words(pids: &[u32]) -> String {
+pub fn pid_words(pids: &[u32]) -> String {
     pids.iter().map(u32::to_string).collect::<Vec<_>>().join(" ")
 }
 
 /// A wrong answer unless callers that spin were answered by their first list more often than that.
-pub fn answered(text: &str, more_than: u64) -> Result<(), Fault> {
+pub fn check_answer_count(text: &str, more_than: u64) -> Result<(), Fault> {
     let matched: u64 = text.lines().filter_map(|line| line.strip_prefix("list 0 matched ")?.parse::<u64>().ok()).sum();
-    right!(matched > more_than, "only {matched} answers: {text}");
+    check!(matched > more_than, "only {matched} answers: {text}");
     Ok(())
 }
 
-pub fn no_caller_inside(stage: &Stage) -> Result<(), Fault> {
+pub fn check_no_caller_inside(stage: &Stage) -> Result<(), Fault> {
     let inside = stage.state_value("inside");
-    right!(inside == "0", "all callers have ended, and {inside} count as inside");
+    check!(inside == "0", "all callers have ended, and {inside} count as inside");
     Ok(())
 }
 
 /// A wrong answer if anybody is shown who is not one's own.
-pub fn own_only(what: &str, shown: impl IntoIterator<Item = u32>, own: &[u32]) -> Result<(), Fault> {
+pub fn check_no_foreign_pid(what: &str, shown: impl IntoIterator<Item = u32>, own: &[u32]) -> Result<(), Fault> {
     let foreign: Vec<u32> = shown.into_iter().filter(|pid| !own.contains(pid)).collect();
-    right!(foreign.is_empty(), "{what} {foreign:?}, the container's own are {own:?}");
+    check!(foreign.is_empty(), "{what} {foreign:?}, the container's own are {own:?}");
     Ok(())
 }
 
 /// A wrong answer unless the memory of a process is so many MiB, in its container.
-pub fn holds(container: &Container, pid: u32, mib: u64) -> Result<(), Fault> {
+pub fn check_memory(container: &Container, pid: u32, mib: u64) -> Result<(), Fault> {
     let memory = container.query(&["pidinfo", &pid.to_string()])?.one("mem")?;
-    right!(memory >> 20 == mib && (mib > 0 || memory == 0), "process {pid} holds {mib} MiB, it shows {memory} bytes");
+    check!(memory >> 20 == mib && (mib > 0 || memory == 0), "process {pid} holds {mib} MiB, it shows {memory} bytes");
     Ok(())
 }
 
 /// The text with the engine, compared line by line with the text while the engine translates nothing.
-pub fn same_aside(stage: &Stage, query: impl Fn() -> Result<String, Fault>) -> Result<String, Fault> {
-    let (with, without) = (query()?, stage.aside(&query)??);
+pub fn same_with_engine_off(stage: &Stage, query: impl Fn() -> Result<String, Fault>) -> Result<String, Fault> {
+    let (with, without) = (query()?, stage.with_engine_off(&query)??);
     for (with, without) in with.lines().zip(without.lines()) {
-        right!(with == without, "with the engine: {with}; without: {without}");
+        check!(with == without, "with the engine: {with}; without: {without}");
     }
-    right!(with.lines().count() == without.lines().count(), "with the engine: {with}; without: {without}");
+    check!(with.lines().count() == without.lines().count(), "with the engine: {with}; without: {without}");
     Ok(with)
 }
 
 /// What programs print whose threads exchange a part of their calls: how many were made, and the PIDs that they saw.
-pub fn raced(text: &str, at_least: u32) -> Result<(u32, Vec<u32>), Fault> {
+pub fn parse_race(text: &str, at_least: u32) -> Result<(u32, Vec<u32>), Fault> {
     let first = text.lines().next().unwrap_or_default();
     let counts: Vec<u32> = first.split(' ').filter_map(|word| word.parse().ok()).collect();
     let &[made, accepted] = counts.as_slice() else { return Err(anyhow!("no counts in {text}").into()) };
-    right!(made >= at_least && accepted > 0, "{accepted} of {made} racing calls were accepted: {text}");
+    check!(made >= at_least && accepted > 0, "{accepted} of {made} racing calls were accepted: {text}");
     Ok((made, text.lines().filter_map(|line| line.strip_prefix("saw ")?.parse().ok()).collect()))
 }
 
 /// Waits until a caller hangs in the driver, which then takes the control's number out of its parameter.
-pub fn until_hung() -> Result<()> {
+pub fn wait_until_hung() -> Result<()> {
     let is_hung = || Ok(std::fs::read_to_string("/sys/module/nvidia/parameters/hang")?.trim() == "0");
-    until("no caller hangs in the driver", is_hung)
+    wait_until("no caller hangs in the driver", is_hung)
 }
 
 /// What it comes to, and how long it took.
@@ -126,21 +126,21 @@ pub fn timed<T>(act: impl FnOnce() -> T) -> (T, Duration) {
 }
 
 /// What a thread of the rig came to.
-pub fn joined<T>(thread: std::thread::Result<T>) -> Result<T> {
+pub fn join_result<T>(thread: std::thread::Result<T>) -> Result<T> {
     thread.map_err(|_| anyhow!("a thread of the rig died"))
 }
 
 /// The instance `mpu` in the place of `mpu_next`.
 pub fn back_to_mpu() -> Result<()> {
     unload_module("mpu")?;
-    must(&["insmod", "/mpu/mpu.ko"])?;
+    run_ok(&["insmod", "/mpu/mpu.ko"])?;
     unload_module("mpu_next")
 }
 
 /// A wrong answer unless a program ended so, and said this.
-pub fn ended(what: &str, done: &Output, status: i32, text: &str) -> Result<(), Fault> {
+pub fn check_exit(what: &str, done: &Output, status: i32, text: &str) -> Result<(), Fault> {
     let Output { status: seen, out, err } = done;
-    right!(
+    check!(
         *seen == status && out.contains(text),
         "{what} ends with {seen}, and not with {status} and {text:?}: {out} {err}"
     );
@@ -148,11 +148,11 @@ pub fn ended(what: &str, done: &Output, status: i32, text: &str) -> Result<(), F
 }
 
 /// A wrong answer unless callers that spin on two lists got each of them and no other.
-pub fn answered_by_both(text: &str) -> Result<(), Fault> {
-    right!(!text.contains("wrong"), "an answer was neither right nor the driver's: {text}");
+pub fn check_both_lists_answered(text: &str) -> Result<(), Fault> {
+    check!(!text.contains("wrong"), "an answer was neither right nor the driver's: {text}");
     for list in ["list 0 matched ", "list 1 matched "] {
         let matched: u64 = text.lines().filter_map(|line| line.strip_prefix(list)?.parse::<u64>().ok()).sum();
-        right!(matched > 0, "no answer came with the engine out, or none with it in: {text}");
+        check!(matched > 0, "no answer came with the engine out, or none with it in: {text}");
     }
     Ok(())
 }
@@ -163,9 +163,9 @@ pub fn set_ftrace(on: bool) -> std::io::Result<()> {
 }
 
 /// Mounts the kernel's debugging files unless this one is there.
-pub fn need_debugfs(file: &str) -> Result<()> {
+pub fn mount_debugfs(file: &str) -> Result<()> {
     if !std::path::Path::new(file).exists() {
-        must(&["mount", "-t", "debugfs", "debugfs", "/sys/kernel/debug"])?;
+        run_ok(&["mount", "-t", "debugfs", "debugfs", "/sys/kernel/debug"])?;
     }
     Ok(())
 }

@@ -27,7 +27,7 @@ fn every_translated_control_is_counted_once(stage: &Stage, scene: &Scene) -> Res
 }
 
 fn each_raises_its_counter(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
-    let own = scene.first.inside.to_string();
+    let own = scene.first.view_pid.to_string();
     let requests: [(&str, &[&str]); 12] = [
         ("GPU_GET_PIDS", &["pids"]),
         ("GPU_GET_PID_INFO", &["pidinfo", &own]),
@@ -50,11 +50,11 @@ fn each_raises_its_counter(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
         let before = counter(stage, &format!("translated.{control}"))?;
         nvctl::query(&[], "nvctl", question)?;
         let after_host = counter(stage, &format!("translated.{control}"))?;
-        right!(after_host == before, "a host's call was counted as {control}");
+        check!(after_host == before, "a host's call was counted as {control}");
         let answer = scene.a.query(question)?;
-        right!(answer.status == 0, "{control} is refused: {}", answer.text);
+        check!(answer.status == 0, "{control} is refused: {}", answer.text);
         let after = counter(stage, &format!("translated.{control}"))?;
-        right!(after == before + 1, "{control} was counted {} times", after - before);
+        check!(after == before + 1, "{control} was counted {} times", after - before);
     }
     Ok(())
 }
@@ -62,15 +62,15 @@ fn each_raises_its_counter(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
 fn passed_call_is_counted_by_reason(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
     // The probe and the caller's memory can both count a call during which the probe is armed.
     if stage.has_module() {
-        probe_is_armed(stage, scene)?;
+        wait_until_probe_armed(stage, scene)?;
     }
     let before = counter(stage, "passed.unknown_size")?;
     let answer = scene.a.query(&["--size", "3816", "pids"])?;
-    right!(answer.status == 0x1f, "the driver refuses this size with 0x1f, the caller got 0x{:x}", answer.status);
+    check!(answer.status == 0x1f, "the driver refuses this size with 0x1f, the caller got 0x{:x}", answer.status);
     let after = counter(stage, "passed.unknown_size")?;
     // In user space the driver is asked before it is counted: what it refuses was never to be translated.
     let counted = u64::from(stage.has_module());
-    right!(after == before + counted, "an unknown size was counted {} times", after - before);
+    check!(after == before + counted, "an unknown size was counted {} times", after - before);
 
     // An engine in user space reads the argument once, and asks by a copy of its own. It does not count a call that the driver refuses
     // to every caller: a container could raise the counter at will.
@@ -78,19 +78,19 @@ fn passed_call_is_counted_by_reason(stage: &Stage, scene: &Scene) -> Result<(), 
         for way in [&["nowhere"][..], &["--xfer", "nowhere"]] {
             let before = counter(stage, "passed.unreadable")?;
             let answer = scene.a.query(way)?;
-            right!(answer.text.starts_with("ret=-14 "), "the driver says EFAULT, the caller got {}", answer.text);
+            check!(answer.text.starts_with("ret=-14 "), "the driver says EFAULT, the caller got {}", answer.text);
             let after = counter(stage, "passed.unreadable")?;
-            right!(after == before + 1, "an unreadable argument was counted {} times", after - before);
+            check!(after == before + 1, "an unreadable argument was counted {} times", after - before);
         }
         let before = counter(stage, "passed.out_of_reach")?;
         let answer = scene.a.query(&["--client", FOREIGN_CLIENT, "pids"])?;
-        right!(answer.status == 0x23, "the driver refuses this client with 0x23, the caller got 0x{:x}", answer.status);
+        check!(answer.status == 0x23, "the driver refuses this client with 0x23, the caller got 0x{:x}", answer.status);
         let after = counter(stage, "passed.out_of_reach")?;
-        right!(after == before, "a client of another process was counted {} times", after - before);
+        check!(after == before, "a client of another process was counted {} times", after - before);
         return Ok(());
     }
     // An administrator switches the kernel's probes off: one call is lost. For later calls the module reads the caller's argument.
-    let right_list = || own_list(scene, "the list");
+    let right_list = || check_own_list(scene, "the list");
     let before = counter(stage, "passed.argument_not_seen")?;
     switch_probes("0")?;
     let lost = scene.a.query(&["pids"]);
@@ -100,14 +100,14 @@ fn passed_call_is_counted_by_reason(stage: &Stage, scene: &Scene) -> Result<(), 
     let events = if stage.is_newest() { events::by_own_numbers(scene) } else { Ok(()) };
     switch_probes("1")?;
     lost?;
-    right!(after == before + 1, "calls past the probe were counted {} times", after - before);
-    right!(argument.starts_with("claimed:"), "without the probe the state says that the argument is {argument}");
+    check!(after == before + 1, "calls past the probe were counted {} times", after - before);
+    check!(argument.starts_with("claimed:"), "without the probe the state says that the argument is {argument}");
     still?;
     events?;
     stage.reload_engine()?;
     right_list()?;
     let argument = stage.state_value("argument");
-    right!(argument == "driver", "with probes again the state says that the argument is {argument}");
+    check!(argument == "driver", "with probes again the state says that the argument is {argument}");
     Ok(())
 }
 
@@ -118,6 +118,6 @@ fn counter(stage: &Stage, name: &str) -> Result<u64, Fault> {
 /// Switches all of the kernel's probes on or off, as root can (Documentation/trace/kprobes.rst).
 fn switch_probes(to: &str) -> anyhow::Result<()> {
     const SWITCH: &str = "/sys/kernel/debug/kprobes/enabled";
-    need_debugfs(SWITCH)?;
+    mount_debugfs(SWITCH)?;
     std::fs::write(SWITCH, to).with_context(|| format!("cannot write {SWITCH}"))
 }

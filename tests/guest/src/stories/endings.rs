@@ -35,25 +35,25 @@ pub const STORIES: &[Story] = &[
 ];
 
 fn dead_process_leaves_no_ghost(_: &Stage, scene: &Scene) -> Result<(), Fault> {
-    let dead = scene.a.hold_by("exec gpu-hold --leave --mem 30")?;
-    gone(scene, dead.inside)?;
+    let dead = scene.a.hold_by_script("exec gpu-hold --leave --mem 30")?;
+    gone(scene, dead.view_pid)?;
     listed(scene, None)?;
-    holds(&scene.a, dead.inside, 0)
+    check_memory(&scene.a, dead.view_pid, 0)
 }
 
 fn reused_pid_inherits_no_row(_: &Stage, scene: &Scene) -> Result<(), Fault> {
-    let dead = scene.a.hold_by("exec gpu-hold --leave --mem 30")?;
-    gone(scene, dead.inside)?;
-    scene.a.next_pid(dead.inside)?;
-    let entered = scene.a.entered();
+    let dead = scene.a.hold_by_script("exec gpu-hold --leave --mem 30")?;
+    gone(scene, dead.view_pid)?;
+    scene.a.set_next_pid(dead.view_pid)?;
+    let entered = scene.a.enter_command();
     let mut heir = Command::new(&entered[0]);
     let mut heir =
         heir.args(&entered[1..]).arg("cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().context("no cat")?;
-    let reused = wait_for(|| processes::outside(scene.a.pid_outside(), dead.inside).is_some());
+    let reused = wait_for(|| processes::host_pid(scene.a.init_host_pid(), dead.view_pid).is_some());
     let verdict = (|| {
-        reused.with_context(|| format!("no process got the number {}", dead.inside))?;
+        reused.with_context(|| format!("no process got the number {}", dead.view_pid))?;
         listed(scene, None)?;
-        holds(&scene.a, dead.inside, 0)
+        check_memory(&scene.a, dead.view_pid, 0)
     })();
     drop(heir.stdin.take());
     heir.wait()?;
@@ -62,36 +62,36 @@ fn reused_pid_inherits_no_row(_: &Stage, scene: &Scene) -> Result<(), Fault> {
 
 fn zombie_is_listed_by_its_own_number(_: &Stage, scene: &Scene) -> Result<(), Fault> {
     // cat takes the shell's place and never waits for the shell's child.
-    let zombie = scene.a.hold_by("exec 3<&0; gpu-hold --leave --mem 30 <&3 & exec cat >/dev/null")?;
-    let outside = || processes::outside(scene.a.pid_outside(), zombie.inside);
+    let zombie = scene.a.hold_by_script("exec 3<&0; gpu-hold --leave --mem 30 <&3 & exec cat >/dev/null")?;
+    let outside = || processes::host_pid(scene.a.init_host_pid(), zombie.view_pid);
     wait_for(|| outside().and_then(processes::state) == Some('Z')).context("it is no zombie")?;
-    listed(scene, Some(zombie.inside))?;
-    holds(&scene.a, zombie.inside, 30)
+    listed(scene, Some(zombie.view_pid))?;
+    check_memory(&scene.a, zombie.view_pid, 30)
 }
 
 fn adopted_process_keeps_its_row(_: &Stage, scene: &Scene) -> Result<(), Fault> {
-    let orphan = scene.a.hold_by("exec 3<&0; gpu-hold --mem 30 <&3 &")?;
-    let adopted = || processes::parent(orphan.outside) == Some(scene.a.pid_outside());
+    let orphan = scene.a.hold_by_script("exec 3<&0; gpu-hold --mem 30 <&3 &")?;
+    let adopted = || processes::parent(orphan.host_pid) == Some(scene.a.init_host_pid());
     wait_for(adopted).context("process 1 did not adopt it")?;
-    listed(scene, Some(orphan.inside))
+    listed(scene, Some(orphan.view_pid))
 }
 
 fn dead_threads_client_counts_for_its_process(_: &Stage, scene: &Scene) -> Result<(), Fault> {
-    let holder = scene.a.hold_by("exec gpu-hold --dead-thread --mem 30")?;
-    listed(scene, Some(holder.inside))?;
-    holds(&scene.a, holder.inside, 30)
+    let holder = scene.a.hold_by_script("exec gpu-hold --dead-thread --mem 30")?;
+    listed(scene, Some(holder.view_pid))?;
+    check_memory(&scene.a, holder.view_pid, 30)
 }
 
 fn colliding_host_and_inner_pid_keep_rows(_: &Stage, scene: &Scene) -> Result<(), Fault> {
     for number in [26_000, 27_000, 28_000, 29_000, 30_000] {
-        scene.a.next_pid(number)?;
-        let namesake = scene.a.hold_by("exec gpu-hold --mem 21")?;
-        let lost = scene.a.hold_numbered(namesake.inside, "exec gpu-hold --mem 22")?;
-        if lost.outside != namesake.inside {
+        scene.a.set_next_pid(number)?;
+        let namesake = scene.a.hold_by_script("exec gpu-hold --mem 21")?;
+        let lost = scene.a.hold_with_host_pid(namesake.view_pid, "exec gpu-hold --mem 22")?;
+        if lost.host_pid != namesake.view_pid {
             continue;
         }
-        let own = sorted(scene.own().into_iter().chain([namesake.inside, lost.inside]));
-        return lists(&scene.a, "the list", &own);
+        let own = sorted(scene.own().into_iter().chain([namesake.view_pid, lost.view_pid]));
+        return check_list(&scene.a, "the list", &own);
     }
     Err(anyhow::anyhow!("no number could be given twice").into())
 }
@@ -100,14 +100,14 @@ const NUMBERS_OF_THE_HOST: &str = "it knows clients by the host's numbers";
 
 fn reused_host_pid_inherits_no_row(_: &Stage, scene: &Scene) -> Result<(), Fault> {
     let before = host(&["pids"])?;
-    let dead = scene.a.hold_by("exec gpu-hold --leave --mem 30 --fbc")?;
-    gone(scene, dead.inside)?;
+    let dead = scene.a.hold_by_script("exec gpu-hold --leave --mem 30 --fbc")?;
+    gone(scene, dead.view_pid)?;
     let remaining: Vec<u32> = host(&["pids"])?.into_iter().filter(|pid| !before.contains(pid)).collect();
     let [remaining] = remaining[..] else { return Err(anyhow::anyhow!("the dead process left {remaining:?}").into()) };
     let heir = inherit(scene, remaining, "echo ready $$; exec cat >/dev/null")?;
-    lists(&scene.b, "beside the heir, the list", &[scene.other.inside])?;
-    exactly("beside the heir, fbc", &scene.b.query(&["fbc"])?.pids(), &[scene.other.inside])?;
-    holds(&scene.b, heir.inside, 0)
+    check_list(&scene.b, "beside the heir, the list", &[scene.other.view_pid])?;
+    check_pids("beside the heir, fbc", &scene.b.query(&["fbc"])?.pids(), &[scene.other.view_pid])?;
+    check_memory(&scene.b, heir.view_pid, 0)
 }
 
 fn ended_process_sample_is_not_followed(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
@@ -116,7 +116,7 @@ fn ended_process_sample_is_not_followed(stage: &Stage, scene: &Scene) -> Result<
     let kinds = if stage.has_module() { &["1", "2"][..] } else { &["1"] };
     let verdict = kinds.iter().try_for_each(|kind| {
         stage.set_driver("stale", kind)?;
-        drop(scene.a.hold_by("exec gpu-hold --util 50")?);
+        drop(scene.a.hold_by_script("exec gpu-hold --util 50")?);
         ["55888", "50704"].iter().try_for_each(|size| samples(scene, &["--size", size, "gpumon"]))
     });
     stage.set_driver("stale", "0")?;
@@ -131,8 +131,8 @@ fn host(question: &[&str]) -> Result<Vec<u32>> {
 /// A process of the other container with this number of the host's.
 fn inherit(scene: &Scene, outside: u32, script: &str) -> Result<Holder> {
     for _ in 0..5 {
-        let heir = scene.b.hold_numbered(outside, script)?;
-        if heir.outside == outside {
+        let heir = scene.b.hold_with_host_pid(outside, script)?;
+        if heir.host_pid == outside {
             return Ok(heir);
         }
     }
@@ -141,13 +141,13 @@ fn inherit(scene: &Scene, outside: u32, script: &str) -> Result<Holder> {
 
 /// The list is the scene's, and one more.
 fn listed(scene: &Scene, also: Option<u32>) -> Result<(), Fault> {
-    lists(&scene.a, "the list", &sorted(scene.own().into_iter().chain(also)))
+    check_list(&scene.a, "the list", &sorted(scene.own().into_iter().chain(also)))
 }
 
 fn gone(scene: &Scene, inside: u32) -> Result<()> {
-    wait_for(|| processes::outside(scene.a.pid_outside(), inside).is_none()).context("it has not ended")
+    wait_for(|| processes::host_pid(scene.a.init_host_pid(), inside).is_none()).context("it has not ended")
 }
 
 fn wait_for(holds: impl Fn() -> bool) -> Result<()> {
-    until("it does not come to pass", || Ok(holds()))
+    wait_until("it does not come to pass", || Ok(holds()))
 }

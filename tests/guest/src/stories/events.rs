@@ -41,19 +41,19 @@ pub const STORIES: &[Story] = &[
 
 fn memory_limit_event_names_own_processes(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
     by_own_numbers(scene)?;
-    on_the_host(stage, &scene.foreign.outside.to_string())?;
+    on_the_host(stage, &scene.foreign.host_pid.to_string())?;
     by_policy(stage, scene)
 }
 
 /// A container's events name its own processes by their numbers there, and no other process.
 pub fn by_own_numbers(scene: &Scene) -> Result<(), Fault> {
-    let word = scene.foreign.outside;
+    let word = scene.foreign.host_pid;
     for how in ["nvctl", "nvctl --xfer", "nvctl32"] {
         let answer = nvctl::read(&scene.a.script(&format!("{how} limits {word}"))?)?;
         let own = sorted(scene.own().into_iter().chain([0]));
         let (named, words) = (answer.distinct_pids(), answer.numbers("word"));
-        right!(named == own, "events name {named:?}, the container's own are {:?}: {}", scene.own(), answer.text);
-        right!(words == [word], "the word of another event is {words:?}, not {word}");
+        check!(named == own, "events name {named:?}, the container's own are {:?}: {}", scene.own(), answer.text);
+        check!(words == [word], "the word of another event is {words:?}, not {word}");
     }
     Ok(())
 }
@@ -63,7 +63,7 @@ fn on_the_host(stage: &Stage, word: &str) -> Result<(), Fault> {
     let host_pids = stage.scene()?.host_pids();
     let done = run(&["nvctl", "limits", word])?;
     let named = nvctl::read(&done.out)?.distinct_pids();
-    right!(named == host_pids, "on the host events name {named:?}, not {host_pids:?}");
+    check!(named == host_pids, "on the host events name {named:?}, not {host_pids:?}");
     Ok(())
 }
 
@@ -73,18 +73,18 @@ fn by_policy(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
     let answer = in_pod(scene, &["limits", "7"]);
     stage.set_policy("")?;
     let named = answer?.distinct_pids();
-    right!(named == scene.host_pids(), "with the host's view events name {named:?}, not {:?}", scene.host_pids());
+    check!(named == scene.host_pids(), "with the host's view events name {named:?}, not {:?}", scene.host_pids());
     by_own_numbers(scene)
 }
 
 fn event_into_protected_memory_keeps_drivers_answer(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
-    let with = same_aside(stage, || Ok(scene.a.script("nvevents memory; nvevents --xfer memory")?))?;
-    right!(with.lines().count() == 2 * 12, "only so much was asked: {with}");
+    let with = same_with_engine_off(stage, || Ok(scene.a.script("nvevents memory; nvevents --xfer memory")?))?;
+    check!(with.lines().count() == 2 * 12, "only so much was asked: {with}");
     let poll = || scene.a.script("nvevents poll 300");
     println!(
         "guest: where no event is, a fetch takes {}; beside the engine {}",
         poll()?.trim(),
-        stage.aside(poll)??.trim()
+        stage.with_engine_off(poll)??.trim()
     );
     by_own_numbers(scene)
 }
@@ -102,13 +102,13 @@ fn event_swapped_in_flight_names_own_only(stage: &Stage, scene: &Scene) -> Resul
     let modes: &[&str] = if notify { &["dup2", "close", "where"] } else { &["dup2", "close", "where", "request"] };
     for mode in modes.iter().cycle().take(modes.len() * each.div_ceil(SWAPPED_AT_ONCE) as usize) {
         let foreign = named_while_swapping(scene, mode, calls, &own)?;
-        right!(foreign.is_empty(), "swapping by {mode}, events name {foreign:?}");
+        check!(foreign.is_empty(), "swapping by {mode}, events name {foreign:?}");
     }
     // docs/notify.md: a wrapper of something else is passed on, and read again by the kernel.
     if notify {
         let is_seen = || named_while_swapping(scene, "request", calls, &own).map(|foreign| !foreign.is_empty());
         let seen = (0..RESIDUAL_TRIES).map(|_| is_seen()).find(|seen| !matches!(seen, Ok(false))).transpose()?;
-        right!(seen.is_some(), "no exchanged wrapper showed an event, which the page says it can");
+        check!(seen.is_some(), "no exchanged wrapper showed an event, which the page says it can");
     }
     by_own_numbers(scene)
 }
@@ -116,7 +116,7 @@ fn event_swapped_in_flight_names_own_only(stage: &Stage, scene: &Scene) -> Resul
 /// Whom events named that are not the container's own, while a thread exchanged a part of the call.
 fn named_while_swapping(scene: &Scene, mode: &str, calls: u32, own: &[u32]) -> Result<Vec<u32>, Fault> {
     let text = scene.a.script(&format!("nvevents swap {mode} {calls}"))?;
-    let (_, saw) = raced(&text, calls)?;
+    let (_, saw) = parse_race(&text, calls)?;
     Ok(saw.into_iter().filter(|pid| *pid != 0 && !own.contains(pid)).collect())
 }
 
@@ -129,16 +129,16 @@ fn hung_event_fetch_delays_no_other_caller(stage: &Stage, scene: &Scene) -> Resu
         stage.set_driver(key, value)?;
     }
     let hung = scene.a.script("nvctl limits 7 >/tmp/hung 2>&1 & echo $!")?;
-    until_hung()?;
+    wait_until_hung()?;
     let beside = beside_a_fetch_that_hangs(scene);
     let hangs = scene.a.script(&format!("cat /tmp/hung; kill -9 {}; rm /tmp/hung", hung.trim()));
     stage.set_driver("hang_ms", "0")?;
     beside?;
-    right!(hangs?.is_empty(), "the fetch did not hang until then");
+    check!(hangs?.is_empty(), "the fetch did not hang until then");
     by_own_numbers(scene)
 }
 
 fn beside_a_fetch_that_hangs(scene: &Scene) -> Result<(), Fault> {
-    lists(&scene.b, "beside a fetch that hangs, the list", &[scene.other.inside])?;
-    own_list(scene, "beside a fetch that hangs, its own list")
+    check_list(&scene.b, "beside a fetch that hangs, the list", &[scene.other.view_pid])?;
+    check_own_list(scene, "beside a fetch that hangs, its own list")
 }

@@ -8,7 +8,7 @@ pub const STORIES: &[Story] = &[
     story!(scene foreign_descriptor_gets_its_own_answer, [5, 6];
         "The request of a control on eleven descriptors that are not the control device, from a file to a closed \
         number, gets the same answer as without the engine.")
-    .of_the_kernel()
+    .kernel_story()
     .right("these are the kernel's own answers"),
     story!(scene protected_memory_keeps_drivers_answer, [5];
         "Argument or parameters lie in private, shared, read-only or unreadable memory, across the edge into such \
@@ -17,25 +17,25 @@ pub const STORIES: &[Story] = &[
     .right("these are the driver's own answers"),
     story!(scene killed_callers_leave_nothing_behind, [7];
         "Thirty callers are killed while they ask: none counts as inside, and the next caller is answered right.")
-    .of_the_kernel(),
+    .kernel_story(),
     story!(scene caller_blocking_its_memory_delays_no_other, [7];
         "The argument, parameters or table of four callers lie in memory that is never supplied (userfaultfd): \
         another container is answered meanwhile, and their own container after they were killed.")
-    .of_the_kernel(),
+    .kernel_story(),
     story!(scene swapped_call_shows_no_foreign_pid, [3];
         "In thousands of calls a thread swaps the file, removes it, swaps control and size, or swaps all of that and \
         the parameters: no PID of another process comes back.")
     .notify(SUPERVISOR_ONLY)
-    .of_the_kernel()
-    .by(|stage| {
+    .kernel_story()
+    .without_engine(|stage| {
         // A real driver shows what is wrong with its list here, and by itself no foreign number.
         let is_newer = stage.release().is_some() && stage.era >= 4;
-        once(stage, Without::Wrong(if is_newer { "the list shows" } else { "saw" }))
+        once(stage, BareResult::Wrong(if is_newer { "the list shows" } else { "saw" }))
     }),
     story!(unreadable_argument_is_refused, [3, 5];
         "An argument in `memfd_secret` memory gets EFAULT and is counted.")
     .notify(SUPERVISOR_ONLY)
-    .of_the_kernel()
+    .kernel_story()
     .only(
         |_| run(&["nvctl", "secret"]).is_ok_and(|done| done.status <= 1),
         "this kernel has no memfd_secret, or was not told to have it",
@@ -43,59 +43,61 @@ pub const STORIES: &[Story] = &[
     story!(scene thread_with_own_descriptors_sees_own_only, [3];
         "A thread that shares no descriptor with its process is answered right, or refused, depending on the kernel.")
     .notify(SUPERVISOR_ONLY)
-    .of_the_kernel()
+    .kernel_story()
     .real(Real::Engines),
     story!(scene x32_calls_get_the_kernels_answer, [5];
         "`ioctl` by its x32 number gets ENOSYS, as without the engine.")
     .notify(SUPERVISOR_ONLY)
-    .of_the_kernel()
+    .kernel_story()
     .only(|_| cfg!(target_arch = "x86_64"), "x86-64 alone has x32 calls")
     .right("these are the kernel's own answers"),
     story!(scene huge_descriptor_table_slows_no_lookup, [7];
         "A process with room for 4,194,304 descriptors and hardly one open is asked about 200 times in one call: \
         that takes no longer than with another process.")
-    .of_the_kernel()
+    .kernel_story()
     .right("the driver looks at no descriptors"),
     story!(ended_threads_slow_no_lookup, [7];
         "A process of which only 4,000 ended threads are left, because they are traced, is asked about 200 times in \
         one call: that takes no longer than with another process.")
-    .of_the_kernel()
+    .kernel_story()
     .right("the driver looks at no threads"),
 ];
 
 fn foreign_descriptor_gets_its_own_answer(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
-    let with =
-        same_aside(stage, || Ok(scene.a.script("nvctl elsewhere; nvctl --xfer elsewhere; nvctl32 elsewhere")?))?;
-    right!(with.lines().count() > 15, "only so much was asked: {with}");
-    own_list(scene, "the list")
+    let with = same_with_engine_off(stage, || {
+        Ok(scene.a.script("nvctl elsewhere; nvctl --xfer elsewhere; nvctl32 elsewhere")?)
+    })?;
+    check!(with.lines().count() > 15, "only so much was asked: {with}");
+    check_own_list(scene, "the list")
 }
 
 fn protected_memory_keeps_drivers_answer(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
-    let with = same_aside(stage, || Ok(scene.a.script("nvctl memory; nvctl --xfer memory; nvctl32 memory")?))?;
+    let with =
+        same_with_engine_off(stage, || Ok(scene.a.script("nvctl memory; nvctl --xfer memory; nvctl32 memory")?))?;
     // Nine kinds of memory, and four whose addresses carry a tag, which have no room for one in 32 bits.
-    right!(with.lines().count() == 2 * (13 + 13 + 9), "only so much was asked: {with}");
+    check!(with.lines().count() == 2 * (13 + 13 + 9), "only so much was asked: {with}");
     // Tags are the processor's there, and the driver's answer is one.
     let answered = with.contains("params tagged-high ret=0 status=0x0 written=1");
-    right!(answered == cfg!(target_arch = "aarch64"), "without the engine, too: {with}");
-    own_list(scene, "the list")
+    check!(answered == cfg!(target_arch = "aarch64"), "without the engine, too: {with}");
+    check_own_list(scene, "the list")
 }
 
 fn killed_callers_leave_nothing_behind(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
-    let own = words(&scene.own());
-    own_list(scene, "the list")?;
+    let own = pid_words(&scene.own());
+    check_own_list(scene, "the list")?;
     // A shell's child is nvctl from exec on.
     let calls = "until [ \"$(cat /proc/$p/comm)\" = nvctl ]; do usleep 10000; done; usleep 60000";
     let each = format!("nvctl spin 60 {own} & p=$!; {calls}; kill -9 $p");
     let text = scene.a.script(&format!("for i in $(seq 30); do {each}; done 2>&1; wait"))?;
-    right!(!text.contains("wrong"), "before it was killed, a caller got: {text}");
+    check!(!text.contains("wrong"), "before it was killed, a caller got: {text}");
     let none_inside = || Ok(!stage.has_engine() || stage.engine_state("inside").as_deref() == Some("0"));
-    let none_left = until("the callers are dead, and some count as inside", none_inside);
-    right!(none_left.is_ok(), "{none_left:?}: {:?}", stage.engine_state("inside"));
-    own_list(scene, "the list")
+    let none_left = wait_until("the callers are dead, and some count as inside", none_inside);
+    check!(none_left.is_ok(), "{none_left:?}: {:?}", stage.engine_state("inside"));
+    check_own_list(scene, "the list")
 }
 
 fn caller_blocking_its_memory_delays_no_other(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
-    lists(&scene.b, "the list", &[scene.other.inside])?;
+    check_list(&scene.b, "the list", &[scene.other.view_pid])?;
     for what in ["argument", "params", "table"] {
         blocked(stage, what)?;
     }
@@ -109,13 +111,13 @@ fn blocked(stage: &Stage, what: &str) -> Result<(), Fault> {
         format!("for i in 1 2 3 4; do nvctl stall {what} 60 >/tmp/stall.$i 2>&1 & echo $! >/tmp/stalled.$i; done");
     scene.a.script(&script)?;
     // With all of its container's threads stopped, a caller that comes later stalls before it can say so.
-    until("the callers do not stall", || Ok(scene.a.script("cat /tmp/stall.*")?.contains("stalls")))?;
+    wait_until("the callers do not stall", || Ok(scene.a.script("cat /tmp/stall.*")?.contains("stalls")))?;
     std::thread::sleep(Duration::from_millis(500));
-    let (listed, took) = timed(|| lists(&scene.b, "beside stalled callers, the list", &[scene.other.inside]));
+    let (listed, took) = timed(|| check_list(&scene.b, "beside stalled callers, the list", &[scene.other.view_pid]));
     listed?;
-    right!(took < Duration::from_secs(30), "beside callers that stall on their {what} an answer took {took:?}");
+    check!(took < Duration::from_secs(30), "beside callers that stall on their {what} an answer took {took:?}");
     scene.a.script("kill -9 $(cat /tmp/stalled.*); rm /tmp/stall.* /tmp/stalled.*")?;
-    own_list(&scene, "after the stalled callers' end, the list")
+    check_own_list(&scene, "after the stalled callers' end, the list")
 }
 
 pub(super) const SUPERVISOR_ONLY: &str = "it takes a call out of the caller's hands, and may give it back";
@@ -133,17 +135,17 @@ fn swapped_call_shows_no_foreign_pid(stage: &Stage, scene: &Scene) -> Result<(),
     let modes = ["dup2", "close", "number", "all"].map(|mode| (mode, each / rounds));
     for (mode, each) in modes.into_iter().cycle().take(modes.len() * rounds as usize) {
         let text = scene.a.script(&format!("nvctl swap {mode} 1 {each}"))?;
-        let (made, saw) = raced(&text, each)?;
+        let (made, saw) = parse_race(&text, each)?;
         calls += made;
-        own_only(&format!("swapping by {mode}, a caller saw"), saw, &own)?;
+        check_no_foreign_pid(&format!("swapping by {mode}, a caller saw"), saw, &own)?;
     }
     println!("guest: {calls} racing calls, none saw a number of anybody else's");
-    lists(&scene.a, "the list", &own)
+    check_list(&scene.a, "the list", &own)
 }
 
 fn unreadable_argument_is_refused(stage: &Stage) -> Result<(), Fault> {
     let answer = stage.scene()?.a.query(&["secret"]);
-    right!(answer.as_ref().is_ok_and(|answer| answer.pids().is_empty()), "it shows {answer:?}");
+    check!(answer.as_ref().is_ok_and(|answer| answer.pids().is_empty()), "it shows {answer:?}");
     secret(stage, "nvctl secret")
 }
 
@@ -152,23 +154,23 @@ pub(super) fn secret(stage: &Stage, call: &str) -> Result<(), Fault> {
     let scene = stage.scene()?;
     let before = stage.counter("passed.unreadable");
     let text = scene.a.script(&format!("{call}; true"))?;
-    right!(text.starts_with("ret=-14 "), "it comes to {}", text.trim());
+    check!(text.starts_with("ret=-14 "), "it comes to {}", text.trim());
     let after = stage.counter("passed.unreadable");
-    right!(before.is_some() && after == before.map(|before| before + 1), "it was counted from {before:?} to {after:?}");
+    check!(before.is_some() && after == before.map(|before| before + 1), "it was counted from {before:?} to {after:?}");
     Ok(())
 }
 
 fn thread_with_own_descriptors_sees_own_only(_: &Stage, scene: &Scene) -> Result<(), Fault> {
     let answer = scene.a.query(&["--own-files", "fbc"])?;
-    own_only("a thread with a table of its own: fbc shows", answer.pids(), &[scene.first.inside])?;
+    check_no_foreign_pid("a thread with a table of its own: fbc shows", answer.pids(), &[scene.first.view_pid])?;
     let refused = answer.text.starts_with("ret=-5 ");
-    right!(refused || answer.pids() == [scene.first.inside], "it gets {}", answer.text);
+    check!(refused || answer.pids() == [scene.first.view_pid], "it gets {}", answer.text);
     Ok(())
 }
 
 fn x32_calls_get_the_kernels_answer(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
-    let with = same_aside(stage, || Ok(scene.a.query(&["x32"])?.text))?;
-    right!(with.starts_with("ret=-38 "), "this kernel takes x32 calls: {with}");
+    let with = same_with_engine_off(stage, || Ok(scene.a.query(&["x32"])?.text))?;
+    check!(with.starts_with("ret=-38 "), "this kernel takes x32 calls: {with}");
     Ok(())
 }
 
@@ -180,21 +182,21 @@ fn huge_descriptor_table_slows_no_lookup(_: &Stage, scene: &Scene) -> Result<(),
     let before = fs::read_to_string(MOST_FILES)?;
     fs::write(MOST_FILES, WIDE)?;
     let verdict = (|| {
-        let plain = scene.a.hold_by("echo ready $$; exec cat >/dev/null")?;
-        let wide = scene.a.hold_by("exec nvctl wide")?;
+        let plain = scene.a.hold_by_script("echo ready $$; exec cat >/dev/null")?;
+        let wide = scene.a.hold_by_script("exec nvctl wide")?;
         let query = |pid: u32| {
             let words = [vec!["pidinfo".to_owned()], vec![pid.to_string(); 200]].concat();
             let began = Instant::now();
             let answer = scene.a.query(&words.iter().map(String::as_str).collect::<Vec<_>>())?;
             anyhow::Ok((answer.numbers("mem"), began.elapsed()))
         };
-        let usual = query(plain.inside)?.1.min(query(plain.inside)?.1);
+        let usual = query(plain.view_pid)?.1.min(query(plain.view_pid)?.1);
         let limit = usual * 3 + Duration::from_secs(1);
         let mut took = Duration::MAX;
         // A machine with other work is slow now and then; what is slow by itself is so each time.
         for _ in 0..3 {
-            let (answer, time) = query(wide.inside)?;
-            right!(
+            let (answer, time) = query(wide.view_pid)?;
+            check!(
                 answer.len() == 200 && answer.iter().all(|&mem| mem == 0),
                 "a process without the driver shows {answer:?}"
             );
@@ -203,7 +205,7 @@ fn huge_descriptor_table_slows_no_lookup(_: &Stage, scene: &Scene) -> Result<(),
                 break;
             }
         }
-        right!(took < limit, "200 looks at {WIDE} descriptors took {took:?}, at a few {usual:?}");
+        check!(took < limit, "200 looks at {WIDE} descriptors took {took:?}, at a few {usual:?}");
         Ok(())
     })();
     fs::write(MOST_FILES, before.trim())?;
@@ -216,6 +218,6 @@ fn ended_threads_slow_no_lookup(stage: &Stage) -> Result<(), Fault> {
     let answer = stage.scene()?.a.query(&["crowd", CROWD])?;
     let (usual, crowd) = (answer.one("usual")?, answer.one("crowd")?);
     // Those that are looked at cost some times as much as one. All of them cost 850 times as much.
-    right!(crowd < 60 * usual, "200 looks at {CROWD} ended threads took {crowd} ns, at one {usual} ns");
+    check!(crowd < 60 * usual, "200 looks at {CROWD} ended threads took {crowd} ns, at one {usual} ns");
     Ok(())
 }

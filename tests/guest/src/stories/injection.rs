@@ -1,7 +1,7 @@
 //! Containers that get their GPU from our own stack, and their right view of it from an engine.
 
-use crate::injected::Injected;
-use crate::injected::Installed;
+use crate::injected::InjectedContainer;
+use crate::injected::InstalledDriver;
 use crate::stories::common::*;
 
 pub const STORIES: &[Story] = &[story!(wrapper_injected_gpu_lists_own_processes, [1, 3];
@@ -12,11 +12,11 @@ pub const STORIES: &[Story] = &[story!(wrapper_injected_gpu_lists_own_processes,
 .wrong("the query shows")];
 
 fn wrapper_injected_gpu_lists_own_processes(stage: &Stage) -> Result<(), Fault> {
-    let _installed = Installed::new(&stage.client)?;
+    let _installed = InstalledDriver::new(&stage.client)?;
     let _foreign = Holder::on_host(&["--mem", "300"])?;
-    let bare = Injected::start_without("crun", "bare")?;
-    right!(bare.run(&["nvidia-smi", "-L"])?.status != 0, "nvidia-smi is there although nothing put it there");
-    right!(bare.run(&["ls", "/dev/nvidiactl"])?.status != 0, "the device is there although nothing put it there");
+    let bare = InjectedContainer::start_without("crun", "bare")?;
+    check!(bare.run(&["nvidia-smi", "-L"])?.status != 0, "nvidia-smi is there although nothing put it there");
+    check!(bare.run(&["ls", "/dev/nvidiactl"])?.status != 0, "the device is there although nothing put it there");
     drop(bare);
     for (runtime, mode) in [("crun", "jit-cdi"), ("runc", "legacy")] {
         check_container_view(runtime, mode)?;
@@ -25,16 +25,16 @@ fn wrapper_injected_gpu_lists_own_processes(stage: &Stage) -> Result<(), Fault> 
 }
 
 fn check_container_view(runtime: &'static str, mode: &str) -> Result<(), Fault> {
-    let container = Injected::start(runtime, "injected", mode)?;
+    let container = InjectedContainer::start(runtime, "injected", mode)?;
     let first = container.hold(&["--mem", "40", "--clients", "2"])?;
     let second = container.hold(&["--mem", "43"])?;
-    exactly(
+    check_pids(
         &format!("{mode} by {runtime}: the query shows"),
         &container.compute_apps()?,
-        &sorted([first.inside, second.inside]),
+        &sorted([first.view_pid, second.view_pid]),
     )?;
     let params = container.run(&["/bin/busybox", "cat", "/proc/driver/nvidia/params"])?;
-    right!(
+    check!(
         params.out.contains("ModifyDeviceFiles: 0"),
         "{mode} by {runtime}: the container may make device nodes: {}",
         params.out.trim()

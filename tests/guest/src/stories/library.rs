@@ -31,31 +31,31 @@ pub const STORIES: &[Story] = &[
         "pynvml, on the main thread and on another, gets the process list and memory, utilisation, accounting and \
         sessions of own processes only.")
     .real(Real::Client)
-    .by(|stage| match stage.client_major() {
-        _ if cfg!(not(target_arch = "x86_64")) => Without::Moot("only x86-64 guests have a Python"),
-        0..470 => Without::Moot("this pynvml calls functions that releases before 470 do not have"),
-        _ => Without::Wrong("pynvml shows"),
+    .without_engine(|stage| match stage.client_major() {
+        _ if cfg!(not(target_arch = "x86_64")) => BareResult::Skip("only x86-64 guests have a Python"),
+        0..470 => BareResult::Skip("this pynvml calls functions that releases before 470 do not have"),
+        _ => BareResult::Wrong("pynvml shows"),
     }),
     story!(scene three_hundred_processes_are_listed, [1];
         "More processes than one look-up takes, by hand and by NVML from 535 on."),
 ];
 
 fn containers_do_not_see_each_other(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
-    for (container, own) in [(&scene.a, scene.own()), (&scene.b, vec![scene.other.inside])] {
+    for (container, own) in [(&scene.a, scene.own()), (&scene.b, vec![scene.other.view_pid])] {
         let queries = queries(stage);
         for (query, answer) in queries.iter().zip(nvml(stage, container, queries)?) {
             let shown = answer.pids();
             let foreign: Vec<&u32> = shown.iter().filter(|pid| !own.contains(pid)).collect();
-            right!(foreign.is_empty(), "a container is shown {foreign:?} by {query}, its own are {own:?}");
-            right!(!shown.is_empty(), "a container is shown nothing by {query}, its own are {own:?}");
+            check!(foreign.is_empty(), "a container is shown {foreign:?} by {query}, its own are {own:?}");
+            check!(!shown.is_empty(), "a container is shown nothing by {query}, its own are {own:?}");
         }
     }
     Ok(())
 }
 
 fn own_utilisation_equals_the_hosts(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
-    let (first, second) = (scene.first.outside, scene.second.outside);
-    let (foreign, other) = (scene.foreign.outside, scene.other.outside);
+    let (first, second) = (scene.first.host_pid, scene.second.host_pid);
+    let (foreign, other) = (scene.foreign.host_pid, scene.other.host_pid);
     // Own and foreign samples take turns, with different engines busy, and foreign ones both newest and oldest.
     let slots = [
         format!("100,{foreign}/500,{foreign}/9000"),
@@ -69,13 +69,14 @@ fn own_utilisation_equals_the_hosts(stage: &Stage, scene: &Scene) -> Result<(), 
     ];
     let slots: Vec<&str> = slots.iter().map(String::as_str).collect();
     nvctl::query(&[], "nvctl", &[&["ring"], &slots[..]].concat())?;
-    let output = (|| Ok((utilisation(&Client::on_host(&stage.client))?, utilisation(&entered(stage, &scene.a))?)))();
+    let output =
+        (|| Ok((utilisation(&Client::on_host(&stage.client))?, utilisation(&client_inside(stage, &scene.a))?)))();
     nvctl::query(&[], "nvctl", &["ring"])?;
     let (host, container): (BTreeMap<u32, String>, BTreeMap<u32, String>) = output.map_err(Fault::Rig)?;
-    exactly("utilisation", &sorted(container.keys().copied()), &scene.own())?;
-    for (outside, inside) in [(first, scene.first.inside), (second, scene.second.inside)] {
+    check_pids("utilisation", &sorted(container.keys().copied()), &scene.own())?;
+    for (outside, inside) in [(first, scene.first.view_pid), (second, scene.second.view_pid)] {
         let (host, container) = (host.get(&outside), container.get(&inside));
-        right!(host == container, "utilisation shows {container:?} of process {inside}, the host sees {host:?}");
+        check!(host == container, "utilisation shows {container:?} of process {inside}, the host sees {host:?}");
     }
     Ok(())
 }
@@ -85,15 +86,15 @@ fn look_up_of_own_pid_finds_own_utilisation(stage: &Stage, scene: &Scene) -> Res
     let last: u32 = last.trim().parse().context("no number")?;
     for container in [&scene.a, &scene.b] {
         let before = nvml(stage, container, &["compute"])?.remove(0).pids();
-        container.next_pid(3_000)?;
+        container.set_next_pid(3_000)?;
         let own = container.hold(&["--mem", "20", "--util", "30"])?;
-        let same = numbered(own.inside);
-        processes::next_outside(last)?;
-        let (same, own_outside) = (same?, own.outside);
+        let same = numbered(own.view_pid);
+        processes::set_next_host_pid(last)?;
+        let (same, own_outside) = (same?, own.host_pid);
         let slots = [
-            format!("100,-,{}/9000", same.outside),
+            format!("100,-,{}/9000", same.host_pid),
             format!("300,-,{own_outside}/3000"),
-            format!("500,-,{}/8000", scene.foreign.outside),
+            format!("500,-,{}/8000", scene.foreign.host_pid),
             format!("700,-,{own_outside}/1000"),
         ];
         let slots: Vec<&str> = slots.iter().map(String::as_str).collect();
@@ -108,16 +109,16 @@ fn look_up_of_own_pid_finds_own_utilisation(stage: &Stage, scene: &Scene) -> Res
         let mut found = inside[0].pids();
         found.dedup();
         found.retain(|pid| !before.contains(pid));
-        exactly("the look-up", &found, &[own.inside])?;
+        check_pids("the look-up", &found, &[own.view_pid])?;
         let sum = |query: &Query, pid: u32| -> u32 {
             let of_pid = query.rows.iter().filter(|row| row.get("pid").is_some_and(|shown| *shown == pid.to_string()));
             of_pid.filter_map(|row| row.get("sm")?.parse::<u32>().ok()).sum()
         };
-        let (shown, right) = (sum(&inside[1], own.inside), sum(&host[0], own_outside));
-        right!(
+        let (shown, right) = (sum(&inside[1], own.view_pid), sum(&host[0], own_outside));
+        check!(
             shown == right && right > 0,
             "the look-up shows {shown} % of process {}, the host sees {right} %",
-            own.inside
+            own.view_pid
         );
     }
     Ok(())
@@ -126,9 +127,9 @@ fn look_up_of_own_pid_finds_own_utilisation(stage: &Stage, scene: &Scene) -> Res
 /// A process of the host with this number.
 fn numbered(number: u32) -> anyhow::Result<Holder> {
     for _ in 0..20 {
-        processes::next_outside(number)?;
+        processes::set_next_host_pid(number)?;
         let holder = Holder::on_host(&["--mem", "10", "--util", "40"])?;
-        if holder.outside == number {
+        if holder.host_pid == number {
             return Ok(holder);
         }
     }
@@ -136,13 +137,13 @@ fn numbered(number: u32) -> anyhow::Result<Holder> {
 }
 
 fn pynvml_lists_own_processes_only(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
-    let done = entered(stage, &scene.a).python(PYNVML_SCRIPT)?;
+    let done = client_inside(stage, &scene.a).python(PYNVML_SCRIPT)?;
     let output: Vec<Value> = done.out.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
     if output.len() != 2 {
         return Err(anyhow::anyhow!("python ended with {}: {} {}", done.status, done.out, done.err).into());
     }
     for (thread, output) in ["main", "other"].into_iter().zip(output) {
-        let (first, own) = (scene.first.inside, scene.own());
+        let (first, own) = (scene.first.view_pid, scene.own());
         let rows = [
             ("compute", own.clone()),
             ("util", own.clone()),
@@ -152,14 +153,17 @@ fn pynvml_lists_own_processes_only(stage: &Stage, scene: &Scene) -> Result<(), F
         ];
         for (query, own) in rows.into_iter().take(queries(stage).len()) {
             let shown: Vec<u32> = serde_json::from_value(output[query].clone()).unwrap_or_default();
-            right!(
+            check!(
                 shown == own,
                 "on the {thread} thread pynvml shows {} by {query}, the own are {own:?}",
                 output[query]
             );
         }
         let memory = format!("{}", output["memory"]);
-        right!(memory == format!("{{\"{first}\":80,\"{}\":43}}", scene.second.inside), "pynvml shows memory {memory}");
+        check!(
+            memory == format!("{{\"{first}\":80,\"{}\":43}}", scene.second.view_pid),
+            "pynvml shows memory {memory}"
+        );
     }
     Ok(())
 }
@@ -198,14 +202,14 @@ t.join()
 fn three_hundred_processes_are_listed(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
     let many = scene.a.hold(&["--fork", "300", "--mem", "3"])?;
     let own = sorted(scene.own().into_iter().chain(many.children.iter().copied()));
-    lists(&scene.a, "the list", &own)?;
+    check_list(&scene.a, "the list", &own)?;
     for chunk in many.children.chunks(200) {
         let words: Vec<String> = chunk.iter().map(u32::to_string).collect();
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         let answer = scene.a.query(&[&["pidinfo"], &words[..]].concat())?;
         let wrong = answer.rows.iter().find(|row| row.get("mem").is_none_or(|bytes| bytes != "3145728"));
-        right!(wrong.is_none(), "of 3 MiB each, the look-up shows {wrong:?}");
-        right!(
+        check!(wrong.is_none(), "of 3 MiB each, the look-up shows {wrong:?}");
+        check!(
             answer.pids() == sorted(chunk.iter().copied()),
             "the look-up shows other numbers than it was asked about"
         );
@@ -213,13 +217,13 @@ fn three_hundred_processes_are_listed(stage: &Stage, scene: &Scene) -> Result<()
     // Releases before 535 give up above 200 by themselves.
     if stage.client_major() >= 535 && stage.has_client() {
         let answer = nvml(stage, &scene.a, &["compute"])?.remove(0);
-        exactly("NVML's list", &answer.pids(), &own)?;
+        check_pids("NVML's list", &answer.pids(), &own)?;
         let is_wrong = |row: &&BTreeMap<String, String>| {
             let pid = row.get("pid").and_then(|pid| pid.parse().ok()).unwrap_or(0);
             many.children.contains(&pid) && row.get("mem").is_none_or(|bytes| bytes != "3145728")
         };
         let wrong = answer.rows.iter().find(is_wrong);
-        right!(wrong.is_none(), "of 3 MiB each, NVML shows {wrong:?}");
+        check!(wrong.is_none(), "of 3 MiB each, NVML shows {wrong:?}");
     }
     Ok(())
 }
@@ -231,12 +235,12 @@ fn queries(stage: &Stage) -> &'static [&'static str] {
 }
 
 /// NVML in a container, past its runtime.
-fn entered<'a>(stage: &'a Stage, container: &Container) -> Client<'a> {
-    Client::through(container.entered(), &stage.client)
+fn client_inside<'a>(stage: &'a Stage, container: &Container) -> Client<'a> {
+    Client::through(container.enter_command(), &stage.client)
 }
 
 fn nvml(stage: &Stage, container: &Container, queries: &[&str]) -> anyhow::Result<Vec<Query>> {
-    let answers = entered(stage, container).nvml(queries)?;
+    let answers = client_inside(stage, container).nvml(queries)?;
     anyhow::ensure!(answers.len() == queries.len(), "{} of {} queries were answered", answers.len(), queries.len());
     Ok(answers)
 }

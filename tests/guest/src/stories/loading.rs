@@ -7,18 +7,18 @@ pub const UNDER_LOAD: &[Story] = &[
         "The engine is unloaded and loaded under four callers that are killed at any point: each answer is exactly \
         right or exactly the bare driver's. More often with `x test --full`.")
     .module("loading and unloading")
-    .of_the_kernel()
+    .kernel_story()
     .right("there is no engine to reload"),
     story!(scene engine_swap_under_load_loses_no_answer, [7];
         "One instance of the module takes over from another under four callers that are killed at any point, there \
         and back: every answer is right. More often with `x test --full`.")
     .module("two instances of the module")
-    .of_the_kernel(),
+    .kernel_story(),
     story!(hand_over_during_driver_unload_is_clean, [7];
         "Another instance comes while the driver is being unloaded: the hand-over does not begin, no redirect stays \
         registered, and with the driver back the list is right.")
     .module("two instances of the module")
-    .of_the_kernel()
+    .kernel_story()
     .real(Real::Knob)
     .right("there is no engine to hand over"),
     story!(module_and_driver_go_at_once, [7];
@@ -26,7 +26,7 @@ pub const UNDER_LOAD: &[Story] = &[
         nothing.")
     .module("its own going")
     .real(Real::Knob)
-    .of_the_kernel()
+    .kernel_story()
     .right("there is no module to go"),
 ];
 
@@ -48,15 +48,15 @@ fn either_order_of_loading_is_right(stage: &Stage) -> Result<(), Fault> {
         stage.load_engine()?;
         state_is(stage, "waiting")?;
         let hooks = stage.state_value("hooks");
-        right!(hooks.is_empty(), "the engine waits and has redirected {hooks}");
+        check!(hooks.is_empty(), "the engine waits and has redirected {hooks}");
     }
     stage.load_driver(&[])?;
     if stage.has_engine() {
         state_is(stage, "placed")?;
     }
     let container = stage.container("order")?;
-    let holder = container.hold_by("exec gpu-hold --mem 40 --clients 2")?;
-    let right_list = || lists(&container, "the list", &[holder.inside]);
+    let holder = container.hold_by_script("exec gpu-hold --mem 40 --clients 2")?;
+    let right_list = || check_list(&container, "the list", &[holder.view_pid]);
     right_list()?;
     if stage.has_engine() {
         stage.reload_engine()?;
@@ -83,25 +83,25 @@ fn driver_reload_under_load_is_followed(stage: &Stage) -> Result<(), Fault> {
         if stage.has_module() {
             // A caller may have been answered already.
             let state = stage.state_value("state");
-            right!(["placed", "armed"].contains(&state.as_str()), "the driver is back, and the engine is {state}");
+            check!(["placed", "armed"].contains(&state.as_str()), "the driver is back, and the engine is {state}");
         }
         std::thread::sleep(Duration::from_millis(200));
     }
     let text = callers.stop()?;
-    right!(load == 0 || text.contains("ret=0 status=0x0 count=0"), "no caller was answered: {text}");
-    right!(!text.contains("pid "), "callers saw processes where there is none: {text}");
-    let holder = container.hold_by("exec gpu-hold --mem 40 --clients 2")?;
-    lists(&container, "the list", &[holder.inside])
+    check!(load == 0 || text.contains("ret=0 status=0x0 count=0"), "no caller was answered: {text}");
+    check!(!text.contains("pid "), "callers saw processes where there is none: {text}");
+    let holder = container.hold_by_script("exec gpu-hold --mem 40 --clients 2")?;
+    check_list(&container, "the list", &[holder.view_pid])
 }
 
 fn engine_reload_under_load_mixes_no_answer(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
-    let own = words(&scene.own());
+    let own = pid_words(&scene.own());
     stage.unload_engine()?;
     let bare = scene.a.query(&["pids"]);
     stage.load_engine()?;
-    let bare = words(&bare?.pids());
-    right!(bare != own, "the bare driver shows {bare}, which is right");
-    let callers = Callers::start_mortal(&scene.a, 4, &format!("nvctl spin 1 {bare} or {own}"))?;
+    let bare = pid_words(&bare?.pids());
+    check!(bare != own, "the bare driver shows {bare}, which is right");
+    let callers = Callers::start_with_killer(&scene.a, 4, &format!("nvctl spin 1 {bare} or {own}"))?;
     let reloaded = callers.repeat_until_killed(stage.reloads, || {
         stage.unload_engine()?;
         std::thread::sleep(Duration::from_millis(20));
@@ -111,19 +111,19 @@ fn engine_reload_under_load_mixes_no_answer(stage: &Stage, scene: &Scene) -> Res
     });
     let text = callers.stop()?;
     reloaded?;
-    answered_by_both(&text)?;
+    check_both_lists_answered(&text)?;
     state_is(stage, "armed")?;
-    no_caller_inside(stage)?;
-    own_list(scene, "the list")
+    check_no_caller_inside(stage)?;
+    check_own_list(scene, "the list")
 }
 
 fn engine_swap_under_load_loses_no_answer(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
-    let own = words(&scene.own());
-    own_list(scene, "the list")?;
-    let callers = Callers::start_mortal(&scene.a, 4, &format!("nvctl spin 1 {own}"))?;
+    let own = pid_words(&scene.own());
+    check_own_list(scene, "the list")?;
+    let callers = Callers::start_with_killer(&scene.a, 4, &format!("nvctl spin 1 {own}"))?;
     let swapped = callers.repeat_until_killed(stage.reloads, || {
         for (new, old) in [("mpu_next", "mpu"), ("mpu", "mpu_next")] {
-            must(&["insmod", &format!("/mpu/{new}.ko")]).context("the new instance does not take over")?;
+            run_ok(&["insmod", &format!("/mpu/{new}.ko")]).context("the new instance does not take over")?;
             unload_module(old)?;
             std::thread::sleep(Duration::from_millis(20));
         }
@@ -131,11 +131,11 @@ fn engine_swap_under_load_loses_no_answer(stage: &Stage, scene: &Scene) -> Resul
     });
     let text = callers.stop()?;
     swapped?;
-    right!(!text.contains("wrong"), "an answer was not {own}: {text}");
-    answered(&text, 100)?;
+    check!(!text.contains("wrong"), "an answer was not {own}: {text}");
+    check_answer_count(&text, 100)?;
     state_is(stage, "armed")?;
-    no_caller_inside(stage)?;
-    own_list(scene, "the list")
+    check_no_caller_inside(stage)?;
+    check_own_list(scene, "the list")
 }
 
 fn hand_over_during_driver_unload_is_clean(stage: &Stage) -> Result<(), Fault> {
@@ -146,8 +146,8 @@ fn hand_over_during_driver_unload_is_clean(stage: &Stage) -> Result<(), Fault> {
     let stay = 3000 + 20 * began.elapsed().as_millis();
     stage.set_driver("exit_ms", &stay.to_string())?;
     let gone = std::thread::scope(|scope| {
-        let unloading = scope.spawn(|| must(&["rmmod", "nvidia"]));
-        let begun = until("the driver does not go", || Ok(is_going()));
+        let unloading = scope.spawn(|| run_ok(&["rmmod", "nvidia"]));
+        let begun = wait_until("the driver does not go", || Ok(is_going()));
         let taken_over = begun.and_then(|()| run(&["insmod", "/mpu/mpu_next.ko"]));
         // If it has gone before, there was nothing to take but what the driver left in order.
         let in_time = is_going();
@@ -159,7 +159,7 @@ fn hand_over_during_driver_unload_is_clean(stage: &Stage) -> Result<(), Fault> {
     let taken_over = taken_over?.status == 0;
     stage.load_driver(&[])?;
     let container = stage.container("going")?;
-    let holder = container.hold_by("exec gpu-hold --mem 40 --clients 2")?;
+    let holder = container.hold_by_script("exec gpu-hold --mem 40 --clients 2")?;
     let listed = container.query(&["pids"]).map(|answer| answer.pids());
     if taken_over {
         unload_module("mpu_next")?;
@@ -169,9 +169,9 @@ fn hand_over_during_driver_unload_is_clean(stage: &Stage) -> Result<(), Fault> {
     let free = set_ftrace(false).is_ok();
     set_ftrace(true)?;
     stage.load_engine()?;
-    exactly("after a hand-over under a driver that went, the list", &listed?, &[holder.inside])?;
-    right!(free, "no engine is loaded, and its redirects are still registered");
-    right!(!(taken_over && in_time), "an instance took over redirects of a driver that was on its way out");
+    check_pids("after a hand-over under a driver that went, the list", &listed?, &[holder.view_pid])?;
+    check!(free, "no engine is loaded, and its redirects are still registered");
+    check!(!(taken_over && in_time), "an instance took over redirects of a driver that was on its way out");
     if !in_time {
         return Err(anyhow::anyhow!("the other instance came too late to find the driver on its way out").into());
     }
@@ -189,9 +189,9 @@ fn module_and_driver_go_at_once(stage: &Stage) -> Result<(), Fault> {
         std::thread::sleep(Duration::from_millis(100));
         stage.set_driver("exit_ms", "500")?;
         let driver = std::thread::scope(|scope| {
-            let unloading = scope.spawn(|| must(&["rmmod", "nvidia"]));
+            let unloading = scope.spawn(|| run_ok(&["rmmod", "nvidia"]));
             // At the same time; or so much later than the driver began to go.
-            let begun = if wait_ms == 0 { Ok(()) } else { until("the driver does not go", || Ok(is_going())) };
+            let begun = if wait_ms == 0 { Ok(()) } else { wait_until("the driver does not go", || Ok(is_going())) };
             std::thread::sleep(Duration::from_millis(wait_ms));
             at_once += u32::from(is_going());
             let module = begun.and_then(|()| stage.unload_engine());
@@ -204,9 +204,9 @@ fn module_and_driver_go_at_once(stage: &Stage) -> Result<(), Fault> {
         stage.load_engine()?;
         state_is(stage, "placed")?;
     }
-    right!(at_once > 1, "the driver was on its way out {at_once} times when the module went");
-    let holder = container.hold_by("exec gpu-hold --mem 40 --clients 2")?;
-    lists(&container, "the list", &[holder.inside])
+    check!(at_once > 1, "the driver was on its way out {at_once} times when the module went");
+    let holder = container.hold_by_script("exec gpu-hold --mem 40 --clients 2")?;
+    check_list(&container, "the list", &[holder.view_pid])
 }
 
 fn is_going() -> bool {
@@ -234,22 +234,22 @@ fn rows_stay_on_their_gpu_and_instance(stage: &Stage) -> Result<(), Fault> {
 fn two_gpus(stage: &Stage) -> Result<(), Fault> {
     let _foreign = Holder::on_host(&["--gpu", "1", "--mem", "300"])?;
     let container = stage.container("gpus")?;
-    let zero = container.hold_by("exec gpu-hold --gpu 0 --mem 11 --clients 2")?;
-    let one = container.hold_by("exec gpu-hold --gpu 1 --mem 12 --clients 2 --mig 3:1")?;
+    let zero = container.hold_by_script("exec gpu-hold --gpu 0 --mem 11 --clients 2")?;
+    let one = container.hold_by_script("exec gpu-hold --gpu 1 --mem 12 --clients 2 --mig 3:1")?;
     for (gpu, holder, mib) in [("0", &zero, 22), ("1", &one, 24)] {
-        exactly(&format!("GPU {gpu}"), &container.query(&["--gpu", gpu, "pids"])?.pids(), &[holder.inside])?;
-        let answer = container.query(&["--gpu", gpu, "pidinfo", &holder.inside.to_string()])?;
+        check_pids(&format!("GPU {gpu}"), &container.query(&["--gpu", gpu, "pids"])?.pids(), &[holder.view_pid])?;
+        let answer = container.query(&["--gpu", gpu, "pidinfo", &holder.view_pid.to_string()])?;
         let memory = answer.one("mem")? >> 20;
-        right!(memory == mib, "GPU {gpu} shows {memory} MiB of process {}, it holds {mib}", holder.inside);
+        check!(memory == mib, "GPU {gpu} shows {memory} MiB of process {}, it holds {mib}", holder.view_pid);
         let instances = if gpu == "1" { " gi 3 ci 1" } else { " gi -1 ci -1" };
-        right!(answer.text.contains(instances), "GPU {gpu} shows {}, not{instances}", answer.text.trim());
+        check!(answer.text.contains(instances), "GPU {gpu} shows {}, not{instances}", answer.text.trim());
     }
     let table = container.client().table()?;
-    exactly("the table", &crate::client::pids(&table), &sorted([zero.inside, one.inside]))
+    check_pids("the table", &crate::client::pids(&table), &sorted([zero.view_pid, one.view_pid]))
 }
 
 fn state_is(stage: &Stage, expected: &str) -> Result<(), Fault> {
     let state = stage.state_value("state");
-    right!(state == expected, "the engine is {state}, not {expected}");
+    check!(state == expected, "the engine is {state}, not {expected}");
     Ok(())
 }

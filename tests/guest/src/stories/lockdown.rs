@@ -14,27 +14,27 @@ pub const STORIES: &[Story] = &[story!(scene notify_serves_containers_under_lock
 
 fn notify_serves_containers_under_lockdown(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
     // Without an engine the story ends here, before there is no way back.
-    own_list(scene, "the list")?;
+    check_own_list(scene, "the list")?;
     lock_down()?;
     let refused = run(&["insmod", "/mpu/mpu.ko"])?;
-    right!(refused.status != 0, "a kernel in lockdown has taken an unsigned module");
-    own_list(scene, "locked down, the list")?;
+    check!(refused.status != 0, "a kernel in lockdown has taken an unsigned module");
+    check_own_list(scene, "locked down, the list")?;
     served(stage)?;
     // The supervisor that comes now has never seen another kernel.
     let before = supervisor::pid()?.context("no supervisor")?;
-    must(&["kill", "-9", &before.to_string()])?;
-    supervisor::until("no process takes the killed supervisor's place", || {
+    run_ok(&["kill", "-9", &before.to_string()])?;
+    supervisor::wait_until("no process takes the killed supervisor's place", || {
         Ok(supervisor::pid()?.is_some_and(|now| now != before))
     })?;
-    own_list(scene, "by the next supervisor, the list")?;
+    check_own_list(scene, "by the next supervisor, the list")?;
     served(stage)
 }
 
 fn lock_down() -> Result<(), Fault> {
-    must(&["mount", "-t", "securityfs", "securityfs", "/sys/kernel/security"])?;
+    run_ok(&["mount", "-t", "securityfs", "securityfs", "/sys/kernel/security"])?;
     std::fs::write(SWITCH, "integrity").context("this kernel cannot be locked down")?;
     let now = std::fs::read_to_string(SWITCH)?;
-    right!(now.contains("[integrity]"), "the kernel's lockdown is {now}");
+    check!(now.contains("[integrity]"), "the kernel's lockdown is {now}");
     Ok(())
 }
 
@@ -43,9 +43,9 @@ fn served(stage: &Stage) -> Result<(), Fault> {
     let container = stage.container("late")?;
     let holder = container.hold(&["--mem", "70", "--clients", "2"])?;
     let other = container.hold(&["--mem", "20"])?;
-    let own = sorted([holder.inside, other.inside]);
-    lists(&container, "in a new container, the list", &own)?;
-    let memory = container.query(&["pidinfo", &holder.inside.to_string()])?.one("mem")? >> 20;
-    right!(memory == 140, "the process holds 140 MiB, its container gets {memory}");
-    exactly("nvidia-smi's query", &pids(&container.client().compute_apps()?), &own)
+    let own = sorted([holder.view_pid, other.view_pid]);
+    check_list(&container, "in a new container, the list", &own)?;
+    let memory = container.query(&["pidinfo", &holder.view_pid.to_string()])?.one("mem")? >> 20;
+    check!(memory == 140, "the process holds 140 MiB, its container gets {memory}");
+    check_pids("nvidia-smi's query", &pids(&container.client().compute_apps()?), &own)
 }

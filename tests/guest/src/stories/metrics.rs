@@ -23,16 +23,16 @@ fn metrics_show_usage_and_release_the_driver(stage: &Stage) -> Result<(), Fault>
         let expected = [("", 300), ("a", 2 * 40 + 43), ("b", 2 * 50)];
         for (container, mib) in expected {
             let sum = page.sum(MEMORY, &[("container", container)]);
-            right!(sum == Some(mib * MIB), "container {container:?} uses {mib} MiB, told is {sum:?}: {}", page.0);
+            check!(sum == Some(mib * MIB), "container {container:?} uses {mib} MiB, told is {sum:?}: {}", page.0);
         }
-        right!(!page.0.contains("pid=\""), "a PID is on a page that was asked for without PIDs: {}", page.0);
-        right!(!page.0.contains("gpu-hold"), "a command is on the page: {}", page.0);
+        check!(!page.0.contains("pid=\""), "a PID is on a page that was asked for without PIDs: {}", page.0);
+        check!(!page.0.contains("gpu-hold"), "a command is on the page: {}", page.0);
         let one = ("control", "GPU_GET_PIDS");
         let before = page.sum("mpu_translated_total", &[one]);
         scene.a.client().table()?;
         let after = exporter.scrape()?.sum("mpu_translated_total", &[one]);
-        right!(after > before, "nvidia-smi ran in a container, translated went from {before:?} to {after:?}");
-        right!(after == stage.counter("translated.GPU_GET_PIDS"), "the module counts otherwise than {after:?}");
+        check!(after > before, "nvidia-smi ran in a container, translated went from {before:?} to {after:?}");
+        check!(after == stage.counter("translated.GPU_GET_PIDS"), "the module counts otherwise than {after:?}");
     }
     // A made-up GPU does no work.
     if stage.release().is_none() {
@@ -40,24 +40,24 @@ fn metrics_show_usage_and_release_the_driver(stage: &Stage) -> Result<(), Fault>
     }
     let resident = exporter.resident()?;
     // Of an unoptimised program more pages of code are resident: 15,404 KiB were seen.
-    right!(resident <= 17 * 1024, "with NVML loaded {resident} KiB are resident");
+    check!(resident <= 17 * 1024, "with NVML loaded {resident} KiB are resident");
     let open_files = exporter.files_of_the_driver()?;
-    right!(open_files.is_empty(), "between scrapes the exporter holds {open_files:?}");
+    check!(open_files.is_empty(), "between scrapes the exporter holds {open_files:?}");
     stage.clear_scene();
     let errors = |page: &Page| page.sum("mpu_scrape_errors_total", &[("part", "gpu")]);
     let before = errors(&exporter.scrape_gpu()?);
     stage.unload_driver()?;
     let page = exporter.scrape()?;
     let has_rows = ["mpu_gpu_", "mpu_driver_info"].iter().any(|metric| page.0.contains(metric));
-    right!(!has_rows, "the driver is gone, the page says {}", page.0);
+    check!(!has_rows, "the driver is gone, the page says {}", page.0);
     let part = ("part", "gpu");
-    right!(page.sum("mpu_scrape_success", &[part]) == Some(0), "the driver is gone, the page says {}", page.0);
-    right!(errors(&page) > before, "no error is counted: {}", page.0);
+    check!(page.sum("mpu_scrape_success", &[part]) == Some(0), "the driver is gone, the page says {}", page.0);
+    check!(errors(&page) > before, "no error is counted: {}", page.0);
     stage.load_driver(&[])?;
     let _again = Holder::on_host(&["--mem", "70"])?;
     let page = exporter.scrape_gpu()?;
-    right!(page.sum(MEMORY, &[]) == Some(70 * MIB), "the driver is back, the page says {}", page.0);
-    right!(exporter.end()? == 0, "SIGTERM is not its end");
+    check!(page.sum(MEMORY, &[]) == Some(70 * MIB), "the driver is back, the page says {}", page.0);
+    check!(exporter.end()? == 0, "SIGTERM is not its end");
     Ok(())
 }
 
@@ -76,7 +76,7 @@ fn busy_time_is_booked(stage: &Stage, exporter: &Exporter) -> Result<(), Fault> 
     let [host, a, b, observed] = [0, 1, 2, 3].map(|at| after[at] - before[at]);
     let near = |seconds: f64, percent: f64| (seconds - observed * percent / 500.0).abs() < 2.0 * percent / 500.0 + 0.01;
     let all = near(host, 40.0) && near(a, 50.0) && near(b, 10.0);
-    right!(
+    check!(
         before[0] >= 0.0 && observed > 4.0 && all,
         "in {observed} s were booked {host}, {a} and {b} s: {before:?} {after:?}"
     );
@@ -89,7 +89,7 @@ struct Exporter {
 
 impl Exporter {
     fn start(stage: &Stage, more: &[&str]) -> Result<Exporter> {
-        must(&["ip", "link", "set", "lo", "up"])?;
+        run_ok(&["ip", "link", "set", "lo", "up"])?;
         let libraries = format!("/nvidia/{}", stage.client);
         let child = Command::new("/bin/mpu")
             .arg("metrics")
@@ -99,7 +99,7 @@ impl Exporter {
             .spawn()
             .context("cannot start mpu")?;
         let exporter = Exporter { child };
-        until("mpu metrics does not answer", || Ok(fetch("healthz").is_ok()))?;
+        wait_until("mpu metrics does not answer", || Ok(fetch("healthz").is_ok()))?;
         Ok(exporter)
     }
 
@@ -113,7 +113,7 @@ impl Exporter {
     /// A page with the GPU's part. On a slow machine its first look takes longer than the exporter's own limit.
     fn scrape_gpu(&self) -> Result<Page> {
         let mut page = self.scrape()?;
-        until("the GPU's part of the page does not come in time", || {
+        wait_until("the GPU's part of the page does not come in time", || {
             let has_part = page.sum("mpu_scrape_success", &[("part", "gpu")]) == Some(1);
             if !has_part {
                 page = self.scrape()?;
@@ -144,9 +144,9 @@ impl Exporter {
 
     /// Ends it by SIGTERM, and returns its exit code.
     fn end(mut self) -> Result<i32> {
-        must(&["kill", &self.child.id().to_string()])?;
+        run_ok(&["kill", &self.child.id().to_string()])?;
         let mut ended = None;
-        until("mpu metrics does not end", || {
+        wait_until("mpu metrics does not end", || {
             ended = self.child.try_wait()?;
             Ok(ended.is_some())
         })?;

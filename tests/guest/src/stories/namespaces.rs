@@ -20,9 +20,9 @@ fn namespaces_2_deep_show_own_numbers(stage: &Stage) -> Result<(), Fault> {
     every_level(&levels)?;
     // The innermost by the real client, too; the simulated driver's own callers did the rest.
     let innermost = levels.last().context("no level")?;
-    let rows = Client::through(innermost.entered(), &stage.client).table()?;
-    exactly("the innermost table", &pids(&rows), &[1])?;
-    right!(rows[0].mib == Some(80), "the innermost process holds 80 MiB, the table shows {:?}", rows[0].mib);
+    let rows = Client::through(innermost.enter_command(), &stage.client).table()?;
+    check_pids("the innermost table", &pids(&rows), &[1])?;
+    check!(rows[0].mib == Some(80), "the innermost process holds 80 MiB, the table shows {:?}", rows[0].mib);
     Ok(())
 }
 
@@ -34,31 +34,31 @@ fn namespaces_4_deep_show_own_numbers(_: &Stage) -> Result<(), Fault> {
 struct Level {
     _holder: Holder,
     /// Its process 1 in the init namespace.
-    outside: u32,
+    host_pid: u32,
     mib: u64,
 }
 
 impl Level {
-    fn entered(&self) -> Vec<String> {
-        crate::container::entered(self.outside)
+    fn enter_command(&self) -> Vec<String> {
+        crate::container::enter_command(self.host_pid)
     }
 }
 
 fn nest(depth: u64) -> Result<Vec<Level>> {
     let mut levels: Vec<Level> = Vec::new();
     for level in 1..=depth {
-        let outermost = || supervisor::words().iter().map(|word| (*word).to_owned()).collect();
-        let mut words: Vec<String> = levels.last().map_or_else(outermost, Level::entered);
+        let outermost = || supervisor::join_command().iter().map(|word| (*word).to_owned()).collect();
+        let mut words: Vec<String> = levels.last().map_or_else(outermost, Level::enter_command);
         let each = (20 * level).to_string();
         let new = ["unshare", "-p", "-m", "-f", "--mount-proc", "gpu-hold", "--clients", "2", "--mem", each.as_str()];
         words.extend(new.map(str::to_owned));
         let mut command = Command::new(&words[0]);
         command.args(&words[1..]);
         let holder = Holder::start(command, |_| Ok(0))?;
-        let outside = processes::last_below(holder.started());
-        let numbers = processes::numbers(outside).context("the process has ended")?;
+        let host_pid = processes::deepest_descendant(holder.started());
+        let numbers = processes::ns_pids(host_pid).context("the process has ended")?;
         anyhow::ensure!(numbers.len() as u64 == level + 1, "level {level} has the numbers {numbers:?}");
-        levels.push(Level { _holder: holder, outside, mib: 40 * level });
+        levels.push(Level { _holder: holder, host_pid, mib: 40 * level });
     }
     Ok(levels)
 }
@@ -66,13 +66,15 @@ fn nest(depth: u64) -> Result<Vec<Level>> {
 fn every_level(levels: &[Level]) -> Result<(), Fault> {
     for (at, level) in levels.iter().enumerate() {
         // In a process's numbers, the init namespace's comes first.
-        let number = |below: &Level| processes::numbers(below.outside).and_then(|numbers| numbers.get(at + 1).copied());
+        let number =
+            |below: &Level| processes::ns_pids(below.host_pid).and_then(|numbers| numbers.get(at + 1).copied());
         let own: Vec<u32> = levels[at..].iter().filter_map(number).collect();
-        let list = nvctl::query(&level.entered(), "nvctl", &["pids"])?;
-        exactly(&format!("level {}", at + 1), &list.pids(), &sorted(own.iter().copied()))?;
+        let list = nvctl::query(&level.enter_command(), "nvctl", &["pids"])?;
+        check_pids(&format!("level {}", at + 1), &list.pids(), &sorted(own.iter().copied()))?;
         for (pid, below) in own.iter().zip(&levels[at..]) {
-            let memory = nvctl::query(&level.entered(), "nvctl", &["pidinfo", &pid.to_string()])?.one("mem")? >> 20;
-            right!(memory == below.mib, "level {} shows {memory} MiB of process {pid}, it holds {}", at + 1, below.mib);
+            let memory =
+                nvctl::query(&level.enter_command(), "nvctl", &["pidinfo", &pid.to_string()])?.one("mem")? >> 20;
+            check!(memory == below.mib, "level {} shows {memory} MiB of process {pid}, it holds {}", at + 1, below.mib);
         }
     }
     Ok(())

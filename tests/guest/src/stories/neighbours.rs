@@ -16,7 +16,7 @@ pub const STORIES: &[Story] = &[
         "A tracer starts and stops tracing the driver, over and over, while the module is unloaded and loaded: it is \
         placed each time, and lists are right.")
     .module("what is traced are the module's redirects")
-    .of_the_kernel()
+    .kernel_story()
     .right("there is no module to keep away"),
     story!(scene module_reloads_beside_a_kprobe, [7];
         "A user's kprobe stands on the first instruction of a redirected function while the module is taken out \
@@ -24,7 +24,7 @@ pub const STORIES: &[Story] = &[
         goes.")
     .module("the probe is where the module's redirects are")
     .only(|_| std::path::Path::new(PROBES).exists(), "this kernel takes no probes from its root")
-    .of_the_kernel()
+    .kernel_story()
     .right("there is no module to keep away"),
     story!(scene lookup_probes_avoid_patched_instructions, [7];
         "Each probe by which the module finds a function stands behind the instruction that ftrace patches, and so \
@@ -56,10 +56,10 @@ fn traced_driver_is_still_translated(_: &Stage, scene: &Scene) -> Result<(), Fau
         set("set_ftrace_filter", "")?;
         // The graph tracer of 5.10 leaves out functions that are redirected.
         let seen = tracer == "function_graph" || trace.contains("os_memcpy_to_user");
-        right!(seen, "{tracer} saw nothing of the driver");
-        exactly(&format!("under {tracer}, the list"), &answer?.pids(), &scene.own())?;
+        check!(seen, "{tracer} saw nothing of the driver");
+        check_pids(&format!("under {tracer}, the list"), &answer?.pids(), &scene.own())?;
     }
-    right!(offered.contains("function"), "this kernel traces no functions: {offered}");
+    check!(offered.contains("function"), "this kernel traces no functions: {offered}");
     Ok(())
 }
 
@@ -80,8 +80,8 @@ fn module_reloads_beside_a_restarting_tracer(stage: &Stage, scene: &Scene) -> Re
         let reloaded = (0..2 * stage.reloads).try_for_each(|number| {
             stage.reload_engine()?;
             let state = ["state", "refused"].map(|key| stage.state_value(key));
-            right!(state[0] == "placed" || state[0] == "armed", "loaded {number} times, the module is {state:?}");
-            own_list(scene, "the list")
+            check!(state[0] == "placed" || state[0] == "armed", "loaded {number} times, the module is {state:?}");
+            check_own_list(scene, "the list")
         });
         stop.store(true, Ordering::Relaxed);
         (reloaded, tracer.join())
@@ -92,8 +92,8 @@ fn module_reloads_beside_a_restarting_tracer(stage: &Stage, scene: &Scene) -> Re
     }
     reloaded?;
     let Ok(turns) = turns else { return Err(anyhow::anyhow!("the tracing thread died").into()) };
-    right!(turns? > 2, "no process traced meanwhile");
-    own_list(scene, "the list")
+    check!(turns? > 2, "no process traced meanwhile");
+    check_own_list(scene, "the list")
 }
 
 /// The file that adds and removes probes (Documentation/trace/kprobetrace.rst).
@@ -106,12 +106,12 @@ fn module_reloads_beside_a_kprobe(stage: &Stage, scene: &Scene) -> Result<(), Fa
         let hits = fs::read_to_string(format!("{TRACING}/kprobe_profile")).context("no probe was hit")?;
         Ok((stage.engine_state("state"), answer.pids(), hits))
     })?;
-    right!(["placed", "armed"].map(Some).contains(&state.as_deref()), "beside a probe the module is {state:?}");
-    exactly("beside a probe, the list", &beside, &scene.own())?;
+    check!(["placed", "armed"].map(Some).contains(&state.as_deref()), "beside a probe the module is {state:?}");
+    check_pids("beside a probe, the list", &beside, &scene.own())?;
     let hit = hits.lines().find_map(|line| line.trim().strip_prefix("probe")?.split_whitespace().next());
-    right!(hit.is_some_and(|count| count != "0"), "the probe was not hit: {hits}");
+    check!(hit.is_some_and(|count| count != "0"), "the probe was not hit: {hits}");
     // What goes on behind the probe goes on there without it, too.
-    own_list(scene, "once the probe is gone, the list")
+    check_own_list(scene, "once the probe is gone, the list")
 }
 
 fn lookup_probes_avoid_patched_instructions(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
@@ -120,7 +120,7 @@ fn lookup_probes_avoid_patched_instructions(stage: &Stage, scene: &Scene) -> Res
     let probe = "p:mpu_story/probe register_kprobe at=+40($arg1):x64 name=+0(+48($arg1)):string offset=+56($arg1):u32";
     let traced = under_probe(probe, || {
         stage.reload_engine()?;
-        own_list(scene, "the list")?;
+        check_own_list(scene, "the list")?;
         Ok(fs::read_to_string(format!("{TRACING}/trace")).context("no trace")?)
     })?;
     let [mut lookups, mut placed] = [0, 0];
@@ -130,15 +130,15 @@ fn lookup_probes_avoid_patched_instructions(stage: &Stage, scene: &Scene) -> Res
         if field("name=").starts_with("\"nvidia:") {
             lookups += 1;
             // Behind a call, and behind a landing pad and a call.
-            right!(offset >= if cfg!(target_arch = "x86_64") { 5 } else { 12 }, "a probe stands on a call: {line}");
+            check!(offset >= if cfg!(target_arch = "x86_64") { 5 } else { 12 }, "a probe stands on a call: {line}");
         } else {
             placed += 1;
             let at = u64::from_str_radix(field("at=").trim_start_matches("0x"), 16).unwrap_or_default();
             let function = starts().into_iter().find(|(address, _)| (*address..address + 5).contains(&at));
-            right!(at != 0 && function.is_none(), "a probe stands on what ftrace patches in {function:?}: {line}");
+            check!(at != 0 && function.is_none(), "a probe stands on what ftrace patches in {function:?}: {line}");
         }
     }
-    right!(lookups >= 5 && placed == 1, "{lookups} functions were looked up and {placed} probes placed: {traced}");
+    check!(lookups >= 5 && placed == 1, "{lookups} functions were looked up and {placed} probes placed: {traced}");
     Ok(())
 }
 
@@ -163,10 +163,10 @@ fn answer_past_the_drivers_copies_is_counted(stage: &Stage, scene: &Scene) -> Re
     let answer = scene.a.query(&["pids"]);
     let refused = scene.a.query(&["--size", "3816", "pids"]);
     bypass(false)?;
-    right!(answer?.status == 0 && refused?.status != 0, "of two calls the driver refuses the second alone");
+    check!(answer?.status == 0 && refused?.status != 0, "of two calls the driver refuses the second alone");
     let counted = stage.counter("passed.copy_not_seen").zip(before).map(|(after, before)| after - before);
-    own_list(scene, "with the copies, the list")?;
-    right!(counted == Some(1), "one answer past the copies was counted as {counted:?}");
+    check_own_list(scene, "with the copies, the list")?;
+    check!(counted == Some(1), "one answer past the copies was counted as {counted:?}");
     Ok(())
 }
 

@@ -17,11 +17,11 @@ pub const STORIES: &[Story] = &[
         "The driver is exchanged for another release and back under callers in a container: the engine waits, \
         follows, and is right on each.")
     .real(Real::WithoutGpu)
-    .by(|stage| match stage.other_driver() {
-        Ok(Some(_)) if stage.has_gpu() => once(stage, Without::Wrong("shows")),
-        Ok(Some(_)) => once(stage, Without::Right("without a GPU the list is empty")),
-        Ok(None) => Without::Moot("there is no other driver in this guest: a simulated one is exchanged in era 4"),
-        Err(_) => Without::Wrong("drivers that can be listed"),
+    .without_engine(|stage| match stage.other_driver() {
+        Ok(Some(_)) if stage.has_gpu() => once(stage, BareResult::Wrong("shows")),
+        Ok(Some(_)) => once(stage, BareResult::Right("without a GPU the list is empty")),
+        Ok(None) => BareResult::Skip("there is no other driver in this guest: a simulated one is exchanged in era 4"),
+        Err(_) => BareResult::Wrong("drivers that can be listed"),
     }),
     story!(driver_without_gpu_is_reported, [5, 7];
         "A driver whose GPU does not start: status is content, and the probe says that nothing could be asked.")
@@ -38,26 +38,26 @@ fn calls_without_gpu_are_unchanged(stage: &Stage) -> Result<(), Fault> {
         let mut lines = Vec::new();
         for program in ["nvroot", "nvroot32"] {
             let call = format!("{program} {SEED} {calls}");
-            lines.push(must(&["sh", "-c", &call])?);
+            lines.push(run_ok(&["sh", "-c", &call])?);
             lines.push(container.script(&call)?);
         }
         Ok(lines)
     };
     let with = answers()?;
-    let (once, again) = stage.aside(|| anyhow::Ok((answers()?, answers()?)))??;
+    let (once, again) = stage.with_engine_off(|| anyhow::Ok((answers()?, answers()?)))??;
     let (mut compared, mut moving) = (0, 0);
     for ((with, once), again) in with.iter().zip(&once).zip(&again) {
-        right!(with.lines().count() == once.lines().count(), "another number of lines with the engine");
-        right!(accepted(with) > calls as usize / 8, "the driver accepts next to nothing: {}", accepted(with));
+        check!(with.lines().count() == once.lines().count(), "another number of lines with the engine");
+        check!(accepted(with) > calls as usize / 8, "the driver accepts next to nothing: {}", accepted(with));
         for ((with, once), again) in with.lines().zip(once.lines()).zip(again.lines()) {
             // What the driver answers differently each time, times and the like, cannot be compared; that it answers can.
             let [with_engine, first, second] = [with, once, again].map(|line| line.split(" bytes ").next());
-            right!(
+            check!(
                 with_engine == first || first != second,
                 "with the engine the driver says {with}, without it {once}"
             );
             if once == again {
-                right!(with == once, "with the engine the driver says {with}, without it {once}");
+                check!(with == once, "with the engine the driver says {with}, without it {once}");
                 compared += 1;
             } else {
                 moving += 1;
@@ -66,7 +66,7 @@ fn calls_without_gpu_are_unchanged(stage: &Stage) -> Result<(), Fault> {
     }
     let accepted: usize = with.iter().map(|text| accepted(text)).sum();
     println!("guest: {compared} calls alike, {moving} never alike, {accepted} accepted");
-    right!(moving * 100 < compared, "{moving} calls are answered differently each time, {compared} are alike");
+    check!(moving * 100 < compared, "{moving} calls are answered differently each time, {compared} are alike");
     Ok(())
 }
 
@@ -87,15 +87,15 @@ fn another_release_of_the_driver_is_followed(stage: &Stage) -> Result<(), Fault>
         let answered = || container.script("cat /tmp/calls.* 2>/dev/null | grep -c ' ret 0 '; true");
         let before = answered()?;
         // Once more after that: the first may have begun before.
-        let more = until("no caller was answered", || Ok(load == 0 || answered()? != before));
+        let more = wait_until("no caller was answered", || Ok(load == 0 || answered()? != before));
         callers.stop()?;
-        right!(more.is_ok(), "by {driver} {more:?}: {} before and after", before.trim());
+        check!(more.is_ok(), "by {driver} {more:?}: {} before and after", before.trim());
         let calls = container.script("nvroot 5 1000")?;
-        right!(accepted(&calls) > 125, "{driver} accepts {} of 1000 calls", accepted(&calls));
+        check!(accepted(&calls) > 125, "{driver} accepts {} of 1000 calls", accepted(&calls));
         if stage.has_gpu() {
-            let holder = container.hold_by("exec gpu-hold --mem 40 --clients 2")?;
+            let holder = container.hold_by_script("exec gpu-hold --mem 40 --clients 2")?;
             let _foreign = Holder::on_host(&["--mem", "300"])?;
-            lists(&container, &format!("on {driver} the list"), &[holder.inside])?;
+            check_list(&container, &format!("on {driver} the list"), &[holder.view_pid])?;
             state(stage, &["armed"])?;
         }
         named(stage, driver)?;
@@ -105,13 +105,13 @@ fn another_release_of_the_driver_is_followed(stage: &Stage) -> Result<(), Fault>
 
 fn driver_without_gpu_is_reported(_: &Stage) -> Result<(), Fault> {
     let status = run(&["mpu", "status", "--json"])?;
-    let answers = answer(&status)?;
-    right!(answers["up"] == true, "the engine is up, and status says {}", status.out);
-    right!(status.status == 0, "status ends with {}: {} {}", status.status, status.out, status.err);
+    let answers = valid_answer(&status)?;
+    check!(answers["up"] == true, "the engine is up, and status says {}", status.out);
+    check!(status.status == 0, "status ends with {}: {} {}", status.status, status.out, status.err);
     let probe = run(&["mpu", "probe"])?;
-    right!(probe.status != 0, "nothing could be asked, and the probe ends with 0: {}", probe.out);
-    right!(!format!("{}{}", probe.out, probe.err).contains("is seen right"), "the probe says {}", probe.out);
-    right!(probe.err.contains("nothing was measured"), "the probe does not say so: {} {}", probe.out, probe.err);
+    check!(probe.status != 0, "nothing could be asked, and the probe ends with 0: {}", probe.out);
+    check!(!format!("{}{}", probe.out, probe.err).contains("is seen right"), "the probe says {}", probe.out);
+    check!(probe.err.contains("nothing was measured"), "the probe does not say so: {} {}", probe.out, probe.err);
     Ok(())
 }
 
@@ -122,11 +122,11 @@ fn accepted(text: &str) -> usize {
 fn state(stage: &Stage, allowed: &[&str]) -> Result<(), Fault> {
     if stage.has_module() {
         let state = stage.state_value("state");
-        right!(allowed.contains(&state.as_str()), "the engine is {state}, and should be {}", allowed.join(" or "));
+        check!(allowed.contains(&state.as_str()), "the engine is {state}, and should be {}", allowed.join(" or "));
     }
     if stage.engine == Engine::Notify {
         let listeners = stage.state_value("listeners");
-        right!(!["", "0"].contains(&listeners.as_str()), "the container's calls do not come to the supervisor");
+        check!(!["", "0"].contains(&listeners.as_str()), "the container's calls do not come to the supervisor");
     }
     Ok(())
 }
@@ -136,6 +136,6 @@ fn named(stage: &Stage, driver: &str) -> Result<(), Fault> {
     let (Some(_), true) = (stage.release(), stage.has_engine()) else { return Ok(()) };
     let status = run(&["mpu", "status"])?;
     let release = driver.trim_end_matches("-closed");
-    right!(status.out.contains(release), "the driver is {driver}, and status says {}", status.out);
+    check!(status.out.contains(release), "the driver is {driver}, and status says {}", status.out);
     Ok(())
 }

@@ -9,9 +9,9 @@ pub const STORIES: &[Story] = &[
     .wrong("the container gets"),
     story!(scene own_pid_lookup_returns_own_figures, [1, 3];
         "Look-ups by own numbers come back under those numbers, with own memory and accounting records.")
-    .by(|stage| match stage.era {
-        4 => once(stage, Without::Wrong("accounting")),
-        _ => once(stage, Without::Wrong("the container gets")),
+    .without_engine(|stage| match stage.era {
+        4 => once(stage, BareResult::Wrong("accounting")),
+        _ => once(stage, BareResult::Wrong("the container gets")),
     }),
     story!(scene every_way_to_ask_is_translated, [1];
         "XFER wrapping, other ioctl type and direction bits, ignored flags."),
@@ -37,9 +37,9 @@ pub const STORIES: &[Story] = &[
     story!(scene racing_threads_never_see_a_foreign_pid, [3];
         "Threads rewrite command, pointer, size or wrapping, or read the result buffer, while calls run: the buffer \
         never holds a foreign PID.")
-    .by(|stage| match (stage.release(), stage.era) {
-        (Some(_), 4) => Without::Right("this driver lists no other process, and a made-up GPU has no sessions"),
-        _ => once(stage, Without::Wrong("saw")),
+    .without_engine(|stage| match (stage.release(), stage.era) {
+        (Some(_), 4) => BareResult::Right("this driver lists no other process, and a made-up GPU has no sessions"),
+        _ => once(stage, BareResult::Wrong("saw")),
     }),
     story!(scene racing_supervisor_shows_bare_drivers_rows_only, [3];
         "The same races while calls are passed on, after which the kernel reads the argument again: the caller sees \
@@ -63,30 +63,30 @@ pub const STORIES: &[Story] = &[
 fn foreign_pid_has_no_answer(_: &Stage, scene: &Scene) -> Result<(), Fault> {
     for pid in scene.host_pids() {
         let memory = scene.a.query(&["pidinfo", &pid.to_string()])?.one("mem")?;
-        right!(memory == 0, "the container gets {memory} bytes of process {pid} outside");
+        check!(memory == 0, "the container gets {memory} bytes of process {pid} outside");
     }
-    for pid in [scene.foreign.outside, scene.other.outside] {
+    for pid in [scene.foreign.host_pid, scene.other.host_pid] {
         let answer = scene.a.query(&["acct-info", &pid.to_string()])?;
-        right!(answer.status != 0, "the container gets the record of process {pid} outside: {}", answer.text);
+        check!(answer.status != 0, "the container gets the record of process {pid} outside: {}", answer.text);
     }
     Ok(())
 }
 
 fn own_pid_lookup_returns_own_figures(_: &Stage, scene: &Scene) -> Result<(), Fault> {
-    let holders = [(scene.first.inside, 80), (scene.second.inside, 43)];
+    let holders = [(scene.first.view_pid, 80), (scene.second.view_pid, 43)];
     for (pid, mib) in holders {
         let answer = scene.a.query(&["pidinfo", &pid.to_string()])?;
         let (back, memory) = (answer.one("pid")?, answer.one("mem")? >> 20);
-        right!(
+        check!(
             back == u64::from(pid) && memory == mib,
             "of process {pid} with {mib} MiB the container gets {memory} MiB of {back}"
         );
     }
-    exactly("accounting", &scene.a.query(&["acct-pids"])?.pids(), &scene.own())?;
+    check_pids("accounting", &scene.a.query(&["acct-pids"])?.pids(), &scene.own())?;
     for pid in scene.own() {
         let answer = scene.a.query(&["acct-info", &pid.to_string()])?;
         let back = answer.rows.first().and_then(|row| row.get("pid").cloned()).unwrap_or_default();
-        right!(back == pid.to_string(), "accounting of process {pid} comes back as {}", answer.text.trim());
+        check!(back == pid.to_string(), "accounting of process {pid} comes back as {}", answer.text.trim());
     }
     Ok(())
 }
@@ -110,31 +110,31 @@ fn a_32_bit_caller_is_answered_right(stage: &Stage, scene: &Scene) -> Result<(),
     // The old control's samples come from the firmware, which a made-up GPU has not.
     if stage.release().is_none() {
         let samples = query(&scene.a, "nvctl32", &["gpumon1"])?;
-        exactly("the samples' buffer", &samples.distinct_pids(), &scene.own())?;
+        check_pids("the samples' buffer", &samples.distinct_pids(), &scene.own())?;
     }
-    let old = scene.a.hold_by("exec gpu-hold32 --mem 32")?;
-    lists(&scene.a, "the list", &sorted([scene.first.inside, scene.second.inside, old.inside]))
+    let old = scene.a.hold_by_script("exec gpu-hold32 --mem 32")?;
+    check_list(&scene.a, "the list", &sorted([scene.first.view_pid, scene.second.view_pid, old.view_pid]))
 }
 
 fn every_layout_is_translated(_: &Stage, scene: &Scene) -> Result<(), Fault> {
-    let (own, first) = (scene.own(), scene.first.inside);
+    let (own, first) = (scene.own(), scene.first.view_pid);
     for size in ["47216", "34000", "50704", "55888"] {
         samples(scene, &["--size", size, "gpumon"])?;
     }
     samples(scene, &["gpumon1"])?;
     // R418's numbers have R418's sizes only.
-    exactly("--old pids", &scene.a.query(&["--old", "pids"])?.pids(), &own)?;
+    check_pids("--old pids", &scene.a.query(&["--old", "pids"])?.pids(), &own)?;
     for look_up in ["--size 8008", "--size 9608", "--size 14408", "--old --size 8008"] {
         let pid = first.to_string();
         let words = look_up.split(' ').chain(["pidinfo", pid.as_str()]).collect::<Vec<_>>();
         let memory = scene.a.query(&words)?.one("mem")? >> 20;
-        right!(memory == 80, "{look_up} shows {memory} MiB of process {first}, it holds 80");
+        check!(memory == 80, "{look_up} shows {memory} MiB of process {first}, it holds 80");
     }
     for sessions in ["enc1", "enc2"] {
-        exactly(sessions, &scene.a.query(&[sessions])?.pids(), &[first, first])?;
+        check_pids(sessions, &scene.a.query(&[sessions])?.pids(), &[first, first])?;
     }
-    exactly("fbc", &scene.a.query(&["fbc"])?.pids(), &[first])?;
-    exactly("acct-pids", &scene.a.query(&["acct-pids"])?.pids(), &own)
+    check_pids("fbc", &scene.a.query(&["fbc"])?.pids(), &[first])?;
+    check_pids("acct-pids", &scene.a.query(&["acct-pids"])?.pids(), &own)
 }
 
 fn profiler_reservation_names_own_process_only(_: &Stage, scene: &Scene) -> Result<(), Fault> {
@@ -142,13 +142,13 @@ fn profiler_reservation_names_own_process_only(_: &Stage, scene: &Scene) -> Resu
     {
         let holder = Holder::on_host(&["--hwpm"])?;
         let seen = named(&scene.a)?;
-        right!(seen == 0, "the reservation names {seen}, it is process {} outside", holder.outside);
+        check!(seen == 0, "the reservation names {seen}, it is process {} outside", holder.host_pid);
     }
     let holder = scene.a.hold(&["--hwpm"])?;
     let seen = named(&scene.a)?;
-    right!(seen == u64::from(holder.inside), "the reservation names {seen}, it is process {}", holder.inside);
+    check!(seen == u64::from(holder.view_pid), "the reservation names {seen}, it is process {}", holder.view_pid);
     let seen = named(&scene.b)?;
-    right!(seen == 0, "the reservation names {seen} in another container");
+    check!(seen == 0, "the reservation names {seen} in another container");
     Ok(())
 }
 
@@ -156,7 +156,7 @@ fn error_report_shows_callers_inner_pid(stage: &Stage) -> Result<(), Fault> {
     let text = stage.scene()?.a.script("echo $$; exec nvctl --error rc")?;
     let (own, answer) = text.split_once('\n').unwrap_or((&text, ""));
     let named = nvctl::read(answer)?.one("pid")?;
-    right!(own.parse() == Ok(named), "the report names {named}, its caller is {own}");
+    check!(own.parse() == Ok(named), "the report names {named}, its caller is {own}");
     Ok(())
 }
 
@@ -165,17 +165,17 @@ fn racing_threads_never_see_a_foreign_pid(stage: &Stage, scene: &Scene) -> Resul
     let modes = if stage.engine == Engine::Notify { &READERS[..] } else { &RACES[..] };
     for (raced, mode) in races(modes) {
         let saw = race(stage, scene, raced, mode)?;
-        own_only(&format!("racing {raced} by {mode}, threads saw"), saw, &own)?;
+        check_no_foreign_pid(&format!("racing {raced} by {mode}, threads saw"), saw, &own)?;
     }
     Ok(())
 }
 
 fn racing_supervisor_shows_bare_drivers_rows_only(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
     for (raced, mode) in races(&RACES) {
-        let bare = stage.aside(|| scene.a.query(&[raced]))??.pids();
+        let bare = stage.with_engine_off(|| scene.a.query(&[raced]))??.pids();
         let own = scene.own();
         let saw = race(stage, scene, raced, mode)?;
-        own_only(&format!("racing {raced} by {mode}, threads saw"), saw, &[own, bare].concat())?;
+        check_no_foreign_pid(&format!("racing {raced} by {mode}, threads saw"), saw, &[own, bare].concat())?;
     }
     Ok(())
 }
@@ -190,7 +190,7 @@ fn race(stage: &Stage, scene: &Scene, raced: &str, mode: &str) -> Result<Vec<u32
     let seconds = stage.race_seconds(0.5);
     let text = scene.a.script(&format!("nvctl --threads 3 --raced {raced} race {mode} {seconds}"))?;
     let accepted = text.lines().next().and_then(|line| line.rsplit(' ').next()?.parse().ok()).unwrap_or(0);
-    right!(accepted > 0u64, "racing {raced} by {mode}, no call was accepted: {text}");
+    check!(accepted > 0u64, "racing {raced} by {mode}, no call was accepted: {text}");
     Ok(text.lines().filter_map(|line| line.strip_prefix("saw ")?.parse().ok()).collect())
 }
 
@@ -200,17 +200,17 @@ const READERS: [&str; 1] = ["read"];
 const RACES: [&str; 6] = ["read", "cmd", "ptr", "size", "all", "xfer"];
 
 fn malformed_requests_get_drivers_own_status(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
-    same_aside(stage, || nonsense(scene)).map(drop)
+    same_with_engine_off(stage, || nonsense(scene)).map(drop)
 }
 
 fn samples_beyond_the_usual_hundred_are_translated(_: &Stage, scene: &Scene) -> Result<(), Fault> {
     for room in ["1", "101", "300"] {
         let shown = scene.a.query(&["--room", room, "gpumon1"])?;
-        right!(shown.status == 0, "the driver refuses {room} samples: {}", shown.text);
-        own_only(&format!("a buffer of {room} samples shows"), shown.distinct_pids(), &scene.own())?;
+        check!(shown.status == 0, "the driver refuses {room} samples: {}", shown.text);
+        check_no_foreign_pid(&format!("a buffer of {room} samples shows"), shown.distinct_pids(), &scene.own())?;
     }
     let shown = scene.a.query(&["--room", "300", "gpumon1"])?;
-    exactly("a buffer of 300 samples", &shown.distinct_pids(), &scene.own())
+    check_pids("a buffer of 300 samples", &shown.distinct_pids(), &scene.own())
 }
 
 fn encoder_session_count_is_own_only(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
@@ -218,14 +218,14 @@ fn encoder_session_count_is_own_only(stage: &Stage, scene: &Scene) -> Result<(),
         for (container, own) in [(&scene.a, 2), (&scene.b, 1)] {
             let answer = container.query(&["--room", "0", control])?;
             let count = answer.text.lines().next().and_then(|line| line.rsplit_once("count=")?.1.parse::<u32>().ok());
-            right!(count == Some(own), "{control} counts {count:?} sessions, {} has {own}", container.name());
+            check!(count == Some(own), "{control} counts {count:?} sessions, {} has {own}", container.name());
         }
         if stage.era > 0 {
             // The others refuse any room but the whole table's.
             continue;
         }
         let shown = scene.b.query(&["--room", "1", control])?.pids();
-        exactly(&format!("{control} with room for one: sessions"), &shown, &[scene.other.inside])?;
+        check_pids(&format!("{control} with room for one: sessions"), &shown, &[scene.other.view_pid])?;
     }
     Ok(())
 }
@@ -279,11 +279,11 @@ fn nonsense(scene: &Scene) -> Result<String, Fault> {
         for (request, line) in requests.iter().zip(text.lines()) {
             // The count is an answer's, not the refusal's.
             let line = line.split(" count=").next().unwrap_or_default();
-            right!(line.starts_with("ret="), "{program} {request}: {line}");
+            check!(line.starts_with("ret="), "{program} {request}: {line}");
             answers.push(format!("{program} {request}: {line}"));
         }
     }
-    right!(answers.len() == 2 * 52, "only {} requests were answered", answers.len());
+    check!(answers.len() == 2 * 52, "only {} requests were answered", answers.len());
     Ok(answers.join("\n"))
 }
 
@@ -291,11 +291,11 @@ fn nonsense(scene: &Scene) -> Result<String, Fault> {
 fn all_right(scene: &Scene, program: &str, way: &str) -> Result<(), Fault> {
     let way: Vec<&str> = way.split_whitespace().collect();
     let what = format!("{program} {}", way.join(" "));
-    exactly(&what, &query(&scene.a, program, &[&way[..], &["pids"]].concat())?.pids(), &scene.own())?;
-    let (first, second) = (scene.first.inside.to_string(), scene.second.inside.to_string());
+    check_pids(&what, &query(&scene.a, program, &[&way[..], &["pids"]].concat())?.pids(), &scene.own())?;
+    let (first, second) = (scene.first.view_pid.to_string(), scene.second.view_pid.to_string());
     let answer = query(&scene.a, program, &[&way[..], &["pidinfo", first.as_str(), second.as_str()]].concat())?;
     let memory: Vec<&str> = answer.rows.iter().filter_map(|row| row.get("mem").map(String::as_str)).collect();
-    right!(memory == ["83886080", "45088768"], "{what} shows memory {memory:?}");
+    check!(memory == ["83886080", "45088768"], "{what} shows memory {memory:?}");
     Ok(())
 }
 
@@ -303,12 +303,12 @@ fn all_right(scene: &Scene, program: &str, way: &str) -> Result<(), Fault> {
 pub(super) fn samples(scene: &Scene, arguments: &[&str]) -> Result<(), Fault> {
     let answer = scene.a.query(arguments)?;
     let what = arguments.join(" ");
-    exactly(&what, &answer.distinct_pids(), &scene.own())?;
+    check_pids(&what, &answer.distinct_pids(), &scene.own())?;
     let address = answer.rows.iter().filter_map(|row| row.get("ptr")).find(|address| *address != "0");
-    right!(address.is_none(), "{what} shows the kernel address {address:?}");
+    check!(address.is_none(), "{what} shows the kernel address {address:?}");
     Ok(())
 }
 
 fn query(container: &Container, program: &str, arguments: &[&str]) -> anyhow::Result<Answer> {
-    nvctl::query(&container.entered(), program, arguments)
+    nvctl::query(&container.enter_command(), program, arguments)
 }

@@ -16,7 +16,7 @@ pub const STORIES: &[Story] = &[
         function and redirects nothing, and ftrace goes on working. (x86-64, kernels whose ftrace makes no jumps \
         itself.)")
     .module("its redirects")
-    .of_the_kernel()
+    .kernel_story()
     .only(can_detect_jump, "here a jump can be ftrace's own, or there is no tool that makes one")
     .right("there is nothing that redirects"),
 ];
@@ -25,36 +25,36 @@ fn refused_instance_translates_nothing(stage: &Stage, scene: &Scene) -> Result<(
     stage.unload_engine()?;
     let verdict = (|| {
         let bare = scene.a.query(&["pids"])?.pids();
-        must(&["insmod", "/sim/rival.ko", "function=os_is_init_ns"])?;
+        run_ok(&["insmod", "/sim/rival.ko", "function=os_is_init_ns"])?;
         stage.load_engine()?;
         let state = stage.state_value("state");
-        right!(state == "refused", "beside a live patch the module is {state}");
-        let bare = words(&bare);
+        check!(state == "refused", "beside a live patch the module is {state}");
+        let bare = pid_words(&bare);
         let callers = Callers::start(&scene.a, 2, &format!("nvctl spin 1 {bare}"))?;
         let tried = run(&["insmod", "/mpu/mpu_next.ko"]).and_then(|_| unload("mpu_next"));
         let text = callers.stop()?;
         tried?;
-        right!(!text.contains("wrong"), "nothing is redirected, and an answer was not the driver's ({bare}): {text}");
-        right!(text.contains("matched"), "no caller was answered: {text}");
+        check!(!text.contains("wrong"), "nothing is redirected, and an answer was not the driver's ({bare}): {text}");
+        check!(text.contains("matched"), "no caller was answered: {text}");
         Ok(())
     })();
     back(stage)?;
     verdict?;
-    own_list(scene, "once the other has gone, the list")
+    check_own_list(scene, "once the other has gone, the list")
 }
 
 fn function_patched_past_ftrace_is_refused(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
     stage.unload_engine()?;
-    must(&["insmod", "/sim/rival.ko", "jump=1"])?;
+    run_ok(&["insmod", "/sim/rival.ko", "jump=1"])?;
     let loaded = stage.load_engine();
     let state = ["state", "refused", "hooks"].map(|key| stage.state_value(key));
     let lives = set_ftrace(false).and_then(|()| set_ftrace(true));
     back(stage)?;
     loaded?;
     let expected = ["refused", "os_memcpy_to_user:95", ""];
-    right!(state == expected, "with a jump in a function the module says {state:?}, not {expected:?}");
-    right!(lives.is_ok(), "ftrace has switched itself off: {lives:?}");
-    own_list(scene, "once the other has gone, the list")
+    check!(state == expected, "with a jump in a function the module says {state:?}, not {expected:?}");
+    check!(lives.is_ok(), "ftrace has switched itself off: {lives:?}");
+    check_own_list(scene, "once the other has gone, the list")
 }
 
 /// Whether such a jump differs from what ftrace itself writes: in newer kernels ftrace jumps into BPF.
@@ -69,7 +69,7 @@ fn can_detect_jump(_: &Stage) -> bool {
 fn back(stage: &Stage) -> Result<()> {
     unload("mpu")?;
     if fs::exists("/sys/module/rival")? {
-        must(&["rmmod", "rival"])?;
+        run_ok(&["rmmod", "rival"])?;
     }
     stage.load_engine().context("the engine does not come back")
 }

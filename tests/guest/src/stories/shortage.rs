@@ -38,29 +38,30 @@ pub const STORIES: &[Story] = &[
 ];
 
 fn failed_allocation_leaves_a_valid_answer(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
-    own_list(scene, "the list")?;
+    check_own_list(scene, "the list")?;
     allocations_that_wait_can_fail()?;
-    let own = scene.first.inside.to_string();
+    let own = scene.first.view_pid.to_string();
     let info = format!("pidinfo {own}");
     let account = format!("acct-info {own}");
     let questions =
         ["pids", "--xfer pids", &info, "gpumon", "gpumon1", "acct-pids", &account, "enc1", "enc2", "fbc", "hwpm"];
     let query = |question: &str| scene.a.query(&question.split(' ').collect::<Vec<_>>());
-    let bare = stage.aside(|| questions.iter().map(|question| query(question)).collect::<Result<Vec<_>>>())??;
+    let bare =
+        stage.with_engine_off(|| questions.iter().map(|question| query(question)).collect::<Result<Vec<_>>>())??;
     let before = stage.counter("passed.no_memory").unwrap_or(0);
     for (question, bare) in questions.into_iter().zip(bare) {
         let whole = query(question)?;
         let failed = each_chance(scene, question)?;
-        right!(failed.len() > 3, "{question}: only {} of its allocations and copies failed", failed.len() - 1);
+        check!(failed.len() > 3, "{question}: only {} of its allocations and copies failed", failed.len() - 1);
         for answer in failed {
             honest(question, &answer, &[&whole, &bare])?;
         }
     }
     if stage.has_engine() {
         let after = stage.counter("passed.no_memory").unwrap_or(0);
-        right!(after > before, "allocations failed, and no_memory was counted {} times", after - before);
+        check!(after > before, "allocations failed, and no_memory was counted {} times", after - before);
     }
-    own_list(scene, "with memory again, the list")
+    check_own_list(scene, "with memory again, the list")
 }
 
 /// Those that may sleep for memory never fail on order unless asked to, and MPU's are of that kind.
@@ -82,7 +83,7 @@ fn each_chance(scene: &Scene, question: &str) -> Result<Vec<Answer>, Fault> {
         "nvctl --fail-nth $n {question} >/tmp/chance; cat /tmp/chance; grep -q injected=0 /tmp/chance && break"
     );
     let text = scene.a.script(&format!("n=0; while n=$((n+1)); [ $n -lt 200 ]; do {once}; done; rm /tmp/chance"))?;
-    right!(text.contains("injected=0"), "{question} still fails at its 200th chance");
+    check!(text.contains("injected=0"), "{question} still fails at its 200th chance");
     let starts: Vec<usize> = text.match_indices("ret=").map(|(at, _)| at).chain([text.len()]).collect();
     starts.windows(2).map(|ends| Ok(nvctl::read(&text[ends[0]..ends[1]])?)).collect()
 }
@@ -93,18 +94,18 @@ const NEVER: u64 = 1 << 30;
 const OWN: u64 = 60;
 
 fn out_of_memory_hand_over_is_atomic(_: &Stage, scene: &Scene) -> Result<(), Fault> {
-    own_list(scene, "the list")?;
+    check_own_list(scene, "the list")?;
     allocations_that_wait_can_fail()?;
-    let own = words(&scene.own());
+    let own = pid_words(&scene.own());
     let (all, begun) = insert_with("mpu_next", NEVER)?;
-    right!(begun, "with memory, the new instance does not take over");
+    check!(begun, "with memory, the new instance does not take over");
     back_to_mpu()?;
     let callers = Callers::start(&scene.a, 3, &format!("nvctl spin 3 {own}"))?;
     let (mut failed, mut complete, mut unprobed) = (0, 0, 0);
     let tried: Result<(), Fault> = (all.saturating_sub(OWN)..=all).try_for_each(|chance| {
         let (_, begun) = insert_with("mpu_next", chance)?;
         let state = fs::read_to_string("/sys/module/mpu_next/parameters/state").unwrap_or_default();
-        lists(&scene.b, "in a hand-over without memory, the list", &[scene.other.inside])?;
+        check_list(&scene.b, "in a hand-over without memory, the list", &[scene.other.view_pid])?;
         match begun {
             // A caller was inside when it failed: the instance stays loaded, refused, until it is unloaded.
             true if state.contains("state=retired") => {
@@ -126,11 +127,11 @@ fn out_of_memory_hand_over_is_atomic(_: &Stage, scene: &Scene) -> Result<(), Fau
         "guest: of {} hand-overs without memory {failed} failed, {complete} were whole, {unprobed} without its probe",
         OWN + 1
     );
-    right!(!text.contains("wrong"), "an answer was not {own}: {text}");
-    answered(&text, 100)?;
-    right!(unprobed < complete, "no instance that took over has its probe");
-    right!(failed > 5 && complete > 0, "{failed} hand-overs failed for want of memory, and {complete} did not");
-    own_list(scene, "with memory again, the list")
+    check!(!text.contains("wrong"), "an answer was not {own}: {text}");
+    check_answer_count(&text, 100)?;
+    check!(unprobed < complete, "no instance that took over has its probe");
+    check!(failed > 5 && complete > 0, "{failed} hand-overs failed for want of memory, and {complete} did not");
+    check_own_list(scene, "with memory again, the list")
 }
 
 /// Loads a module with this chance of the loading thread's taken: how many it met until then, and whether the module began.
@@ -159,7 +160,7 @@ fn honest(question: &str, answer: &Answer, known: &[&Answer]) -> Result<(), Faul
     for key in ["pid", "mem"] {
         let known: Vec<u32> = known.iter().flat_map(|known| known.numbers(key)).collect();
         for number in answer.numbers(key) {
-            right!(known.contains(&number), "{question}: with a failure it shows {key} {number}, else {known:?}");
+            check!(known.contains(&number), "{question}: with a failure it shows {key} {number}, else {known:?}");
         }
     }
     Ok(())
@@ -169,23 +170,23 @@ fn honest(question: &str, answer: &Answer, known: &[&Answer]) -> Result<(), Faul
 const MISCOUNTS: &str = "/sys/module/nvidia/parameters/overcounts";
 
 fn miscounting_driver_shows_no_foreign_pid(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
-    own_list(scene, "the list")?;
-    let own = scene.first.inside.to_string();
+    check_own_list(scene, "the list")?;
+    let own = scene.first.view_pid.to_string();
     let questions = [&["pids"][..], &["pidinfo", &own]];
     let query = || questions.iter().map(|question| scene.a.query(question)).collect::<Result<Vec<_>>>();
     std::fs::write(MISCOUNTS, "1").context("the simulated driver cannot miscount")?;
     let before = stage.counter("passed.malformed");
     let answers = query();
     let after = stage.counter("passed.malformed");
-    let bare = stage.aside(query);
+    let bare = stage.with_engine_off(query);
     std::fs::write(MISCOUNTS, "0")?;
     for ((question, answers), bare) in questions.iter().zip(answers?).zip(bare??) {
         for pid in answers.distinct_pids() {
             let may = pid == 0 || scene.own().contains(&pid) || bare.pids().contains(&pid);
-            right!(may, "{question:?} of a driver that miscounts shows {pid}, which is foreign");
+            check!(may, "{question:?} of a driver that miscounts shows {pid}, which is foreign");
         }
     }
     let counted = after.zip(before).map(|(after, before)| after - before);
-    right!(counted == Some(2), "two answers counted too much, and malformed rose by {counted:?}");
-    own_list(scene, "of a driver that counts again, the list")
+    check!(counted == Some(2), "two answers counted too much, and malformed rose by {counted:?}");
+    check_own_list(scene, "of a driver that counts again, the list")
 }

@@ -2,7 +2,7 @@
 
 use std::process::{Child, Command, Stdio};
 
-use crate::container::entered;
+use crate::container::enter_command;
 use crate::stories::common::*;
 
 const ITS_LIFE: &str = "the supervisor's own life";
@@ -31,32 +31,32 @@ pub const STORIES: &[Story] = &[
         "`mpu up --engine notify`, `status` and `down` by the real command, without systemd: state, counters and \
         exit codes; retired while a container lives, up again, ended with the last.")
     .notify(ITS_LIFE)
-    .of_the_kernel(),
+    .kernel_story(),
     story!(concurrent_starts_leave_one_supervisor, [7];
         "Two `mpu up` at once, and one right after SIGKILL of the supervisor: there is one keeper, counters and \
         `since` continue, the crash is counted, and log lines have times.")
     .notify(ITS_LIFE)
-    .of_the_kernel(),
+    .kernel_story(),
 ];
 
 fn killed_supervisor_loses_no_call(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
     under_load(stage, &|pid| {
         // No supervisor takes a caller that comes between the stop and the kill; the next supervisor takes it.
-        must(&["kill", "-STOP", &pid.to_string()])?;
-        let newcomer = spawn(&scene.b.entered(), &["nvctl", "pids"])?;
+        run_ok(&["kill", "-STOP", &pid.to_string()])?;
+        let newcomer = spawn(&scene.b.enter_command(), &["nvctl", "pids"])?;
         std::thread::sleep(Duration::from_millis(100));
-        must(&["kill", "-9", &pid.to_string()])?;
-        supervisor::until("no process takes the killed supervisor's place", || {
+        run_ok(&["kill", "-9", &pid.to_string()])?;
+        supervisor::wait_until("no process takes the killed supervisor's place", || {
             Ok(supervisor::pid()?.is_some_and(|new| new != pid))
         })?;
-        exactly("to a newcomer, the list", &answer_of(newcomer)?.pids(), &[scene.other.inside])
+        check_pids("to a newcomer, the list", &answer_of(newcomer)?.pids(), &[scene.other.view_pid])
     })
 }
 
 fn restarted_supervisor_loses_no_call(stage: &Stage) -> Result<(), Fault> {
     under_load(stage, &|pid| {
         supervisor::send("again\n")?;
-        Ok(supervisor::until("no process takes the place of the supervisor that makes room", || {
+        Ok(supervisor::wait_until("no process takes the place of the supervisor that makes room", || {
             Ok(supervisor::pid()?.is_some_and(|new| new != pid))
         })?)
     })
@@ -64,15 +64,15 @@ fn restarted_supervisor_loses_no_call(stage: &Stage) -> Result<(), Fault> {
 
 fn under_load(stage: &Stage, strike: &dyn Fn(u32) -> Result<(), Fault>) -> Result<(), Fault> {
     let scene = stage.scene()?;
-    own_list(&scene, "the list")?;
+    check_own_list(&scene, "the list")?;
     let third = stage.container("third")?;
     let holder = third.hold(&["--mem", "20"])?;
-    let own = words(&scene.own());
+    let own = pid_words(&scene.own());
     let spin = |own: &str| format!("nvctl spin 2 {own}");
     let callers = [
         Callers::start(&scene.a, 3, &spin(&own))?,
-        Callers::start(&scene.b, 3, &spin(&scene.other.inside.to_string()))?,
-        Callers::start(&third, 3, &spin(&holder.inside.to_string()))?,
+        Callers::start(&scene.b, 3, &spin(&scene.other.view_pid.to_string()))?,
+        Callers::start(&third, 3, &spin(&holder.view_pid.to_string()))?,
     ];
     let struck: Result<(), Fault> = (0..2 * stage.reloads).try_for_each(|_| {
         std::thread::sleep(Duration::from_millis(30));
@@ -81,31 +81,34 @@ fn under_load(stage: &Stage, strike: &dyn Fn(u32) -> Result<(), Fault>) -> Resul
     let texts = callers.into_iter().map(Callers::stop).collect::<Result<Vec<_>>>()?;
     struck?;
     for text in texts {
-        right!(!text.contains("wrong"), "a call was lost or answered wrong: {text}");
-        answered(&text, 30)?;
+        check!(!text.contains("wrong"), "a call was lost or answered wrong: {text}");
+        check_answer_count(&text, 30)?;
     }
-    no_caller_inside(stage)?;
-    own_list(&scene, "the list")
+    check_no_caller_inside(stage)?;
+    check_own_list(&scene, "the list")
 }
 
 fn retired_supervisor_passes_calls_on(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
-    own_list(scene, "the list")?;
-    let own = words(&scene.own());
-    let bare = words(&stage.aside(|| scene.a.query(&["pids"]))??.pids());
-    right!(bare != own, "the bare driver shows {bare}, which is right");
+    check_own_list(scene, "the list")?;
+    let own = pid_words(&scene.own());
+    let bare = pid_words(&stage.with_engine_off(|| scene.a.query(&["pids"]))??.pids());
+    check!(bare != own, "the bare driver shows {bare}, which is right");
     let callers = Callers::start(&scene.a, 4, &format!("nvctl spin 1 {bare} or {own}"))?;
     let retired: Result<()> = (0..stage.reloads).try_for_each(|_| {
-        stage.aside(|| std::thread::sleep(Duration::from_millis(200)))?;
+        stage.with_engine_off(|| std::thread::sleep(Duration::from_millis(200)))?;
         std::thread::sleep(Duration::from_millis(200));
         Ok(())
     });
     // A runtime that enters a running container finds the socket that the container's configuration names.
-    let entered = stage.aside(|| must(&["crun", "exec", "a", "nvctl", "pids"]))??;
+    let entered = stage.with_engine_off(|| run_ok(&["crun", "exec", "a", "nvctl", "pids"]))??;
     let text = callers.stop()?;
     retired?;
-    right!(words(&nvctl::read(&entered)?.pids()) == bare, "retired, an exec shows {entered}, the bare driver {bare}");
-    answered_by_both(&text)?;
-    own_list(scene, "resumed, the list")
+    check!(
+        pid_words(&nvctl::read(&entered)?.pids()) == bare,
+        "retired, an exec shows {entered}, the bare driver {bare}"
+    );
+    check_both_lists_answered(&text)?;
+    check_own_list(scene, "resumed, the list")
 }
 
 fn up_status_down_control_the_supervisor(stage: &Stage) -> Result<(), Fault> {
@@ -115,14 +118,14 @@ fn up_status_down_control_the_supervisor(stage: &Stage) -> Result<(), Fault> {
 /// Has a story start and end supervisors itself; what it leaves is ended.
 fn by_hand(stage: &Stage, story: fn(&Stage) -> Result<(), Fault>) -> Result<(), Fault> {
     let scene = stage.scene()?;
-    own_list(&scene, "the list")?;
+    check_own_list(&scene, "the list")?;
     drop(scene);
     stage.clear_scene();
     stage.unload_engine()?;
     let verdict = story(stage);
     if supervisor::pid()?.is_some() {
         supervisor::send("retire\n")?;
-        supervisor::until("what `mpu up` started does not end", || Ok(supervisor::pid()?.is_none()))?;
+        supervisor::wait_until("what `mpu up` started does not end", || Ok(supervisor::pid()?.is_none()))?;
     }
     verdict
 }
@@ -130,31 +133,35 @@ fn by_hand(stage: &Stage, story: fn(&Stage) -> Result<(), Fault>) -> Result<(), 
 fn by_command(stage: &Stage) -> Result<(), Fault> {
     let mpu = |words: &str| run(&[&["mpu"], &words.split(' ').collect::<Vec<_>>()[..]].concat());
     let status = mpu("status --json")?;
-    right!(answer(&status)?["up"] == false && status.status == 3, "nothing is up, status says {}", status.out);
+    check!(valid_answer(&status)?["up"] == false && status.status == 3, "nothing is up, status says {}", status.out);
     let up = mpu("up --engine notify --json")?;
-    right!(up.status == 0 && answer(&up)?["result"] == "started", "up says {} {} {}", up.status, up.out, up.err);
+    check!(up.status == 0 && valid_answer(&up)?["result"] == "started", "up says {} {} {}", up.status, up.out, up.err);
     {
         let container = stage.container("box")?;
         let holder = container.hold(&["--mem", "40", "--clients", "2"])?;
-        lists(&container, "in a container of its, the list", &[holder.inside])?;
+        check_list(&container, "in a container of its, the list", &[holder.view_pid])?;
         let counted = stage.counter("translated.GPU_GET_PIDS");
-        let status = answer(&mpu("status --json")?)?;
-        right!(status["up"] == true && status["engine"] == "notify", "it is up, status says {status}");
-        right!(
+        let status = valid_answer(&mpu("status --json")?)?;
+        check!(status["up"] == true && status["engine"] == "notify", "it is up, status says {status}");
+        check!(
             counted.is_some() && status["translated"]["GPU_GET_PIDS"].as_u64() == counted,
             "{counted:?} calls were counted, status says {status}"
         );
-        ended("a second up", &mpu("up --engine notify")?, 0, "nothing was changed")?;
-        ended("down", &mpu("down")?, 0, "still has its filter")?;
+        check_exit("a second up", &mpu("up --engine notify")?, 0, "nothing was changed")?;
+        check_exit("down", &mpu("down")?, 0, "still has its filter")?;
         let status = mpu("status --json")?;
-        ended("retired, status", &status, 3, "")?;
-        right!(answer(&status)?["notify_state"]["state"] == "retired", "it is retired, status says {}", status.out);
-        ended("up after down", &mpu("up --engine notify")?, 0, "takes new containers again")?;
-        lists(&container, "after that, the list", &[holder.inside])?;
+        check_exit("retired, status", &status, 3, "")?;
+        check!(
+            valid_answer(&status)?["notify_state"]["state"] == "retired",
+            "it is retired, status says {}",
+            status.out
+        );
+        check_exit("up after down", &mpu("up --engine notify")?, 0, "takes new containers again")?;
+        check_list(&container, "after that, the list", &[holder.view_pid])?;
     }
     for expected in ["MPU is down", "nothing was changed"] {
-        ended("down", &mpu("down")?, 0, expected)?;
-        right!(supervisor::pid()?.is_none(), "after down a supervisor is there, which has no container");
+        check_exit("down", &mpu("down")?, 0, expected)?;
+        check!(supervisor::pid()?.is_none(), "after down a supervisor is there, which has no container");
     }
     Ok(())
 }
@@ -170,33 +177,33 @@ fn concurrent_starts(stage: &Stage) -> Result<(), Fault> {
         let read = |file| std::fs::read_to_string(file).unwrap_or_default();
         format!("{} / {}", read("/run/up.1"), read("/run/up.2"))
     };
-    right!(run(&["sh", "-c", both])?.status == 0, "of two starts at once one fails: {}", log());
+    check!(run(&["sh", "-c", both])?.status == 0, "of two starts at once one fails: {}", log());
     // A start that finds another tries for half a second: a process that only looks holds the lock as well.
     std::thread::sleep(Duration::from_secs(2));
-    let one = until("two starts at once leave several keepers", || Ok(keepers() == 1));
-    right!(one.is_ok(), "{one:?}: {} are left: {}", keepers(), log());
+    let one = wait_until("two starts at once leave several keepers", || Ok(keepers() == 1));
+    check!(one.is_ok(), "{one:?}: {} are left: {}", keepers(), log());
     let container = stage.container("box")?;
     let holder = container.hold(&["--mem", "40"])?;
-    lists(&container, "in a container of its, the list", &[holder.inside])?;
+    check_list(&container, "in a container of its, the list", &[holder.view_pid])?;
     let before = supervisor::state()?.context("no supervisor")?;
-    must(&["kill", "-9", &before["pid"].to_string()])?;
+    run_ok(&["kill", "-9", &before["pid"].to_string()])?;
     let up = run(&["mpu", "up", "--engine", "notify"])?;
-    right!(up.status == 0, "after a crash `mpu up` says {} {}", up.out, up.err);
+    check!(up.status == 0, "after a crash `mpu up` says {} {}", up.out, up.err);
     std::thread::sleep(Duration::from_secs(2));
-    let one = until("a start after a crash leaves several keepers", || Ok(keepers() == 1));
-    right!(one.is_ok(), "{one:?}: {} are left: {}{}", keepers(), up.out, up.err);
+    let one = wait_until("a start after a crash leaves several keepers", || Ok(keepers() == 1));
+    check!(one.is_ok(), "{one:?}: {} are left: {}{}", keepers(), up.out, up.err);
     let after = supervisor::state()?.context("no supervisor")?;
-    right!(
+    check!(
         after["pid"] != before["pid"] && after["since"] == before["since"],
         "it began {after}, the one before {before}"
     );
-    right!(after["restarts"] == 1 && after["restarts_last_hour"] == 1, "the crash was counted: {after}");
+    check!(after["restarts"] == 1 && after["restarts_last_hour"] == 1, "the crash was counted: {after}");
     let counted = |state: &serde_json::Value| state["translated"]["GPU_GET_PIDS"].as_u64().unwrap_or(0);
-    right!(counted(&after) > 0 && counted(&after) >= counted(&before), "counters start again: {after} after {before}");
-    lists(&container, "after the crash, the list", &[holder.inside])?;
+    check!(counted(&after) > 0 && counted(&after) >= counted(&before), "counters start again: {after} after {before}");
+    check_list(&container, "after the crash, the list", &[holder.view_pid])?;
     let log = std::fs::read_to_string("/run/mpu/notify/log")?;
     let dated = |line: &str| line.starts_with("20") && line.get(10..11) == Some("T");
-    right!(log.lines().count() > 0 && log.lines().all(dated), "the log has lines without a time: {log}");
+    check!(log.lines().count() > 0 && log.lines().all(dated), "the log has lines without a time: {log}");
     Ok(())
 }
 
@@ -222,7 +229,7 @@ fn sixty_four_containers_are_right_under_load(_: &Stage) -> Result<(), Fault> {
     end(hammer)?;
     let worst = hammered?.into_iter().max().unwrap_or_default();
     let limit = SLOW.max(SLOWER * quiet[quiet.len() / 2]);
-    right!(worst < limit, "hammered, eight were answered within {worst:?}; quiet, within {quiet:?}");
+    check!(worst < limit, "hammered, eight were answered within {worst:?}; quiet, within {quiet:?}");
     Ok(())
 }
 
@@ -235,16 +242,16 @@ struct Member {
 impl Member {
     fn start() -> Result<Self> {
         let new = ["unshare", "-p", "-m", "-f", "--mount-proc", "gpu-hold", "--clients", "2", "--mem", "5"];
-        let words = [supervisor::words(), &new].concat();
+        let words = [supervisor::join_command(), &new].concat();
         let mut command = Command::new(words[0]);
         command.args(&words[1..]);
         let holder = Holder::start(command, |_| Ok(0))?;
-        let init = processes::last_below(holder.started());
+        let init = processes::deepest_descendant(holder.started());
         Ok(Self { _holder: holder, init })
     }
 
     fn spawn(&self, words: &[&str]) -> Result<Child> {
-        spawn(&entered(self.init), words)
+        spawn(&enter_command(self.init), words)
     }
 }
 
@@ -266,7 +273,7 @@ fn query_from_all(members: &[Member], when: &str) -> Result<Vec<Duration>, Fault
         let began = Instant::now();
         let callers = some.iter().map(|member| member.spawn(&["nvctl", "pids"])).collect::<Result<Vec<_>>>()?;
         for caller in callers {
-            exactly(&format!("{when}, the list"), &answer_of(caller)?.pids(), &[1])?;
+            check_pids(&format!("{when}, the list"), &answer_of(caller)?.pids(), &[1])?;
         }
         times.push(began.elapsed());
     }
@@ -276,7 +283,7 @@ fn query_from_all(members: &[Member], when: &str) -> Result<Vec<Duration>, Fault
 
 fn end(mut child: Child) -> Result<()> {
     // The shell's children die with it: all are below one nsenter.
-    for pid in processes::all_below(child.id()) {
+    for pid in processes::descendants(child.id()) {
         let _ = crate::command::run(&["kill", "-9", &pid.to_string()]);
     }
     child.kill()?;

@@ -45,11 +45,11 @@ pub const STORIES: &[Story] = &[
 ];
 
 fn container_sees_its_own_processes(_: &Stage, scene: &Scene) -> Result<(), Fault> {
-    table(&scene.a.client(), &[(scene.first.inside, 80), (scene.second.inside, 43)])
+    table(&scene.a.client(), &[(scene.first.view_pid, 80), (scene.second.view_pid, 43)])
 }
 
 fn container_of_runc_sees_its_own_processes(_: &Stage, scene: &Scene) -> Result<(), Fault> {
-    table(&scene.b.client(), &[(scene.other.inside, 100)])
+    table(&scene.b.client(), &[(scene.other.view_pid, 100)])
 }
 
 fn exec_into_a_container_sees_process_1(stage: &Stage) -> Result<(), Fault> {
@@ -57,28 +57,28 @@ fn exec_into_a_container_sees_process_1(stage: &Stage) -> Result<(), Fault> {
     let script = "mkfifo /tmp/hold && exec gpu-hold --mem 64 --clients 2 <>/tmp/hold";
     let container = Container::start_with("crun", "exec", &stage.client, &["/bin/sh", "-c", script])?;
     let second = container.hold(&["--mem", "20"])?;
-    table(&container.client(), &[(1, 128), (second.inside, 20)])
+    table(&container.client(), &[(1, 128), (second.view_pid, 20)])
 }
 
 fn query_compute_apps_lists_own_processes_only(_: &Stage, scene: &Scene) -> Result<(), Fault> {
     let rows = scene.a.client().compute_apps()?;
-    exactly("the query", &pids(&rows), &scene.own())?;
+    check_pids("the query", &pids(&rows), &scene.own())?;
     for row in rows {
-        let mib = if row.pid == scene.first.inside { 80 } else { 43 };
-        right!(row.mib == Some(mib), "process {} holds {mib} MiB, the query says {:?}", row.pid, row.mib);
-        right!(row.name.contains("gpu-hold"), "process {} is gpu-hold, the query says {}", row.pid, row.name);
+        let mib = if row.pid == scene.first.view_pid { 80 } else { 43 };
+        check!(row.mib == Some(mib), "process {} holds {mib} MiB, the query says {:?}", row.pid, row.mib);
+        check!(row.name.contains("gpu-hold"), "process {} is gpu-hold, the query says {}", row.pid, row.name);
     }
     Ok(())
 }
 
 fn pmon_shows_own_utilisation(_: &Stage, scene: &Scene) -> Result<(), Fault> {
     let shown = scene.a.client().smi(&["pmon", "-c", "1", "-s", "u"])?;
-    right!(shown.status == 0, "pmon ends with {}: {} {}", shown.status, shown.out.trim(), shown.err.trim());
+    check!(shown.status == 0, "pmon ends with {}: {} {}", shown.status, shown.out.trim(), shown.err.trim());
     let rows = crate::client::pmon_rows(&shown.out);
     let shown = sorted(rows.iter().map(|row| row.0));
-    exactly("pmon", &shown, &scene.own())?;
+    check_pids("pmon", &shown, &scene.own())?;
     for (pid, sm) in rows {
-        right!(sm.is_some_and(|percent| percent > 0), "process {pid} keeps the GPU busy, pmon says {sm:?}");
+        check!(sm.is_some_and(|percent| percent > 0), "process {pid} keeps the GPU busy, pmon says {sm:?}");
     }
     Ok(())
 }
@@ -86,12 +86,12 @@ fn pmon_shows_own_utilisation(_: &Stage, scene: &Scene) -> Result<(), Fault> {
 fn pids_and_accounting_query_lists_own_processes(_: &Stage, scene: &Scene) -> Result<(), Fault> {
     let shown = scene.a.client().smi(&["-q", "-d", "PIDS,ACCOUNTING"])?;
     let (listed, accounted) = shown.out.split_once("Accounted Processes").unwrap_or((&shown.out, ""));
-    exactly("the processes' section", &process_ids(listed), &scene.own())?;
-    exactly("the accounting section", &process_ids(accounted), &scene.own())
+    check_pids("the processes' section", &process_ids(listed), &scene.own())?;
+    check_pids("the accounting section", &process_ids(accounted), &scene.own())
 }
 
 fn encoder_and_capture_sessions_are_own_only(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
-    let first = scene.first.inside;
+    let first = scene.first.view_pid;
     // These print until they are stopped; a slow guest may need more than a second to begin.
     let listing = |verb: &str| -> anyhow::Result<Vec<u32>> {
         let release = &stage.client;
@@ -105,17 +105,17 @@ fn encoder_and_capture_sessions_are_own_only(stage: &Stage, scene: &Scene) -> Re
         }
         Ok(Vec::new())
     };
-    exactly("encodersessions", &listing("encodersessions")?, &[first, first])?;
-    exactly("fbcsessions", &listing("fbcsessions")?, &[first])
+    check_pids("encodersessions", &listing("encodersessions")?, &[first, first])?;
+    check_pids("fbcsessions", &listing("fbcsessions")?, &[first])
 }
 
 /// Checks the whole table: PIDs, then the memory of each.
 fn table(client: &Client<'_>, own: &[(u32, u64)]) -> Result<(), Fault> {
     let rows = client.table()?;
-    exactly("the table", &pids(&rows), &sorted(own.iter().map(|row| row.0)))?;
+    check_pids("the table", &pids(&rows), &sorted(own.iter().map(|row| row.0)))?;
     for &(pid, mib) in own {
         let shown = rows.iter().find(|row| row.pid == pid).and_then(|row| row.mib);
-        right!(shown == Some(mib), "process {pid} holds {mib} MiB, the table shows {shown:?}");
+        check!(shown == Some(mib), "process {pid} holds {mib} MiB, the table shows {shown:?}");
     }
     Ok(())
 }

@@ -55,7 +55,7 @@ fn tainted_pids_never_reach_a_container(stage: &Stage) -> Result<(), Fault> {
     if restarts {
         stage.unload_engine()?;
     }
-    processes::next_outside(FROM)?;
+    processes::set_next_host_pid(FROM)?;
     if restarts {
         stage.load_engine()?;
     }
@@ -63,7 +63,7 @@ fn tainted_pids_never_reach_a_container(stage: &Stage) -> Result<(), Fault> {
     let foreign = Holder::on_host(&["--hwpm", "--error"])?;
     // Accounting keeps a record of it.
     drop(Holder::on_host(&["--mem", "70"])?);
-    let last = scene.host_pids().into_iter().chain([foreign.outside]).max().unwrap_or(TO);
+    let last = scene.host_pids().into_iter().chain([foreign.host_pid]).max().unwrap_or(TO);
     ensure_set(last)?;
     stage.set_driver("client_allocs", "1")?;
     let ended = run_calls(stage, &scene);
@@ -114,16 +114,16 @@ fn run_calls(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
         .iter()
         .filter(|row| stage.has_accounting_v2() || *row != ACCOUNTING_V2)
         .find(|row| refused.iter().filter(|other| other == row).count() == rounds as usize);
-    right!(never.is_none(), "the driver never answered {never:?} in {rounds} rounds of {at_once} calls");
+    check!(never.is_none(), "the driver never answered {never:?} in {rounds} rounds of {at_once} calls");
     let missing: Vec<&&str> = allowed.iter().filter(|one| !seen.contains(**one)).collect();
-    right!(missing.is_empty(), "{missing:?} was not seen, which the pages say is not translated");
+    check!(missing.is_empty(), "{missing:?} was not seen, which the pages say is not translated");
     TaintRun::start(scene, ALLOWED_CALLS, ALLOWED)?.allow_only(known)?;
     let free_after = free_kib()?;
     println!(
         "guest: {} calls, none told of anybody else; free memory {free_before} to {free_after} KiB",
         at_once * rounds
     );
-    right!(free_after + MAY_LACK_KIB > free_before, "{free_before} KiB were free before, and {free_after} after that");
+    check!(free_after + MAY_LACK_KIB > free_before, "{free_before} KiB were free before, and {free_after} after that");
     if notify {
         // docs/notify.md: what is passed on is read again by the kernel.
         return residual(
@@ -138,7 +138,7 @@ fn run_calls(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
     let seen = residual(scene, "an answer past the driver's copy functions", "--raced buffers");
     stage.set_driver("bypass", "0")?;
     seen?;
-    own_list(scene, "the list")
+    check_own_list(scene, "the list")
 }
 
 /// What the kernel could still give away.
@@ -165,14 +165,14 @@ fn residual(scene: &Scene, what: &str, how: &str) -> Result<(), Fault> {
 /// The module's state in files that a container may have, while another container's caller is blocked in the driver.
 fn published(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
     scene.b.script("nvctl stall params 60 >/dev/null 2>&1 & echo $! >/tmp/held")?;
-    until("no caller is held in the driver", || Ok(stage.engine_state("holder").is_some()))?;
+    wait_until("no caller is held in the driver", || Ok(stage.engine_state("holder").is_some()))?;
     scene.a.script("mkdir -p /tmp/sys; mount -t sysfs sysfs /tmp/sys")?;
     let state = scene.a.script("cat /tmp/sys/module/mpu/parameters/state")?;
     let run =
         TaintRun::start(scene, 1, "--read /tmp/sys/module/mpu/parameters --read /tmp/sys/module/nvidia/parameters");
     scene.a.script("umount /tmp/sys")?;
     scene.b.script("kill -9 $(cat /tmp/held)")?;
-    right!(state.contains("inside=") && !state.contains("holder="), "the module's state in a container is {state:?}");
+    check!(state.contains("inside=") && !state.contains("holder="), "the module's state in a container is {state:?}");
     run?.allow_only(|_| false)
 }
 
@@ -183,7 +183,7 @@ struct TaintRun {
 impl TaintRun {
     /// Runs nvtaint in the scene's first container.
     fn start(scene: &Scene, calls: u32, how: &str) -> Result<Self> {
-        processes::next_outside(SCAN_PID)?;
+        processes::set_next_host_pid(SCAN_PID)?;
         let seed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_micros();
         let own: Vec<String> = scene.own().iter().map(|pid| format!("--own {pid}")).collect();
         let own = own.join(" ");
@@ -208,7 +208,7 @@ impl TaintRun {
     fn allow_only(&self, is_known: impl Fn(&str) -> bool) -> Result<(), Fault> {
         let hits: Vec<&str> = self.hits().filter(|hit| !is_known(hit)).collect();
         let seed = self.text.lines().next().unwrap_or_default();
-        right!(
+        check!(
             hits.is_empty(),
             "with {seed}, {} kinds came back: {}",
             hits.len(),

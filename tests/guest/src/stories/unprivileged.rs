@@ -21,15 +21,15 @@ pub const STORIES: &[Story] = &[
 ];
 
 fn unprivileged_user_gets_same_answers(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
-    exactly("as a user, the list", &as_user(scene, &["pids"])?.pids(), &scene.own())?;
-    let own = scene.first.inside.to_string();
+    check_pids("as a user, the list", &as_user(scene, &["pids"])?.pids(), &scene.own())?;
+    let own = scene.first.view_pid.to_string();
     let memory = as_user(scene, &["pidinfo", &own])?.one("mem")? >> 20;
-    right!(memory == 80, "process {own} holds 80 MiB, a user gets {memory}");
+    check!(memory == 80, "process {own} holds 80 MiB, a user gets {memory}");
     if stage.release().is_some() {
         // A made-up GPU has no capture sessions.
         return Ok(());
     }
-    exactly("as a user, fbc", &as_user(scene, &["fbc"])?.pids(), &[scene.first.inside])
+    check_pids("as a user, fbc", &as_user(scene, &["fbc"])?.pids(), &[scene.first.view_pid])
 }
 
 fn caller_privileges_stay_unchanged(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
@@ -48,16 +48,16 @@ fn caller_privileges_stay_unchanged(stage: &Stage, scene: &Scene) -> Result<(), 
         Ok::<_, Fault>([as_root, as_user, foreign, was_root])
     };
     let with = query()?;
-    let without = stage.aside(query)??;
-    right!(without == [0, 0x1b, 0x23, 0], "the bare driver says {without:x?}");
-    right!(with == without, "with the engine: {with:x?}; without: {without:x?}");
+    let without = stage.with_engine_off(query)??;
+    check!(without == [0, 0x1b, 0x23, 0], "the bare driver says {without:x?}");
+    check!(with == without, "with the engine: {with:x?}; without: {without:x?}");
     Ok(())
 }
 
 fn caller_after_setuid_sees_own_only(_: &Stage, scene: &Scene) -> Result<(), Fault> {
     for option in ["--as", "--as-thread"] {
         let answer = scene.a.query(&[option, "1000", "fbc"])?;
-        exactly(&format!("after {option}, fbc"), &answer.pids(), &[scene.first.inside])?;
+        check_pids(&format!("after {option}, fbc"), &answer.pids(), &[scene.first.view_pid])?;
     }
     Ok(())
 }

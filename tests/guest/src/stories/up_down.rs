@@ -12,7 +12,7 @@ pub const STORIES: &[Story] = &[
     story!(scene up_status_down_control_the_module, [5, 7];
         "`mpu up`, `status` and `down` by the real command: state, counters, exit codes, second calls.")
     .module("loading and unloading")
-    .of_the_kernel()
+    .kernel_story()
     .right("the story loads the engine itself"),
 ];
 
@@ -20,44 +20,44 @@ pub const REFUSALS: &[Story] = &[story!(refused_command_changes_nothing, [5, 7];
         "Not root, no headers, no driver, no module: the exit code is the documented one, a reason is given, and \
         nothing is loaded.")
 .module("loading and unloading")
-.of_the_kernel()
+.kernel_story()
 .right("the story loads the engine itself")];
 
 fn probe_tells_right_from_wrong(_: &Stage) -> Result<(), Fault> {
     let done = run(&["mpu", "probe", "--json"])?;
-    let report = answer(&done)?;
-    right!(report["right"] == true, "the probe finds {}", report["faults"]);
-    right!(done.status == 0, "the probe is content and ends with {}", done.status);
+    let report = valid_answer(&done)?;
+    check!(report["right"] == true, "the probe finds {}", report["faults"]);
+    check!(done.status == 0, "the probe is content and ends with {}", done.status);
     let text = run(&["mpu", "probe"])?.out;
-    right!(text.contains("is seen right"), "the probe says {text}");
+    check!(text.contains("is seen right"), "the probe says {text}");
     Ok(())
 }
 
 fn up_status_down_control_the_module(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
     stage.unload_engine()?;
     let status = run(&["mpu", "status", "--json"])?;
-    right!(answer(&status)?["up"] == false, "nothing is loaded, status says {}", status.out);
+    check!(valid_answer(&status)?["up"] == false, "nothing is loaded, status says {}", status.out);
     let up = run(&["mpu", "up", "--module", "/mpu/mpu.ko", "--json"])?;
-    right!(up.status == 0, "up ends with {}: {} {}", up.status, up.out, up.err);
+    check!(up.status == 0, "up ends with {}: {} {}", up.status, up.out, up.err);
     // No container has asked since the module was loaded: the translation that was seen is the one that `up` asked for.
-    right!(answer(&up)?["module_state"]["state"] == "armed", "up says {}", up.out);
-    right!(answer(&up)?["proof"]["result"] == "seen", "up says {}", up.out);
-    right!(stage.engine_state("state").as_deref() == Some("armed"), "after up the module is not armed");
+    check!(valid_answer(&up)?["module_state"]["state"] == "armed", "up says {}", up.out);
+    check!(valid_answer(&up)?["proof"]["result"] == "seen", "up says {}", up.out);
+    check!(stage.engine_state("state").as_deref() == Some("armed"), "after up the module is not armed");
     scene.a.query(&["pids"])?;
-    let status = answer(&run(&["mpu", "status", "--json"])?)?;
+    let status = valid_answer(&run(&["mpu", "status", "--json"])?)?;
     let counted = stage.counter("translated.GPU_GET_PIDS");
-    right!(status["up"] == true && status["ok"] == true, "armed, status says {status}");
-    right!(
+    check!(status["up"] == true && status["ok"] == true, "armed, status says {status}");
+    check!(
         status["translated"]["GPU_GET_PIDS"].as_u64() == counted,
         "{counted:?} calls were counted, status says {status}"
     );
-    right!(!status["since"].is_null(), "status does not know since when: {status}");
+    check!(!status["since"].is_null(), "status does not know since when: {status}");
     let text = run(&["mpu", "status"])?.out;
-    right!(text.contains("armed") && text.contains("GPU_GET_PIDS"), "armed, status says {text}");
-    ended("a second up", &run(&["mpu", "up", "--module", "/mpu/mpu.ko"])?, 0, "nothing was changed")?;
+    check!(text.contains("armed") && text.contains("GPU_GET_PIDS"), "armed, status says {text}");
+    check_exit("a second up", &run(&["mpu", "up", "--module", "/mpu/mpu.ko"])?, 0, "nothing was changed")?;
     for expected in ["MPU is down", "nothing was changed"] {
-        ended("down", &run(&["mpu", "down"])?, 0, expected)?;
-        right!(stage.engine_state("state").is_none(), "after down the module is loaded");
+        check_exit("down", &run(&["mpu", "down"])?, 0, expected)?;
+        check!(stage.engine_state("state").is_none(), "after down the module is loaded");
     }
     Ok(())
 }
@@ -76,15 +76,15 @@ fn refused_command_changes_nothing(stage: &Stage) -> Result<(), Fault> {
     stage.load_driver(&[])?;
     stage.load_engine()?;
     let down = as_unprivileged(&["mpu", "down"])?;
-    right!(down.status == 4, "not root: down ends with {}: {} {}", down.status, down.out, down.err);
-    right!(stage.engine_state("state").as_deref() == Some("placed"), "not root, and down unloaded the module");
+    check!(down.status == 4, "not root: down ends with {}: {} {}", down.status, down.out, down.err);
+    check!(stage.engine_state("state").as_deref() == Some("placed"), "not root, and down unloaded the module");
     Ok(())
 }
 
 fn refused(stage: &Stage, why: &str, done: &Output, code: i32) -> Result<(), Fault> {
-    right!(done.status == code, "{why}: ended with {}, not {code}: {} {}", done.status, done.out, done.err.trim());
-    right!(!done.err.trim().is_empty(), "{why}: no word on standard error");
-    right!(stage.engine_state("state").is_none(), "{why}: and yet the module is loaded");
+    check!(done.status == code, "{why}: ended with {}, not {code}: {} {}", done.status, done.out, done.err.trim());
+    check!(!done.err.trim().is_empty(), "{why}: no word on standard error");
+    check!(stage.engine_state("state").is_none(), "{why}: and yet the module is loaded");
     Ok(())
 }
 

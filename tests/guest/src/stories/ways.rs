@@ -12,7 +12,7 @@ const WAYS: [(&str, &str); 2] = [("direct", "direct=none"), ("ipmodify", "handle
 /// The ways that this kernel has, and those that it lacks.
 fn ways(stage: &Stage) -> Result<[Vec<&'static str>; 2], Fault> {
     let probes = stage.state_value("probes");
-    right!(probes.contains("direct=") && probes.contains("handler="), "the module was built by {probes:?}");
+    check!(probes.contains("direct=") && probes.contains("handler="), "the module was built by {probes:?}");
     let (lacks, has): (Vec<_>, Vec<_>) = WAYS.iter().partition(|(_, none)| probes.contains(none));
     Ok([has, lacks].map(|ways| ways.into_iter().map(|(way, _)| way).collect()))
 }
@@ -23,20 +23,20 @@ pub const STORIES: &[Story] = &[
         it, lists are right, another instance takes over and keeps it, and one loaded with the other way is \
         refused and changes nothing.")
     .module("its redirects")
-    .of_the_kernel()
+    .kernel_story()
     .right("there is nothing that redirects"),
     story!(scene successor_unloads_under_callers, [5, 7];
         "By each way an instance takes over, the first is unloaded, and then the second under callers of the host \
         and of a container: nothing crashes, and every answer is right or the bare driver's.")
     .module("two instances of the module")
-    .of_the_kernel()
+    .kernel_story()
     .right("there is no engine to hand over"),
     story!(scene livepatch_is_reported_and_kprobe_is_harmless, [5, 7];
         "Another module keeps a redirected function to itself as a live patch does: `mpu up` names the cause and \
         where to look, and nothing is redirected until it has gone. A kprobe on the function, and a processor that \
         goes and comes back under callers, change no answer.")
     .module("its redirects")
-    .of_the_kernel()
+    .kernel_story()
     .right("there is nothing that redirects"),
 ];
 
@@ -53,7 +53,7 @@ fn redirect_parameter_selects_the_method(stage: &Stage, scene: &Scene) -> Result
         unload_module("mpu")?;
     }
     stage.load_engine()?;
-    right!(
+    check!(
         loads.iter().all(|loaded| loaded.status != 0),
         "the module took a way that it does not know or this kernel lacks"
     );
@@ -62,22 +62,22 @@ fn redirect_parameter_selects_the_method(stage: &Stage, scene: &Scene) -> Result
 
 fn by(stage: &Stage, scene: &Scene, way: &str, other: &str) -> Result<(), Fault> {
     let load = |module: &str, way: &str| run(&["insmod", &format!("/mpu/{module}.ko"), &format!("redirect={way}")]);
-    let right_list = |when: &str| own_list(scene, &format!("{way}, {when}: the list"));
-    right!(load("mpu", way)?.status == 0, "the module does not load with redirect={way}");
+    let right_list = |when: &str| check_own_list(scene, &format!("{way}, {when}: the list"));
+    check!(load("mpu", way)?.status == 0, "the module does not load with redirect={way}");
     let verdict = (|| {
         check_redirect("mpu", way)?;
         right_list("loaded")?;
         let refused = load("mpu_next", other)?;
-        right!(refused.status != 0, "an instance loaded with {other} took over from one by {way}");
+        check!(refused.status != 0, "an instance loaded with {other} took over from one by {way}");
         check_redirect("mpu", way)?;
         right_list("after a refused hand-over")?;
-        right!(load("mpu_next", "auto")?.status == 0, "an instance loaded with auto does not take over from {way}");
+        check!(load("mpu_next", "auto")?.status == 0, "an instance loaded with auto does not take over from {way}");
         let loads = check_redirect("mpu_next", way).and_then(|()| right_list("taken over"));
         unload_module("mpu")?;
         let back = load("mpu", way)?.status == 0;
         unload_module("mpu_next")?;
         loads?;
-        right!(back, "{way} is not taken back");
+        check!(back, "{way} is not taken back");
         right_list("taken back")
     })();
     stage.unload_engine()?;
@@ -87,7 +87,7 @@ fn by(stage: &Stage, scene: &Scene, way: &str, other: &str) -> Result<(), Fault>
 fn check_redirect(module: &str, way: &str) -> Result<(), Fault> {
     let state = fs::read_to_string(format!("/sys/module/{module}/parameters/state")).context("no state")?;
     let redirect = state.lines().find_map(|line| line.strip_prefix("redirect=")).unwrap_or("nothing");
-    right!(redirect == way, "with redirect={way}, {module} says {redirect}");
+    check!(redirect == way, "with redirect={way}, {module} says {redirect}");
     Ok(())
 }
 
@@ -97,7 +97,7 @@ fn successor_unloads_under_callers(stage: &Stage, scene: &Scene) -> Result<(), F
     let [has, _] = ways(stage)?;
     stage.unload_engine()?;
     let gone = seen().and_then(|bare| {
-        let spins = [0, 1].map(|place| format!("{} or {}", words(&bare[place]), words(&translated[place])));
+        let spins = [0, 1].map(|place| format!("{} or {}", pid_words(&bare[place]), pid_words(&translated[place])));
         let times = stage.reloads.clamp(1, 3) as usize;
         has.iter().flat_map(|way| [way].repeat(times)).try_for_each(|way| heir_goes(scene, &spins, way))
     });
@@ -108,14 +108,14 @@ fn successor_unloads_under_callers(stage: &Stage, scene: &Scene) -> Result<(), F
     }
     stage.load_engine()?;
     gone?;
-    own_list(scene, "the list")
+    check_own_list(scene, "the list")
 }
 
 /// `spins`: the lists that the host and the container may be shown.
 fn heir_goes(scene: &Scene, spins: &[String; 2], way: &str) -> Result<(), Fault> {
     let way_of = format!("redirect={way}");
-    must(&["insmod", "/mpu/mpu.ko", &way_of])?;
-    must(&["insmod", "/mpu/mpu_next.ko", &way_of])?;
+    run_ok(&["insmod", "/mpu/mpu.ko", &way_of])?;
+    run_ok(&["insmod", "/mpu/mpu_next.ko", &way_of])?;
     check_redirect("mpu_next", way)?;
     unload_module("mpu")?;
     let callers = Callers::start(&scene.a, 2, &format!("nvctl spin 1 {}", spins[1]))?;
@@ -131,15 +131,15 @@ fn heir_goes(scene: &Scene, spins: &[String; 2], way: &str) -> Result<(), Fault>
     unloaded?;
     killed.context("the host's caller cannot be ended")?;
     let output = String::from_utf8_lossy(&output.stdout);
-    right!(ended?.is_none(), "{way}: while an instance went, the host's caller ended: {output}");
-    right!(!text.contains("wrong"), "{way}: while an instance went, an answer was neither's: {text}");
-    right!(text.contains("matched"), "{way}: no caller in the container was answered: {text}");
+    check!(ended?.is_none(), "{way}: while an instance went, the host's caller ended: {output}");
+    check!(!text.contains("wrong"), "{way}: while an instance went, an answer was neither's: {text}");
+    check!(text.contains("matched"), "{way}: no caller in the container was answered: {text}");
     Ok(())
 }
 
 fn livepatch_is_reported_and_kprobe_is_harmless(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
     stage.unload_engine()?;
-    must(&["insmod", "/sim/rival.ko"])?;
+    run_ok(&["insmod", "/sim/rival.ko"])?;
     let loaded = stage.load_engine();
     let state = ["state", "refused", "hooks"].map(|key| stage.state_value(key));
     // Kernels that take direct calls one by one tell the function; and there the handler is tried last, if it may.
@@ -148,27 +148,27 @@ fn livepatch_is_reported_and_kprobe_is_harmless(stage: &Stage, scene: &Scene) ->
         stage.unload_engine()?;
     }
     let up = run(&["mpu", "up", "--module", "/mpu/mpu.ko"])?;
-    must(&["rmmod", "rival"])?;
+    run_ok(&["rmmod", "rival"])?;
     stage.load_engine()?;
     let expected = ["refused", if one_by_one { "os_memcpy_to_user:16" } else { "functions:16" }, ""];
-    right!(state == expected, "beside a live patch the module says {state:?}, not {expected:?}");
-    right!(up.status == 4 && up.err.contains("live patch"), "`mpu up` ends with {} and says {}", up.status, up.err);
-    own_list(scene, "once the other has gone, the list")?;
+    check!(state == expected, "beside a live patch the module says {state:?}, not {expected:?}");
+    check!(up.status == 4 && up.err.contains("live patch"), "`mpu up` ends with {} and says {}", up.status, up.err);
+    check_own_list(scene, "once the other has gone, the list")?;
     under_probe("p:mpu_story/probe nvidia:os_memcpy_to_user", || under_hotplug(scene))
 }
 
 /// While callers ask, a processor goes and comes back.
 fn under_hotplug(scene: &Scene) -> Result<(), Fault> {
     const ONLINE: &str = "/sys/devices/system/cpu/cpu1/online";
-    own_list(scene, "under a probe, the list")?;
+    check_own_list(scene, "under a probe, the list")?;
     if !fs::exists(ONLINE)? {
         return Ok(());
     }
-    let own = words(&scene.own());
+    let own = pid_words(&scene.own());
     let callers = Callers::start(&scene.a, 3, &format!("nvctl spin 1 {own}"))?;
     let turned = (0..3).try_for_each(|_| ["0", "1"].iter().try_for_each(|on| fs::write(ONLINE, on)));
     let text = callers.stop()?;
     turned.context("a processor does not go, or does not come back")?;
-    right!(!text.contains("wrong"), "an answer was not {own}: {text}");
+    check!(!text.contains("wrong"), "an answer was not {own}: {text}");
     Ok(())
 }

@@ -13,7 +13,7 @@ pub const STORIES: &[Story] = &[story!(who_lists_all_driver_holders, [7];
         an inherited descriptor, the control node, a capability, a descriptor in flight and a module. `mpu who` lists \
         them and nothing else. While one of them is left `rmmod` refuses, and afterwards it works.")
 .module("what holds the driver is the same with every engine")
-.of_the_kernel()
+.kernel_story()
 .real(Real::Knob)
 .right("`mpu who` asks no engine")];
 
@@ -22,21 +22,21 @@ const MODULE: &str = "nvidia_peermem";
 fn who_lists_all_driver_holders(stage: &Stage) -> Result<(), Fault> {
     stage.clear_scene();
     let idle = who(&[])?;
-    right!(idle["free"] == true && pids(&idle).is_empty(), "nothing holds the driver, mpu who says {idle}");
+    check!(idle["free"] == true && pids(&idle).is_empty(), "nothing holds the driver, mpu who says {idle}");
 
     let container = stage.container("who")?;
-    must(&["mknod", "/tmp/renamed", "c", "195", "0"])?;
+    run_ok(&["mknod", "/tmp/renamed", "c", "195", "0"])?;
     // Before any client has run on the host, its nodes are not there.
     for (node, minor) in [("/dev/nvidia0", "0"), ("/dev/nvidiactl", "255")] {
         if !std::fs::exists(node)? {
-            must(&["mknod", node, "c", "195", minor])?;
+            run_ok(&["mknod", node, "c", "195", minor])?;
         }
     }
-    must(&["mknod", "/tmp/capability", "c", &caps_major()?, "1"])?;
+    run_ok(&["mknod", "/tmp/capability", "c", &caps_major()?, "1"])?;
     let inside = "mknod /tmp/renamed c 195 255; exec nvkeep open /tmp/renamed";
     let kinds = [
         ("a node in a container", container.hold(&[])?),
-        ("a renamed node in other namespaces", container.hold_by(inside)?),
+        ("a renamed node in other namespaces", container.hold_by_script(inside)?),
         ("a renamed node", keep(&["open", "/tmp/renamed"])?),
         ("a node that is open for ioctl(2) alone", keep(&["ioctl", "/dev/nvidia0"])?),
         ("a thread's own table", keep(&["thread", "/dev/nvidia0"])?),
@@ -47,7 +47,7 @@ fn who_lists_all_driver_holders(stage: &Stage) -> Result<(), Fault> {
         ("a capability", keep(&["open", "/tmp/capability"])?),
     ];
     let in_flight = keep(&["socket", "/dev/nvidia0"])?;
-    must(&["insmod", "/sim/nvidia-peermem.ko"])?;
+    run_ok(&["insmod", "/sim/nvidia-peermem.ko"])?;
 
     let verdict = listed_and_ended(&kinds, &in_flight);
     drop((kinds, in_flight, container));
@@ -55,33 +55,33 @@ fn who_lists_all_driver_holders(stage: &Stage) -> Result<(), Fault> {
         std::fs::remove_file(node)?;
     }
     if std::fs::exists(format!("/sys/module/{MODULE}"))? {
-        must(&["rmmod", MODULE])?;
+        run_ok(&["rmmod", MODULE])?;
     }
     verdict?;
 
     let free = run(&["mpu", "who", "--wait", "20", "--json"])?;
-    right!(
-        free.status == 0 && answer(&free)?["free"] == true,
+    check!(
+        free.status == 0 && valid_answer(&free)?["free"] == true,
         "nothing is left, mpu who says {} {}",
         free.out,
         free.err
     );
-    right!(run(&["rmmod", "nvidia"])?.status == 0, "nothing is left, and rmmod does not unload the driver");
+    check!(run(&["rmmod", "nvidia"])?.status == 0, "nothing is left, and rmmod does not unload the driver");
     let none = who(&[]);
     stage.load_driver(&[])?;
     let none = none?;
-    right!(none["driver"].is_null() && none["free"] == true, "no driver is loaded, mpu who says {none}");
+    check!(none["driver"].is_null() && none["free"] == true, "no driver is loaded, mpu who says {none}");
     Ok(())
 }
 
 /// All are listed; then one after the other is ended by the PID or the command that is printed.
 fn listed_and_ended(kinds: &[(&str, Holder)], in_flight: &Holder) -> Result<(), Fault> {
-    let mut left: Vec<(&str, u32)> = kinds.iter().map(|(kind, holder)| (*kind, holder.outside)).collect();
+    let mut left: Vec<(&str, u32)> = kinds.iter().map(|(kind, holder)| (*kind, holder.host_pid)).collect();
     let seen = who(&[])?;
     for (kind, pid) in &left {
-        right!(pids(&seen).contains(pid), "{kind} holds the driver by process {pid}, mpu who lists {:?}", pids(&seen));
+        check!(pids(&seen).contains(pid), "{kind} holds the driver by process {pid}, mpu who lists {:?}", pids(&seen));
     }
-    exactly("mpu who", &pids(&seen), &sorted(left.iter().map(|(_, pid)| *pid)))?;
+    check_pids("mpu who", &pids(&seen), &sorted(left.iter().map(|(_, pid)| *pid)))?;
     // A look by names, as a shell loop over /proc does it, misses some: else the kinds would be too easy.
     let by_name = by_name()?;
     if by_name.len() >= left.len() {
@@ -90,45 +90,46 @@ fn listed_and_ended(kinds: &[(&str, Holder)], in_flight: &Holder) -> Result<(), 
 
     let container = seen["processes"].as_array().into_iter().flatten().find(|one| one["pid"] == left[0].1);
     let end = container.map(|process| process["end"].to_string()).unwrap_or_default();
-    right!(end.contains("crun delete --force who"), "a container's process is ended by {end}");
+    check!(end.contains("crun delete --force who"), "a container's process is ended by {end}");
     // Kernels before 5.6 do not count what is in flight.
-    let counts = std::fs::read_dir(format!("/proc/{}/fdinfo", in_flight.outside))?
+    let counts = std::fs::read_dir(format!("/proc/{}/fdinfo", in_flight.host_pid))?
         .flatten()
         .any(|file| std::fs::read_to_string(file.path()).is_ok_and(|text| text.contains("scm_fds")));
-    let listed = seen["in_flight"].as_array().into_iter().flatten().any(|one| one["pid"] == in_flight.outside);
-    right!(listed == counts, "the kernel counts what is in flight: {counts}; mpu who lists it: {listed}: {seen}");
+    let listed = seen["in_flight"].as_array().into_iter().flatten().any(|one| one["pid"] == in_flight.host_pid);
+    check!(listed == counts, "the kernel counts what is in flight: {counts}; mpu who lists it: {listed}: {seen}");
     let user = as_unprivileged(&["mpu", "who"])?;
-    right!(user.status == 4 && !user.out.contains("nvkeep"), "to a user mpu who says {} {}", user.out, user.err);
+    check!(user.status == 4 && !user.out.contains("nvkeep"), "to a user mpu who says {} {}", user.out, user.err);
     let mut late = run(&["mpu", "who", "--wait", "1"])?;
     // One look takes longer than that on a kernel with all its checks.
     if !late.err.contains("waiting for") {
         late = run(&["mpu", "who", "--wait", "10"])?;
     }
-    right!(late.status == 5 && late.err.contains("waiting for"), "a wait ends with {}: {}", late.status, late.err);
+    check!(late.status == 5 && late.err.contains("waiting for"), "a wait ends with {}: {}", late.status, late.err);
 
     while let Some((kind, pid)) = left.pop() {
         is_kept(kind)?;
-        must(&["kill", "-9", &pid.to_string()])?;
+        run_ok(&["kill", "-9", &pid.to_string()])?;
         let rest = sorted(left.iter().map(|(_, pid)| *pid));
-        let ended = until("a killed holder is still listed", || Ok(who(&[]).is_ok_and(|seen| pids(&seen) == rest)));
-        right!(ended.is_ok(), "{kind} has ended, and mpu who lists {:?}, not {rest:?}", pids(&who(&[])?));
+        let ended =
+            wait_until("a killed holder is still listed", || Ok(who(&[]).is_ok_and(|seen| pids(&seen) == rest)));
+        check!(ended.is_ok(), "{kind} has ended, and mpu who lists {:?}, not {rest:?}", pids(&who(&[])?));
     }
     is_kept("a descriptor in flight")?;
     let seen = who(&[])?;
-    right!(seen["free"] == false && !seen["notes"][0].is_null(), "a descriptor is in flight, mpu who says {seen}");
-    must(&["kill", "-9", &in_flight.outside.to_string()])?;
+    check!(seen["free"] == false && !seen["notes"][0].is_null(), "a descriptor is in flight, mpu who says {seen}");
+    run_ok(&["kill", "-9", &in_flight.host_pid.to_string()])?;
     let module = |seen: &Value| seen["modules"][0]["end"].as_str().map(str::to_owned);
-    right!(module(&seen).as_deref() == Some("rmmod nvidia_peermem"), "a module holds the driver, mpu who says {seen}");
+    check!(module(&seen).as_deref() == Some("rmmod nvidia_peermem"), "a module holds the driver, mpu who says {seen}");
     is_kept("a module")?;
-    right!(run(&["mpu", "who", "--wait", "20"])?.status == 0, "a module that nothing uses keeps mpu who waiting");
-    must(&["rmmod", MODULE])?;
+    check!(run(&["mpu", "who", "--wait", "20"])?.status == 0, "a module that nothing uses keeps mpu who waiting");
+    run_ok(&["rmmod", MODULE])?;
     Ok(())
 }
 
 /// `rmmod` says that the driver is in use.
 fn is_kept(by: &str) -> Result<(), Fault> {
     let done = run(&["rmmod", "nvidia"])?;
-    right!(done.status == 1, "{by} does not keep the driver from being unloaded: rmmod ended with {}", done.status);
+    check!(done.status == 1, "{by} does not keep the driver from being unloaded: rmmod ended with {}", done.status);
     Ok(())
 }
 
@@ -146,7 +147,7 @@ fn caps_major() -> Result<String> {
 }
 
 fn who(more: &[&str]) -> Result<Value, Fault> {
-    answer(&run(&[&["mpu", "who", "--json"], more].concat())?)
+    valid_answer(&run(&[&["mpu", "who", "--json"], more].concat())?)
 }
 
 fn pids(seen: &Value) -> Vec<u32> {
@@ -158,6 +159,6 @@ fn pids(seen: &Value) -> Vec<u32> {
 fn by_name() -> Result<Vec<u32>> {
     let script =
         "for p in /proc/[0-9]*; do ls -l $p/fd 2>/dev/null | grep -q ' /dev/nvidia' && echo ${p#/proc/}; done; true";
-    let text = must(&["sh", "-c", script])?;
+    let text = run_ok(&["sh", "-c", script])?;
     Ok(text.lines().filter_map(|line| line.parse().ok()).collect())
 }

@@ -3,16 +3,16 @@
 use anyhow::Context;
 use serde_json::Value;
 
-use crate::command::{Output, must};
+use crate::command::{Output, run_ok};
 use crate::story::Fault;
 
 /// The answer, if it is valid by its command's schema.
-pub fn answer(done: &Output) -> Result<Value, Fault> {
+pub fn valid_answer(done: &Output) -> Result<Value, Fault> {
     let read =
         |text: &str| serde_json::from_str::<Value>(text).with_context(|| format!("no JSON: {text} {}", done.err));
     let answer = read(&done.out)?;
     let command = answer["command"].as_str().with_context(|| format!("no command in {answer}"))?;
-    check(command, &answer, &read(&must(&["mpu", "schema", command])?)?)?;
+    check(command, &answer, &read(&run_ok(&["mpu", "schema", command])?)?)?;
     Ok(answer)
 }
 
