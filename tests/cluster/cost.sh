@@ -2,7 +2,7 @@
 # STORIES="toolkit plugin chart cost" . "$scripts/stories.sh", in the shell of `./x cluster --shell`.
 
 kubectl apply -f "$folder/cost.yaml" >/dev/null
-in_time rolled_out >/dev/null 2>&1
+wait_for rolled_out >/dev/null 2>&1
 # started APP: the times at which its newest pod was made, its containers were started, and it was ready.
 started() {
 	kubectl get pods -n mpu-system -l "app.kubernetes.io/name=$1" --sort-by=.metadata.creationTimestamp -o json | python3 -c '
@@ -22,7 +22,7 @@ used() {
 	done'
 }
 kubectl create namespace load >/dev/null
-in_time kubectl get serviceaccount default -n load >/dev/null
+wait_for kubectl get serviceaccount default -n load >/dev/null
 made=0
 for pods in 30 110; do
 	# The fifth of each five has a GPU, and two clients on it.
@@ -41,7 +41,7 @@ for pods in 30 110; do
 	for app in mpu mpu-nri; do
 		kubectl delete pod -n mpu-system -l "app.kubernetes.io/name=$app" >/dev/null
 		sleep 15
-		in_time rolled_out >/dev/null 2>&1
+		wait_for rolled_out >/dev/null 2>&1
 		echo "cost: $pods pods: $(started $app)"
 	done
 	sleep 60

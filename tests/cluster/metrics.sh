@@ -11,7 +11,7 @@ page_names() {
 	[ "${row##* }" = $((2 * 40 * 1024 * 1024)) ]
 }
 both_are_on_the_page() { page >"$logs/page" && page_names one && page_names two; }
-check metrics_name_both_pods in_time both_are_on_the_page
+check metrics_name_both_pods wait_for both_are_on_the_page
 served_is_on_the_page() { grep '^mpu_engine_up 1$' "$logs/page" && grep '^mpu_translated_total{.*} [1-9]' "$logs/page"; }
 check metrics_count_translations served_is_on_the_page
 
@@ -53,5 +53,5 @@ found = {(row["metric"].get("namespace"), row["metric"].get("pod")): row["value"
 print(found)
 assert {pod: found.get((pod, "holder")) for pod in ("one", "two")} == {"one": "83886080", "two": "83886080"}'
 }
-check prometheus_sums_pods_memory in_time prometheus_sums
+check prometheus_sums_pods_memory wait_for prometheus_sums
 kill "$forward" "$prometheus"

@@ -6,7 +6,7 @@ pod two variable nvidia-legacy test.io/variable | kubectl apply -f -
 pod one cdi "" test.io/cdi | kubectl apply -f -
 waits() { kubectl get events -n "$1" --field-selector "involvedObject.name=$2,reason=FailedScheduling" -o wide | grep 'Insufficient test.io'; }
 pods_wait() { waits one cdi && waits two variable; }
-check pods_wait_without_device_plugin in_time pods_wait
+check pods_wait_without_device_plugin wait_for pods_wait
 kubectl apply -f - <<YAML
 apiVersion: v1
 kind: Pod
@@ -19,8 +19,8 @@ spec:
       volumeMounts: [{name: d, mountPath: /var/lib/kubelet/device-plugins}]
   volumes: [{name: d, hostPath: {path: /var/lib/kubelet/device-plugins}}]
 YAML
-check pod_gets_its_gpu_by_plugins_variable in_time holds two variable
-check pod_gets_its_gpu_by_cdi_annotation in_time holds one cdi
+check pod_gets_its_gpu_by_plugins_variable wait_for holds two variable
+check pod_gets_its_gpu_by_cdi_annotation wait_for holds one cdi
 plugins_pods_are_wrong() { is_wrong one cdi && is_wrong two variable; }
 plugins_pods_are_right() { is_right one cdi && is_right two variable; }
 check plugins_pods_are_wrong_without_mpu plugins_pods_are_wrong

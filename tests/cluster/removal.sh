@@ -2,21 +2,21 @@
 
 # full.yaml has all that defaults.yaml has, and more; an engine goes with its agent again.
 kubectl apply -f "$folder/defaults.yaml"
-in_time rolled_out
+wait_for rolled_out
 name=$(agent)
 check drain_ends_the_pods_of_users kubectl drain node --ignore-daemonsets --force --delete-emptydir-data --pod-selector='app!=admin' --timeout=120s
 check drain_leaves_the_agent ready mpu-system "$name"
 check driver_unloads_under_the_engine on_node rmmod nvidia
-check agent_without_driver_is_not_ready in_time not agent_is_ready
+check agent_without_driver_is_not_ready wait_for not agent_is_ready
 check driver_is_loaded_again on_node insmod /node/nvidia.ko
-check agent_with_driver_is_ready_again in_time agent_is_ready
+check agent_with_driver_is_ready_again wait_for agent_is_ready
 kubectl uncordon node
 for namespace in one two; do pod $namespace; done | kubectl apply -f -
-check pods_start_after_drain in_time holders_hold
+check pods_start_after_drain wait_for holders_hold
 check pods_after_drain_are_right both_are_right
 
 check chart_is_removed kubectl delete -f "$folder/full.yaml" --wait=false
-check removal_unloads_the_module in_time on_node sh -c '! grep "^mpu" /proc/modules'
+check removal_unloads_the_module wait_for on_node sh -c '! grep "^mpu" /proc/modules'
 check pods_are_wrong_after_removal both_are_wrong
 no_objects() {
 	kinds=$(kubectl api-resources --verbs=list --no-headers -o name | paste -sd,)
@@ -24,7 +24,7 @@ no_objects() {
 	cat "$logs/objects"
 	! [ -s "$logs/objects" ]
 }
-check removal_leaves_no_object in_time no_objects
+check removal_leaves_no_object wait_for no_objects
 # The files that docs/kubernetes.md names.
 only_named_files() {
 	on_node sh -c 'rm /lib/modules/$(uname -r)/updates/dkms/mpu*.ko'

@@ -1,34 +1,34 @@
 # A rollout under pods that ask all the time: sourced by stories.sh. Kubernetes 1.20 has no maxSurge, so the old agent goes first.
 
-# The last agent takes the engine down: that asker.sh notices this is what makes the next story one.
-both asker start
+# The last agent takes the engine down: that poller.sh notices this is what makes the next story one.
+both poller start
 kubectl apply -f "$folder/full.yaml"
-check changed_values_roll_out in_time rolled_out
+check changed_values_roll_out wait_for rolled_out
 check rollout_without_surge_has_wrong_answers not none_was_wrong
 
 # From here on by agent.keepOnRemoval.
-both asker start
+both poller start
 # engine_is VERSION: the loaded module's.
 engine_is() { [ "$(on_node sh -c 'cat /sys/module/mpu*/version' | tee /dev/stderr)" = "$1" ]; }
 check agent_has_its_versions_engine engine_is "$VERSION"
 kubectl set image -n mpu-system daemonset/mpu "agent=$REGISTRY/mpu:$NEXT" "metrics=$REGISTRY/mpu:$NEXT"
-check newer_image_rolls_out in_time rolled_out
-check newer_agent_brings_its_engine in_time engine_is "$NEXT"
+check newer_image_rolls_out wait_for rolled_out
+check newer_agent_brings_its_engine wait_for engine_is "$NEXT"
 kubectl rollout undo -n mpu-system daemonset/mpu
-check older_image_rolls_back in_time rolled_out
-check older_agent_brings_its_engine_back in_time engine_is "$VERSION"
+check older_image_rolls_back wait_for rolled_out
+check older_agent_brings_its_engine_back wait_for engine_is "$VERSION"
 check rollout_with_kept_engine_has_no_wrong_answer none_was_wrong
 
 # What maxSurge does on a node: the newer agent's pod is there before the older one goes.
-both asker start
+both poller start
 kubectl apply -f "$folder/second.yaml"
-check newer_second_agent_becomes_ready in_time rolled_out mpu-second
-check newer_second_agent_brings_its_engine in_time engine_is "$NEXT"
+check newer_second_agent_becomes_ready wait_for rolled_out mpu-second
+check newer_second_agent_brings_its_engine wait_for engine_is "$NEXT"
 first_stands_by() { agent_log | tail -n 3 | grep "standing by: agent .* manages the engine"; }
-check first_agent_stands_by in_time first_stands_by
+check first_agent_stands_by wait_for first_stands_by
 kubectl delete daemonset,serviceaccount,networkpolicy,clusterrole,clusterrolebinding,role,rolebinding --all-namespaces --wait=false \
 	-l app.kubernetes.io/name=mpu-second
 first_manages() { [ -z "$(agent mpu-second)" ] && agent_log | tail -n 3 | grep "is up, by module"; }
-check first_agent_manages_again in_time first_manages
-check first_agent_brings_its_engine_back in_time engine_is "$VERSION"
+check first_agent_manages_again wait_for first_manages
+check first_agent_brings_its_engine_back wait_for engine_is "$VERSION"
 check hand_over_and_back_has_no_wrong_answer none_was_wrong

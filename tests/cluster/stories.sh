@@ -25,8 +25,8 @@ check() {
 
 not() { ! "$@"; }
 
-# in_time COMMAND…: once it succeeds, within minutes: an emulated node is slow.
-in_time() {
+# wait_for COMMAND…: once it succeeds, within minutes: an emulated node is slow.
+wait_for() {
 	end=$(($(date +%s) + 600))
 	until "$@"; do
 		[ "$(date +%s)" -lt $end ] || return 1
@@ -105,11 +105,11 @@ files_of_node() {
 
 # both COMMAND…: runs it in both pods.
 both() { kubectl exec -n one holder -- "$@" && kubectl exec -n two holder -- "$@"; }
-# Whether every answer since `both asker start` was right. Prints how many there were.
+# Whether every answer since `both poller start` was right. Prints how many there were.
 none_was_wrong() {
 	code=0
 	for namespace in one two; do
-		kubectl exec -n $namespace holder -- asker stop >"$logs/answers" 2>&1 || code=1
+		kubectl exec -n $namespace holder -- poller stop >"$logs/answers" 2>&1 || code=1
 		sed "s/^/cluster: $namespace: /" "$logs/answers" | head -n 6 | tee /dev/stderr
 	done
 	return $code

@@ -1,8 +1,8 @@
 # The toolkit's image as the GPU Operator starts it, on a node whose containerd has no runtime of NVIDIA's: sourced by stories.sh.
 
-check node_joins in_time kubectl wait --for=condition=Ready node/node --timeout=5s
+check node_joins wait_for kubectl wait --for=condition=Ready node/node --timeout=5s
 kubectl label node node nvidia.com/gpu.present=true
-in_time kubectl get serviceaccount default -n kube-system
+wait_for kubectl get serviceaccount default -n kube-system
 kubectl apply -f - <<YAML
 apiVersion: v1
 kind: Pod
@@ -16,7 +16,7 @@ spec:
 ---
 {apiVersion: node.k8s.io/v1, kind: RuntimeClass, metadata: {name: nvidia-legacy}, handler: nvidia-legacy}
 YAML
-check privileged_pod_runs in_time ready kube-system admin
+check privileged_pod_runs wait_for ready kube-system admin
 on_node sh -c 'insmod /node/nvidia.ko && release=$(sed -n "s/.* \([0-9.]*\)  .*/\1/p" /proc/driver/nvidia/version | head -n 1) &&
 	cp /node/nvidia/nvidia-smi /usr/bin/ && cp /node/nvidia/libnvidia-ml.so.1 /usr/lib/x86_64-linux-gnu/libnvidia-ml.so.$release && ldconfig
 	mknod -m 666 /dev/nvidiactl c 195 255 && mknod -m 666 /dev/nvidia0 c 195 0
@@ -24,12 +24,12 @@ on_node sh -c 'insmod /node/nvidia.ko && release=$(sed -n "s/.* \([0-9.]*\)  .*/
 	printf "%s=/\n%s=/host\n" NVIDIA_DRIVER_ROOT DRIVER_ROOT_CTR_PATH >/run/nvidia/validations/driver-ready'
 for namespace in one two; do
 	kubectl create namespace $namespace >/dev/null
-	in_time kubectl get serviceaccount default -n $namespace >/dev/null
+	wait_for kubectl get serviceaccount default -n $namespace >/dev/null
 	pod $namespace
 done | kubectl apply -f -
 # no_runtime POD: the kubelet's last word on it.
 no_runtime() { kubectl get events -n one --field-selector "involvedObject.name=$1" -o name -o wide | grep 'no runtime for "nvidia" is configured'; }
-check gpu_pods_wait_without_toolkit in_time no_runtime holder
+check gpu_pods_wait_without_toolkit wait_for no_runtime holder
 
 # Variables and mounts are those of the operator's DaemonSet for a driver on the host, and CDI. CREATE_DEVICE_NODES is ours: the simulated
 # driver has no nvidia-uvm.
@@ -89,25 +89,25 @@ YAML
 toolkit_waits() { kubectl logs -n kube-system -l app=toolkit --tail=-1 | grep 'waiting for a signal'; }
 holders_hold() { holds one holder && holds two holder; }
 toolkit
-check toolkit_sets_the_node_up in_time toolkit_waits
-check gpu_pods_start_by_runtime_class in_time holders_hold
+check toolkit_sets_the_node_up wait_for toolkit_waits
+check gpu_pods_start_by_runtime_class wait_for holders_hold
 
 toolkit_restarts() { kubectl get pods -n kube-system -l app=toolkit -o 'jsonpath={.items[0].status.containerStatuses[0].restartCount}'; }
 before=$(toolkit_restarts)
 on_node pkill -KILL -f '^nvidia-toolkit'
 was_restarted() { [ "$(toolkit_restarts)" -gt "$before" ]; }
-check killed_toolkit_is_restarted in_time was_restarted
-check killed_toolkit_sets_the_node_up_again in_time toolkit_waits
+check killed_toolkit_is_restarted wait_for was_restarted
+check killed_toolkit_sets_the_node_up_again wait_for toolkit_waits
 pod one second | kubectl apply -f -
-check gpu_pod_starts_after_toolkits_restart in_time holds one second
+check gpu_pod_starts_after_toolkits_restart wait_for holds one second
 kubectl delete pod -n one second --wait=false
 
 kubectl delete daemonset -n kube-system toolkit
-in_time not toolkit_waits
+wait_for not toolkit_waits
 pod one third | kubectl apply -f -
-check removed_toolkit_takes_its_runtime_away in_time no_runtime third
+check removed_toolkit_takes_its_runtime_away wait_for no_runtime third
 check gpu_pods_outlive_the_toolkit holders_hold
 toolkit
-check next_toolkit_starts_the_pod_that_waits in_time holds one third
+check next_toolkit_starts_the_pod_that_waits wait_for holds one third
 kubectl delete pod -n one third --wait=false
 check pods_are_wrong_without_mpu both_are_wrong

@@ -1,12 +1,12 @@
-# What tests on a real GPU share: words, checks, and containers of this host's own programs. Sourced, with PATH-TO-MPU,
-# PATH-TO-MPU-CONTAINER and, at will, WORK-FOLDER as arguments; leaves the shell in the work folder.
+# Functions that tests on a real GPU share: output, checks, and containers made of this host's programs. Sourced with the arguments
+# PATH-TO-MPU, PATH-TO-MPU-CONTAINER and optionally WORK-FOLDER. Changes into the work folder.
 set -u
 export LC_ALL=C PATH=$PATH:/usr/sbin:/sbin PYTHONDONTWRITEBYTECODE=1
 mpu=$(readlink -f "$1")
 container=$(readlink -f "$2")
 work=${3:-/run/mpu-gpu}
 python=$(command -v "${PYTHON:-python3}") || { echo "${PYTHON:-python3} is missing: name it in PYTHON" >&2; exit 3; }
-. "$here/words.sh"
+. "$here/report.sh"
 
 mkdir -p "$work/bin" && cd "$work" || exit 3
 for name in nvidia-container-runtime nvidia-container-runtime-hook nvidia-container-cli nvidia-ctk nvidia-cdi-hook; do
@@ -15,7 +15,7 @@ done
 ln -sf "$mpu" bin/mpu
 cp "$here"/*.py .
 export PATH=$work/bin:$PATH
-# configuration MODE: how the stack of this work folder puts GPUs into containers.
+# configuration MODE: writes the toolkit's configuration for one mode.
 configuration() {
 	cat >config.toml <<-TOML
 		[nvidia-container-runtime]
@@ -32,8 +32,8 @@ configuration() {
 configuration jit-cdi
 export NVIDIA_CTK_CONFIG_FILE_PATH=$work/config.toml
 
-# shown BUNDLE FOLDER: the mount by which a container sees a folder of this host: read-only, or with $writable a copy that it may
-# write to, as an engine's overlay over an image is. Mode legacy makes its files there.
+# shown BUNDLE FOLDER: prints the OCI mount of a host folder: a read-only bind mount; with $writable an overlay, as an engine makes
+# over an image. Mode legacy creates its files there.
 writable=
 shown() {
 	local layers=$work/$1/layers$2
@@ -46,7 +46,7 @@ shown() {
 	fi
 }
 
-# bundle NAME ENV...: this host's programs and Python; of the driver nothing but the asking.
+# bundle NAME ENV...: writes a bundle with this host's programs and Python. Only ENV requests the driver.
 bundle() {
 	local name=$1
 	shift
@@ -78,14 +78,14 @@ bundle() {
   "resources": {"devices": [{"allow": false, "access": "rwm"}]}}}
 JSON
 }
-# start NAME: by our wrapper, which puts the GPU in and, if the engine is up, the listener.
+# start NAME: starts it through our wrapper, which injects the GPU and, if the engine is up, the listener.
 start() {
 	show nvidia-container-runtime create --bundle "$1" "$1" </dev/null >"$1.out"
 	cat "$1.out"
 	show runc start "$1"
 }
 
-# train FILE COMMAND...: a GPU process whose own number for itself is $trained.
+# train FILE COMMAND...: starts a GPU process. $trained is its PID in its own namespace.
 train() {
 	local file=$1
 	shift

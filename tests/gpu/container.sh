@@ -10,7 +10,7 @@ export LC_ALL=C PATH=$PATH:/usr/local/cuda/bin:/usr/sbin:/sbin
 here=$(dirname "$(readlink -f "$0")")
 program=$(readlink -f "$1")
 work=${2:-/run/mpu-gpu}
-. "$here/words.sh"
+. "$here/report.sh"
 
 # Everything below a folder: kind, mode, owner, size, path, target. Mount points of a container that is gone are what to look for.
 tree() { (cd "$1" && find . -xdev -printf '%y %m %u:%g %s %p %l\n' | sort -k5); }
@@ -96,19 +96,19 @@ inside() {
 	wait $job
 }
 
-say "this machine"
+headline "this machine"
 show uname -r
 show cat /proc/driver/nvidia/version
 show nvidia-container-cli info
 show nvidia-container-cli list --binaries --libraries
 
-say "a foreign process computes on the host meanwhile"
+headline "a foreign process computes on the host meanwhile"
 ./saxpy 300 >foreign 2>&1 &
 foreign=$!
 while ! grep -q process foreign && kill -0 $foreign; do sleep 0.2; done
 cat foreign
 
-say "1. by hand: namespaces, a small root, nvidia-container-cli configure, pivot_root"
+headline "1. by hand: namespaces, a small root, nvidia-container-cli configure, pivot_root"
 root hand
 tree hand >hand.before
 cat >hand.sh <<'SH'
@@ -140,7 +140,7 @@ diff hand.before hand.after
 check "nothing was removed from the root or changed in it but directories that got entries" \
 	"! diff hand.before hand.after | grep '^<' | grep -qv '^< d'"
 
-say "2. runtime wrapper and runc, NVIDIA_VISIBLE_DEVICES=0"
+headline "2. runtime wrapper and runc, NVIDIA_VISIBLE_DEVICES=0"
 bundle asks NVIDIA_VISIBLE_DEVICES=0 NVIDIA_DRIVER_CAPABILITIES=compute,utility
 show runc run --detach --bundle asks bare </dev/null >/dev/null 2>&1
 check "without the wrapper there is no nvidia-smi" "! runc exec bare nvidia-smi -L >/dev/null 2>&1"
@@ -157,7 +157,7 @@ for mode in jit-cdi legacy; do
 	nvidia-container-runtime delete --force $mode
 done
 
-say "3. a CDI file"
+headline "3. a CDI file"
 show nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml
 show nvidia-ctk cdi list
 configuration cdi

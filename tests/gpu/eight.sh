@@ -41,12 +41,12 @@ clean() {
 exporter='' sampler=''
 trap clean EXIT
 
-say "this machine"
+headline "this machine"
 show cat /proc/driver/nvidia/version
 show mpu --version
 show nvidia-smi --query-gpu=name,memory.total,memory.used,accounting.mode --format=csv -i 0
 
-say "1. the exporter, before any container of ours"
+headline "1. the exporter, before any container of ours"
 mpu metrics --listen "127.0.0.1:$port" 2>exporter.log &
 exporter=$!
 for _ in $(seq 50); do
@@ -58,7 +58,7 @@ before=$(sum mpu_gpu_memory_residue_bytes scrape.0)
 show sh -c 'grep "^mpu_gpu_.*memory" scrape.0'
 check "it tells of the GPU's memory" "[ '${size:-0}' -gt 0 ]"
 
-say "2. eight containers: two end after a third of the time, two after two thirds; two hide"
+headline "2. eight containers: two end after a third of the time, two after two thirds; two hide"
 hidden=([7]=threads [8]=nodes)
 nvidia-smi --query-gpu=timestamp,memory.used --format=csv,noheader,nounits -i 0 -l 1 >smi.csv &
 sampler=$!
@@ -80,7 +80,7 @@ show sh -c 'cat t?.held | sort | uniq -c | head'
 check "all eight have their memory" "[ \"\$(cat t?.held | grep -c '^process')\" = 8 ]"
 show mpu ps
 
-say "3. scrapes every $every s, for $long s"
+headline "3. scrapes every $every s, for $long s"
 scrapes=0 first='' last='' half=''
 while [ $(($(date +%s) - began)) -lt "$long" ]; do
 	scrapes=$((scrapes + 1))
@@ -104,7 +104,7 @@ check "containers and residue are the GPU's memory, to the byte, in $exact of $s
 check "the residue was $before bytes before, and at most $largest: within 1 % of $size" "true_that '(${largest#-}) <= $size / 100'"
 check "no PID is a label" "! grep -q 'pid=\"' $last"
 
-say "4. each container's memory, and those that ended"
+headline "4. each container's memory, and those that ended"
 for i in 1 2 3 4 5 6 7 8; do
 	has=$(tenant mpu_gpu_memory_used_bytes "t$i" "$first")
 	check "t$i: ${has:-nothing}, which is its $((i * 512)) MiB and a context" \
@@ -120,7 +120,7 @@ done
 check "half of the way two had ended, and their rows of memory with them" \
 	"[ -z \"\$(tenant mpu_gpu_memory_used_bytes t1 $half)\" ] && [ -n \"\$(tenant mpu_gpu_memory_used_bytes t3 $half)\" ]"
 
-say "5. over the whole time, beside nvidia-smi once a second"
+headline "5. over the whole time, beside nvidia-smi once a second"
 # Between the first scrape and the last: nvidia-smi's figures by their own seconds, in MiB.
 smi=$(awk -F', ' -v from="$(date -d "@$first_at" '+%Y/%m/%d %H:%M:%S')" -v to="$(date -d "@$ended_at" '+%Y/%m/%d %H:%M:%S')" \
 	'$1 >= from && $1 < to { s += $2; n++ } END { if (n) printf "%.0f\n", s / n * 2^20 }' smi.csv)
@@ -136,9 +136,9 @@ awk "BEGIN { printf \"off by %.3f %% of the GPU's memory (%.2f %% of what was us
 check "the GPU's row is nvidia-smi's within 1 % of its memory" "true_that '($whole - ${smi:-0})^2 <= ($size / 100)^2'"
 check "so are the processes' rows and the residue" "true_that '($theirs + $residue - ${smi:-0})^2 <= ($size / 100)^2'"
 
-say "6. the exporter ends"
+headline "6. the exporter ends"
 kill "$exporter" && wait "$exporter"
 check "with 0" "[ $? = 0 ]"
 exporter=
-say "$([ "$failed" = 0 ] && echo "all is right" || echo "something is WRONG")"
+headline "$([ "$failed" = 0 ] && echo "all is right" || echo "something is WRONG")"
 exit "$failed"

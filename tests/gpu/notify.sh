@@ -30,22 +30,22 @@ inside() {
 	check "$who: --query-compute-apps has its own and no others" "[ -n '$pids' ] && [ '$(apps "$@")' = '$pids ' ]"
 	show "$@" nvidia-smi pmon -c 1
 	check "$who: pmon, too" "[ \"\$($* nvidia-smi pmon -c 1 | awk '\$1 == 0 {print \$2}' | sort -n | xargs)\" = '${pids:-none}' ]"
-	seen=$("$@" "$python" "/$inner/seen.py" 2>&1)
-	printf '$ %s\n%s\n' "$* $python seen.py" "$seen"
+	seen=$("$@" "$python" "/$inner/processes.py" 2>&1)
+	printf '$ %s\n%s\n' "$* $python processes.py" "$seen"
 	check "$who: pynvml's list" "[ \"\$(sed -n 's/^compute //p' <<<'$seen' | tr ' ' '\n' | cut -d: -f1 | sort -n | xargs)\" = '${pids:-none}' ]"
 	check "$who: pynvml's utilisation" "[ \"\$(sed -n 's/^utilisation //p' <<<'$seen' | tr ' ' '\n' | sort -n | xargs)\" = '${pids:-none}' ]"
 	show "$@" "$python" -m gpustat --no-color --show-pid --show-cmd
 	show "$@" "$python" -m nvitop --once
 }
 
-say "this machine"
+headline "this machine"
 show uname -r
 show cat /proc/driver/nvidia/version
 show unshare --mount sh -c 'mount -t securityfs none /sys/kernel/security 2>/dev/null; cat /sys/kernel/security/lockdown'
 show cat /proc/sys/kernel/modules_disabled
 show mpu --version
 
-say "1. without an engine: what the driver does by itself"
+headline "1. without an engine: what the driver does by itself"
 bundle a NVIDIA_VISIBLE_DEVICES=0 NVIDIA_DRIVER_CAPABILITIES=compute,utility
 bundle b NVIDIA_VISIBLE_DEVICES=0 NVIDIA_DRIVER_CAPABILITIES=compute,utility
 bundle off NVIDIA_VISIBLE_DEVICES=0 NVIDIA_DRIVER_CAPABILITIES=compute,utility MPU_NOTIFY=off
@@ -54,7 +54,7 @@ host=$trained
 show mpu probe
 check "a container is not seen right" "mpu probe | grep -q 'is not seen right'"
 
-say "2. the engine, and three containers beside a foreign process on the host"
+headline "2. the engine, and three containers beside a foreign process on the host"
 show mpu up --engine notify
 show mpu up --engine notify
 start a
@@ -72,7 +72,7 @@ inner=gpu
 inside "container a" "$(printf '%s\n' "$a" "$a2" | sort -n | xargs)" runc exec a
 inside "container b" "$b" runc exec b
 
-say "3. figures are the host's"
+headline "3. figures are the host's"
 show mpu ps
 for pid in $a $a2; do
 	hers=$(mpu ps --json | "$python" -c "import json,sys
@@ -92,12 +92,12 @@ runc exec a "$python" /gpu/samples.py 4 >samples.a
 wait $!
 for pid in $a $a2; do
 	outside=$(mpu ps --json | host_of a "$pid")
-	show "$python" same.py samples.host samples.a "$outside" "$pid"
-	check "samples of process $pid in a are the host's of $outside" "$python same.py samples.host samples.a '$outside' $pid >same"
+	show "$python" compare_samples.py samples.host samples.a "$outside" "$pid"
+	check "samples of process $pid in a are the host's of $outside" "$python compare_samples.py samples.host samples.a '$outside' $pid >same"
 done
 check "a's samples name no other process" "[ \"\$(cut -d' ' -f1 samples.a | sort -nu | xargs)\" = '$(printf '%s\n' "$a" "$a2" | sort -n | xargs)' ]"
 
-say "4. another user, and namespaces within namespaces"
+headline "4. another user, and namespaces within namespaces"
 show runc exec --user 1000:1000 a id
 show runc exec --user 1000:1000 a nvidia-smi --query-compute-apps=pid,used_memory --format=csv
 both=$(apps runc exec a)
@@ -126,7 +126,7 @@ outer_is=$(sed -n '/^outside/,$s/^ *\([0-9]*\) .*train.py.*/\1/p' nested.log | h
 check "the inner one is right" "[ -n '$inner_says' ] && [ '$inner_says' = '$inner_seen' ]"
 check "the outer one has it by its own number" "[ -n '$outer_is' ] && [ '$outer_is' = '$outer_seen' ]"
 
-say "5. the supervisor is killed, ten times, while a container asks and two train"
+headline "5. the supervisor is killed, ten times, while a container asks and two train"
 runc exec a sh -c 'for i in $(seq 150); do nvidia-smi --query-compute-apps=pid --format=csv,noheader | sort -n | xargs; done' >asked 2>&1 &
 asking=$!
 for _ in 1 2 3 4 5 6 7 8 9 10; do
@@ -139,13 +139,13 @@ check "150 answers, all right" "[ \"\$(sort asked | uniq -c | xargs)\" = \"150 \
 check "they train on" "runc exec a kill -0 $a && runc exec a kill -0 $a2"
 show mpu status
 
-say "6. signals that interrupt"
+headline "6. signals that interrupt"
 for who in "env" "mpu run --" "runc exec a"; do
 	show $who "$python" "$([ "$who" = "runc exec a" ] && echo /gpu || echo .)"/signals.py | tee signals.log
 	check "CUDA and NVML do not mind ($who)" "grep -q '204800 computed.*errors: none.*many signals' signals.log"
 done
 
-say "7. what it costs (no other process uses the GPU)"
+headline "7. what it costs (no other process uses the GPU)"
 kill "$host"
 runc exec a kill "$a" "$a2"
 runc exec b kill "$b"
@@ -156,7 +156,7 @@ for round in 1 2; do
 		echo "container $who: with$([ $who = off ] && echo out) the engine"
 		echo "  a call, in microseconds: $(runc exec $who /gpu/calls)"
 		echo "  nvidia-smi, 20 times:" "$(took $who 20 nvidia-smi)"
-		echo "  importing torch and a first tensor, 3 times:" "$(took $who 3 "$python" /gpu/first.py)"
+		echo "  importing torch and a first tensor, 3 times:" "$(took $who 3 "$python" /gpu/first_tensor.py)"
 		echo "  20,000 launches:" "$(runc exec $who "$python" /gpu/cost.py launches)"
 		echo "  500 training steps:" "$(runc exec $who "$python" /gpu/cost.py steps)"
 	done
@@ -165,7 +165,7 @@ echo "under a supervisor that does nothing: $(runc exec off /gpu/floor /gpu/call
 echo "under one that reads the argument: $(runc exec off /gpu/floor --read /gpu/calls)"
 passed_on() { mpu status --json | "$python" -c 'import json,sys; print(json.load(sys.stdin)["notify_state"]["passed_on"])'; }
 before=$(passed_on)
-runc exec a "$python" /gpu/first.py
+runc exec a "$python" /gpu/first_tensor.py
 echo "controls of one import and tensor: $(($(passed_on) - before))"
 show mpu status
 
@@ -179,7 +179,7 @@ pollers() {
 figures = [tuple(map(float, re.findall("[0-9.]+", line))) for line in sys.stdin]
 print("without PIDs %.2f, process list %.1f (medians of %d)" % (*map(statistics.median, zip(*figures)), len(figures)))'
 }
-say "8. sixteen containers that ask at once"
+headline "8. sixteen containers that ask at once"
 show nproc
 for i in $(seq 16); do
 	bundle "on$i" NVIDIA_VISIBLE_DEVICES=0 NVIDIA_DRIVER_CAPABILITIES=compute,utility
@@ -202,7 +202,7 @@ for i in $(seq 16); do runc delete --force "on$i"; runc delete --force "off$i"; 
 # Each GPU's processes, as a container of ours numbers them.
 by_gpu() { "$@" nvidia-smi --query-compute-apps=gpu_bus_id,pid --format=csv,noheader | sort | sed 's/.*, //' | xargs; }
 if [ "$(nvidia-smi -L | grep -c '^GPU ')" -ge 2 ]; then
-	say "9. two GPUs"
+	headline "9. two GPUs"
 	bundle both NVIDIA_VISIBLE_DEVICES=0,1 NVIDIA_DRIVER_CAPABILITIES=compute,utility
 	bundle second NVIDIA_VISIBLE_DEVICES=1 NVIDIA_DRIVER_CAPABILITIES=compute,utility
 	start both
@@ -219,10 +219,10 @@ if [ "$(nvidia-smi -L | grep -c '^GPU ')" -ge 2 ]; then
 	check "a container with the second alone has its own" "[ -n '$alone' ] && [ '$(by_gpu runc exec second)' = '$alone' ]"
 	for name in both second; do runc delete --force $name; done
 else
-	say "9. two GPUs: skipped, this machine has one"
+	headline "9. two GPUs: skipped, this machine has one"
 fi
 
-say "10. down"
+headline "10. down"
 show mpu down
 show runc exec a nvidia-smi -L
 for name in a b off; do runc delete --force $name; done

@@ -44,7 +44,7 @@ foreign=
 trap ended EXIT
 trap 'echo "WRONG: it did not end in its time"; exit 1' TERM
 
-say "this machine"
+headline "this machine"
 show uname -r
 show head -1 /proc/driver/nvidia/version
 show nvidia-smi -L
@@ -71,7 +71,7 @@ hits() { sed -n "s/^hits .*\b$1 \([0-9]*\).*/\1/p" "$2"; }
 # clean FILE: came to its end, and found nothing but what docs/notify.md says: an error report names its caller.
 clean() { grep -q '^hits ' "$1" && ! grep '^hit ' "$1" | grep -v ' control 0x607 '; }
 
-say "1. the engine, eight tenants that compute, and a foreign process on the host"
+headline "1. the engine, eight tenants that compute, and a foreign process on the host"
 show mpu up --engine notify
 # One thread each, so that there are numbers for all.
 export OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1
@@ -101,12 +101,12 @@ for pid in "${computing[@]}"; do
 done
 check "each has a number of the set" "[ $outside = 0 ]"
 
-say "2. without the engine, in a container: what is looked for is found"
+headline "2. without the engine, in a container: what is looked for is found"
 asks bare --calls 200 --rate 200 | tee bare.log
 check "PIDs of others come back" "[ 0\$(hits number bare.log) -gt 0 ]"
 check "kernel addresses, too" "[ 0\$(hits address bare.log) -gt 0 ]"
 
-say "3. one tenant, for five seconds"
+headline "3. one tenant, for five seconds"
 asks t1 --seconds 5 --rate 200 --calls 100000 --read /proc/driver/nvidia/version --read /proc/driver/nvidia/params | tee t1.log
 check "the driver answers it" "grep -q '^calls .* accepted [1-9]' t1.log"
 for row in pids memory samples-570; do
@@ -114,7 +114,7 @@ for row in pids memory samples-570; do
 done
 check "it gets no foreign number" "clean t1.log"
 
-say "4. eight tenants at once, for forty seconds"
+headline "4. eight tenants at once, for forty seconds"
 for name in $tenants; do
 	asks "$name" --seconds 40 --rate 400 --calls 100000 >"$name.log" &
 	eval "asking_$name=$!"
@@ -126,15 +126,15 @@ for name in $tenants; do
 done
 echo "calls in all: $(cat t?.log | awk '/^calls/ {sum += $2} END {print sum}')"
 
-say "5. a thread reads the answers while the driver writes them"
+headline "5. a thread reads the answers while the driver writes them"
 asks t2 --raced buffers --seconds 10 --rate 400 --calls 100000 | tee raced.log
 check "t2 gets no foreign number" "clean raced.log"
 
-say "6. the residual of docs/notify.md: a control is exchanged once it was passed on"
+headline "6. the residual of docs/notify.md: a control is exchanged once it was passed on"
 asks t3 --raced argument --seconds 20 --rate 1000 --calls 100000 | tee residual.log
 check "it is seen, so that the test can fail" "[ 0\$(hits number residual.log) -gt 0 ]"
 
-say "7. the engine, after that"
+headline "7. the engine, after that"
 show mpu status
 check "it is still at work" "mpu status | grep -q '^state *armed'"
 [ "$failed" = 0 ] && echo "all right"

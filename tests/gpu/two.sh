@@ -40,7 +40,7 @@ asks() {
 }
 gone() { nvidia-container-runtime delete --force "$1" >/dev/null 2>&1; }
 
-say "this machine"
+headline "this machine"
 show uname -r
 show cat /proc/driver/nvidia/version
 show nvidia-smi -L
@@ -50,7 +50,7 @@ show nvidia-smi topo -m
 [ -e /etc/cdi/nvidia.yaml ] && cp -a /etc/cdi/nvidia.yaml cdi.before
 trap 'if [ -e "$work/cdi.before" ]; then cp -a "$work/cdi.before" /etc/cdi/nvidia.yaml; else rm -f /etc/cdi/nvidia.yaml; fi' EXIT
 
-say "1. one word for each way to ask"
+headline "1. one word for each way to ask"
 show nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml
 show nvidia-ctk cdi list
 for mode in jit-cdi legacy cdi; do
@@ -77,7 +77,7 @@ for mode in jit-cdi legacy cdi; do
 	done
 done
 
-say "2. NCCL over both in one container"
+headline "2. NCCL over both in one container"
 cat >both.py <<'PY'
 """One process a GPU: an all-reduce over both must give the sum of the ranks."""
 import os
@@ -120,7 +120,7 @@ for engine in none notify; do
 	gone nccl
 done
 
-say "3. a tenant on each GPU and one on both: whose rows stand where"
+headline "3. a tenant on each GPU and one on both: whose rows stand where"
 for who in one two both; do
 	rm -rf $who
 	case $who in one) word=0 ;; two) word=1 ;; both) word=all ;; esac

@@ -9,7 +9,7 @@
 set -u
 export LC_ALL=C PATH=$PATH:/usr/sbin:/sbin PYTHONDONTWRITEBYTECODE=1
 here=$(dirname "$(readlink -f "$0")")
-. "$here/words.sh"
+. "$here/report.sh"
 mpu=$(readlink -f "$1")
 work=${2:-/run/mpu-gpu}
 python=${PYTHON:-python3}
@@ -62,17 +62,17 @@ unreadable() {
 # without A B: the words of A that are not in B.
 without() { comm -23 <(tr ' ' '\n' <<<"$1" | sort) <(tr ' ' '\n' <<<"$2" | sort) | sort -n | xargs; }
 
-say "this machine"
+headline "this machine"
 show uname -r
 show head -1 /proc/driver/nvidia/version
 show "$mpu" --version
 
-say "1. nothing of ours"
+headline "1. nothing of ours"
 look
 check "mpu lists what /proc shows" "[ '$ours' = '$proc' ]"
 before=$proc
 
-say "2. a holder of each kind"
+headline "2. a holder of each kind"
 kinds='control gpu renamed passed thread_table cuda mapped'
 [ -e /dev/nvidia-uvm ] && kinds="$kinds uvm"
 ls /dev/nvidia-caps/nvidia-cap* >/dev/null 2>&1 && kinds="$kinds caps"
@@ -94,7 +94,7 @@ check "the mapping alone is one" "grep -q . <<<'$(field "[use['node'] for row in
 check "the descriptor in flight has its socket's owner" "grep -qw '$(pid waiting)' <<<'$(field "[row['pid'] for row in who['in_flight']]")'"
 check "nothing was left unread but what nobody may read here" "[ '$(field "who['not_read']")' = '$(unreadable)' ]"
 
-say "3. MPS"
+headline "3. MPS"
 if command -v nvidia-cuda-mps-control >/dev/null && mkdir -p mps && nvidia-cuda-mps-control -d; then
 	has_mps=1
 	mv cuda.held first.held
@@ -114,12 +114,12 @@ kill $tasks
 wait $tasks 2>/dev/null
 tasks=
 
-say "4. --wait ends once they have ended"
+headline "4. --wait ends once they have ended"
 show timeout 60 "$mpu" who --gpu 0 --wait 30
 look
 check "nothing of ours holds it" "[ '$ours' = '$before' ]"
 
-say "5. busy time, of containers that work for these parts of $long s"
+headline "5. busy time, of containers that work for these parts of $long s"
 "$mpu" metrics --listen "127.0.0.1:$port" 2>exporter.log &
 tasks=$!
 sleep 1

@@ -28,12 +28,12 @@ opens() { runc --systemd-cgroup exec "$1" /bin/sh -c ': </dev/nvidiactl'; }
 
 insmod $here/nvidia.ko
 gpu-hold --mem 300 <>/tmp/never >/tmp/held &
-in_time grep -qs ready /tmp/held
+wait_for grep -qs ready /tmp/held
 install_driver
 mkdir -p /etc/nvidia-container-runtime
 snapshot >/tmp/before
 check container_package_installs dpkg -i $here/mpu-container.deb
-check cdi_file_comes_with_the_driver in_time grep -q nvidia.com/gpu /var/run/cdi/nvidia.yaml
+check cdi_file_comes_with_the_driver wait_for grep -q nvidia.com/gpu /var/run/cdi/nvidia.yaml
 check cdi_container_starts start_in jit-cdi
 check cdi_container_opens_its_gpu opens jit-cdi
 runc delete --force jit-cdi
@@ -53,8 +53,8 @@ done
 check daemon_reload_keeps_cdi_gpu grep -qx 0 /tmp/kept-jit-cdi
 check daemon_reload_keeps_legacy_gpu grep -qx 0 /tmp/kept-legacy
 killall gpu-hold
-in_time rmmod nvidia
-check cdi_file_goes_with_the_driver in_time test ! -e /var/run/cdi/nvidia.yaml
+wait_for rmmod nvidia
+check cdi_file_goes_with_the_driver wait_for test ! -e /var/run/cdi/nvidia.yaml
 rm -f /etc/nvidia-container-runtime/config.toml
 check container_package_purges dpkg --purge mpu-container
 same container_package_leaves_nothing /tmp/before

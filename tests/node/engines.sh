@@ -11,7 +11,7 @@ docker_up() {
 	jq '. + {iptables: false, ip6tables: false, bridge: "none", "storage-driver": "vfs"}' /etc/docker/daemon.json >/tmp/daemon.json
 	cp /tmp/daemon.json /etc/docker/daemon.json
 	dockerd >/tmp/dockerd.log 2>&1 &
-	in_time docker version || { tail -n 5 /tmp/dockerd.log; return 1; }
+	wait_for docker version || { tail -n 5 /tmp/dockerd.log; return 1; }
 	docker import /run/image.tar box
 }
 
@@ -59,7 +59,7 @@ check podman_container_from_before_stays_wrong is_wrong podman before
 docker rm --force before
 podman rm --force --time 0 before
 
-say "docker"
+log "docker"
 check docker_container_by_itself_is_right asks_by_itself in_docker
 in_docker --detach --name one box sh -c "$hold"
 check docker_exec_is_right shows_itself docker one
@@ -76,14 +76,14 @@ check docker_containers_are_counted served 2
 docker rm --force one two
 check docker_leaves_no_listener served 0
 
-say "podman"
+log "podman"
 check podman_container_by_itself_is_right asks_by_itself in_podman
 in_podman --detach --name three box sh -c "$hold"
 check podman_exec_is_right shows_itself podman three
 podman rm --force --time 0 three
 check podman_leaves_no_listener served 0
 
-say "the first ten minutes: from nothing of ours to a right nvidia-smi, as README.md says, each command as the doctor names it"
+log "the first ten minutes: from nothing of ours to a right nvidia-smi, as README.md says, each command as the doctor names it"
 mpu uninstall >/tmp/output 2>&1 || cat /tmp/output
 hash -r
 dpkg --purge mpu-container >/tmp/output 2>&1 || cat /tmp/output
@@ -104,7 +104,7 @@ three_commands() {
 	$here/mpu install && dpkg -i $here/mpu-container.deb || return 1
 	printf '[nvidia-container-cli]\nno-pivot = true\n[nvidia-container-runtime]\nruntimes = ["runc"]\n' >/etc/nvidia-container-runtime/config.toml
 	nvidia-ctk runtime configure --runtime=docker && pkill -HUP -x dockerd || return 1
-	in_time docker_knows_the_runtime || return 1
+	wait_for docker_knows_the_runtime || return 1
 	asks_by_itself in_docker || return 1
 	took=$(($(date +%s) - began))
 	echo "$took s"

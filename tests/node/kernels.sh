@@ -1,6 +1,6 @@
 # The driver that comes late or again, the boot, and a kernel update; sourced by stories.sh.
 
-say "the engine before the driver"
+log "the engine before the driver"
 next=$(cat $here/next-kernel)
 
 is_for() {
@@ -21,7 +21,7 @@ holder=$!
 container_start
 right late_driver_is_translated
 
-say "the driver again"
+log "the driver again"
 container_stop
 kill $holder
 wait $holder
@@ -31,15 +31,15 @@ gpu-hold --mem 300 <>/tmp/never &
 container_start
 right reloaded_driver_is_translated
 
-say "boot"
+log "boot"
 systemctl stop mpu
 wrong stopped_before_the_boot_target_is_wrong
 systemctl start multi-user.target
 # The target wants the unit; it does not wait for it when it is up already.
-in_time systemctl is-active --quiet mpu
+wait_for systemctl is-active --quiet mpu
 right boot_target_starts_it
 
-say "another kernel comes"
+log "another kernel comes"
 mkdir -p /lib/modules/$next
 ln -s /usr/src/linux-headers-$next /lib/modules/$next/build
 check kernel_update_begins_without_a_module not built_for $next

@@ -49,7 +49,7 @@ depmod -a
 wrong container_is_wrong_at_first
 snapshot >/tmp/before
 
-say "another project's modules of our names"
+log "another project's modules of our names"
 mkdir /lib/modules/$release/extra
 cp $here/foreign/mpu.ko /lib/modules/$release/extra/mpu.ko
 echo mpu >/etc/modules-load.d/mpu.conf
@@ -71,19 +71,19 @@ same foreign_purge_leaves_nothing_else /tmp/before.foreign
 check foreign_commands_remove_it named_commands_remove_foreign
 rmdir /lib/modules/$release/extra
 
-say "by hand"
+log "by hand"
 check install_installs $here/mpu install
 hash -r # mpu is elsewhere now
 right install_makes_the_container_right
 check install_starts_its_unit unit_is_up
 check install_twice_changes_nothing install_changes_nothing
-stays_right upgrade_loses_no_answer $here/mpu-next upgrade
+check_stays_right upgrade_loses_no_answer $here/mpu-next upgrade
 right upgrade_is_right
 check uninstall_uninstalls mpu uninstall
 wrong uninstalled_is_wrong_again
 same uninstall_leaves_nothing /tmp/before
 
-say "half-way"
+log "half-way"
 # Nothing to build with is known beforehand, and the other engine is taken. A build that fails is a failure: no engine is taken by mishap.
 mv /usr/bin/make /usr/bin/make.gone
 check install_without_make_plans_notify install_plans_no_module
@@ -94,13 +94,13 @@ mv /usr/bin/make.gone /usr/bin/make
 same failed_install_leaves_the_node_unchanged /tmp/before
 $here/mpu install >/tmp/output 2>&1 &
 victim=$!
-in_time test -d /var/lib/dkms/mpu
+wait_for test -d /var/lib/dkms/mpu
 kill -9 $victim
 for name in dkms make gcc-12 cc1 as; do
 	pkill -9 -x $name
 done
 for name in dkms make gcc-12 cc1 as; do
-	in_time not pgrep -x $name >/dev/null
+	wait_for not pgrep -x $name >/dev/null
 done
 check killed_install_leaves_a_journal test -f /var/lib/mpu/journal/undo.json
 $here/mpu install >/tmp/output 2>&1
@@ -108,13 +108,13 @@ right install_after_killed_install_succeeds
 mpu uninstall >/tmp/output 2>&1
 same killed_install_leaves_nothing /tmp/before
 
-say "a kernel that takes signed modules only"
+log "a kernel that takes signed modules only"
 mpu=$here/mpu
 $mpu up --build-only >/tmp/output 2>&1
 echo integrity >/sys/kernel/security/lockdown
 refused lockdown_refuses_an_unsigned_module
 
-say "the notify engine, where the kernel takes no module"
+log "the notify engine, where the kernel takes no module"
 rm -rf /var/lib/mpu
 snapshot >/tmp/before
 has() { mpu status >/tmp/status; cat /tmp/status; grep -q "$1" /tmp/status; }
@@ -123,7 +123,7 @@ notify_units_are_up() { systemctl is-active mpu mpu-notify && systemctl show -p 
 a_kill_is_survived() {
 	old=$(systemctl show -p MainPID --value mpu-notify)
 	kill -9 "$old"
-	in_time another_goes_on
+	wait_for another_goes_on
 }
 another_goes_on() {
 	new=$(systemctl show -p MainPID --value mpu-notify)
@@ -170,10 +170,10 @@ check notify_upgraded_is_right supervised_is_right
 check notify_uninstalls mpu uninstall
 check notify_goes_on_for_its_container pgrep -f 'mpu notify serve'
 supervised_stop
-check notify_ends_with_its_container in_time no_supervisor_is_left
+check notify_ends_with_its_container wait_for no_supervisor_is_left
 same notify_uninstall_leaves_nothing /tmp/before
 
-say "the same by package"
+log "the same by package"
 check notify_package_installs dpkg -i $here/mpu.deb
 hash -r
 check notify_package_starts_its_units notify_units_are_up
@@ -186,5 +186,5 @@ check notify_package_upgraded_is_right supervised_is_right
 check notify_package_purges dpkg --purge mpu
 check notify_package_purge_leaves_the_supervisor pgrep -f 'mpu notify serve'
 supervised_stop
-check notify_package_supervisor_ends in_time no_supervisor_is_left
+check notify_package_supervisor_ends wait_for no_supervisor_is_left
 same notify_package_purge_leaves_nothing /tmp/before

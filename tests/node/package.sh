@@ -38,7 +38,7 @@ gpu-hold --mem 300 <>/tmp/never &
 container_start
 depmod -a
 
-say "a package's life"
+log "a package's life"
 wrong container_is_wrong_before_install
 check doctor_calls_the_container_broken doctor_finds_containers_broken
 snapshot >/tmp/before
@@ -57,12 +57,12 @@ wrong unit_stopped_is_wrong_again
 systemctl start mpu
 right unit_started_is_right_again
 
-say "another version"
-stays_right package_upgrade_loses_no_answer dpkg -i $here/mpu-next.deb
+log "another version"
+check_stays_right package_upgrade_loses_no_answer dpkg -i $here/mpu-next.deb
 check package_upgrade_runs_the_new_module new_module_runs
 right package_upgrade_is_right
 
-say "purge"
+log "purge"
 check package_purges dpkg --purge mpu
 check package_purge_unloads not test -d /sys/module/mpu
 wrong purged_is_wrong_again

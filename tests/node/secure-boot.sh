@@ -62,7 +62,7 @@ resign owner
 check signed_anew_starts systemctl start mpu
 right signed_anew_is_right
 
-say "a node without headers and compiler"
+log "a node without headers and compiler"
 mpu=$here/mpu
 place() {
 	rm -rf /usr/lib/mpu/modules

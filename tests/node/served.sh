@@ -1,9 +1,9 @@
-# Containers of real runtimes, and whether the notify engine answers for them; sourced by the plays that have them.
+# Containers of real engines, and checks that the notify engine serves them. Sourced by engines.sh and selinux.sh.
 
 hold='gpu-hold --mem 40 --clients 2 <>/never >/tmp/held & echo $! >/tmp/own; exec sleep 100000'
 query='nvidia-smi --query-compute-apps=pid --format=csv,noheader'
 
-# What images are: a C library, a shell, and here a program that holds the GPU.
+# Makes an image with a C library, a shell and gpu-hold.
 make_image() {
 	root=/run/image
 	mkdir -p $root/bin $root/lib64 $root/tmp $root/proc $root/dev $root/etc $root$libraries
@@ -18,31 +18,31 @@ make_image() {
 	tar -C $root -cf /run/image.tar .
 }
 
-# shows_itself ENGINE CONTAINER [exec's options…]: nvidia-smi there shows the process beside it, and no other.
+# shows_itself ENGINE CONTAINER [exec's options…]: nvidia-smi in the container shows exactly the container's process.
 shows_itself() {
 	engine=$1 name=$2 own=
 	shift 2
-	in_time $engine exec "$name" sh -c '[ -s /tmp/held ]' || { $engine logs "$name"; return 1; }
+	wait_for $engine exec "$name" sh -c '[ -s /tmp/held ]' || { $engine logs "$name"; return 1; }
 	own=$($engine exec "$name" cat /tmp/own)
 	answer=$($engine exec "$@" "$name" sh -c "$query" | tr -d ' ')
 	echo "own $own, shown:" $answer
 	[ -n "$own" ] && [ "$own" = "$answer" ]
 }
 
-# is_wrong ENGINE CONTAINER: nvidia-smi there works, and does not show the process beside it alone.
+# is_wrong ENGINE CONTAINER: nvidia-smi in the container works, and does not show exactly the container's process.
 is_wrong() {
 	! shows_itself "$@" && [ -n "$own" ] && $1 exec "$2" sh -c "$query" >/tmp/wrong
 }
 
-# served N: whether the engine serves so many containers. It finds a listener without users a little later.
+# served N: waits until the engine serves N containers. It notices an unused listener with a delay.
 served() {
 	count() { mpu status >/tmp/status; grep -q "^state  *armed.* by $1 listeners" /tmp/status; }
-	in_time count "$1" || { cat /tmp/status; return 1; }
+	wait_for count "$1" || { cat /tmp/status; return 1; }
 }
 
 kill_supervisor() {
 	old=$(systemctl show -p MainPID --value mpu-notify)
 	kill -9 "$old"
 	another() { new=$(systemctl show -p MainPID --value mpu-notify) && [ "$new" != "$old" ] && [ "$new" != 0 ]; }
-	in_time another
+	wait_for another
 }

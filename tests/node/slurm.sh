@@ -2,7 +2,7 @@
 
 jobs=/run/jobs
 
-# within SECONDS COMMAND…: once it succeeds. Slurm's programs wait for each other, so each gets a few seconds and not in_time's many tries.
+# within SECONDS COMMAND…: once it succeeds. Slurm's programs wait for each other, so each gets a few seconds and not wait_for's many tries.
 within() {
 	end=$(($(date +%s) + $1))
 	shift
@@ -111,7 +111,7 @@ opens_only() { grep -x "$2" "$jobs/$1/opened" && [ "$(wc -l <"$jobs/$1/opened")"
 shows_itself() {
 	rm -f "$jobs/$1/answer"
 	touch "$jobs/$1/ask"
-	in_time test -e "$jobs/$1/answer"
+	wait_for test -e "$jobs/$1/answer"
 	answer=$(tr -d ' ' <"$jobs/$1/answer")
 	own=$(cat "$jobs/$1/own")
 	echo "own $own, shown:" $answer
@@ -177,19 +177,19 @@ who_ends() {
 	pid=$(pgrep -x "$1")
 	command=$($mpu who --json | jq -r ".processes[] | select(.pid == $pid).end")
 	echo "$command"
-	[ "$command" = "$2" ] && timeout 20 sh -c "$command" && within 60 gone "$pid"
+	[ "$command" = "$2" ] && timeout 20 sh -c "$command" && within 60 has_ended "$pid"
 }
 
 job_ends() {
 	pid=$(pgrep -x "$2")
-	timeout 20 scancel "$1" && within 60 gone "$pid"
+	timeout 20 scancel "$1" && within 60 has_ended "$pid"
 }
 
 mpu=$here/mpu
 insmod $here/nvidia.ko gpus=2
 for gpu in 0 1; do
 	gpu-hold --gpu $gpu --mem 300 <>/tmp/never >/tmp/held-$gpu &
-	in_time grep -qs ready /tmp/held-$gpu
+	wait_for grep -qs ready /tmp/held-$gpu
 done
 install_driver
 mkdir -p /usr/lib/mpu/modules/$release
@@ -200,7 +200,7 @@ useradd --uid 1003 third
 make_container
 dpkg -i $here/mpu-container.deb >/tmp/output 2>&1 || cat /tmp/output
 
-say "Slurm"
+log "Slurm"
 check slurm_begins slurm_up
 within 60 is_idle || { slurm_logs; return; }
 slurmd -V
@@ -217,7 +217,7 @@ check slurm_second_job_is_wrong_before is_wrong second-batch
 check slurm_third_job_is_wrong_before is_wrong third-batch
 grep . $jobs/*/own $jobs/*/answer
 
-say "with MPU"
+log "with MPU"
 check slurm_engine_comes_up $mpu up --engine module
 check slurm_first_job_is_right shows_itself first-batch
 check slurm_second_job_is_right shows_itself second-batch
@@ -229,7 +229,7 @@ check slurm_ps_names_batch_jobs names ps "$@"
 check slurm_who_names_batch_jobs names who "$@"
 check slurm_metrics_name_batch_jobs names metrics "$@"
 
-say "steps of the first job, on its GPU"
+log "steps of the first job, on its GPU"
 check slurm_step_begins step first "$one" first-step
 check slurm_step_is_right shows_itself first-step
 check slurm_batch_is_right_beside_it shows_itself first-batch
@@ -241,7 +241,7 @@ check slurm_ps_names_steps names ps "$@"
 check slurm_who_names_steps names who "$@"
 check slurm_metrics_name_steps names metrics "$@"
 
-say "the end of a step, and of a job"
+log "the end of a step, and of a job"
 check slurm_who_names_the_command_that_ends_a_step who_ends first-again "scancel $one.2"
 check slurm_batch_is_right_after_a_step shows_itself first-batch
 check slurm_ended_job_ends job_ends "$two" second-batch

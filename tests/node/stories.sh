@@ -1,6 +1,6 @@
 #!/bin/sh
-# Plays on a whole Debian with a real kernel, systemd, dpkg and DKMS: what happens to a node when MPU is installed, upgraded, used and
-# removed. docs/node-stories.md says what each story shows. Verdicts go to the console, one line each.
+# Tests MPU's installation, upgrade, use and removal on a whole Debian with a real kernel, systemd, dpkg and DKMS. docs/node-stories.md
+# lists the stories. Each story prints one verdict line on the console.
 set -u
 PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 export PATH DEBIAN_FRONTEND=noninteractive
@@ -10,7 +10,7 @@ release=$(uname -r)
 failed=0
 exec >/dev/console 2>&1
 
-say() { echo "node: $(cut -d' ' -f1 /proc/uptime) $*"; }
+log() { echo "node: $(cut -d' ' -f1 /proc/uptime) $*"; }
 
 # verdict STORY pass|fail [reason]
 verdict() {
@@ -20,8 +20,7 @@ verdict() {
 	echo "STORY $story engine=node era=1 client=550.163.01 verdict=$result $*"
 }
 
-# Everything that an administrator would call the node: type, mode, owner, link and contents of every file. Left out is what dpkg, apt,
-# systemd and the clock write by themselves.
+# Prints type, mode, owner, link target and checksum of every file of the node, except files that dpkg, apt, systemd and the clock change.
 snapshot() {
 	since=${began:-0}
 	began=${began:-$(($(date +%s) - 1))}
@@ -30,14 +29,14 @@ snapshot() {
 		-o -path /var/lib/systemd/timers -o -path /var/lib/systemd/timesync -o -path /var/lib/systemd/catalog \
 		-o -path /var/lib/systemd/coredump -o -path /var/tmp \) -prune -o -printf '%y %#m %U:%G %p %l\n' \
 		-type f -newerct "@$since" -fprint /tmp/changed | sort >/tmp/tree
-	# What was not changed since the first time has the contents that it had then: no program can set a ctime.
+	# Only files with a newer ctime can have other contents than in the first snapshot: no program can set a ctime.
 	xargs -d '\n' -r sha256sum </tmp/changed >/tmp/sums.changed 2>/dev/null
 	[ -s /tmp/sums ] || cp /tmp/sums.changed /tmp/sums
-	# Of two lines of one path the first, which is of the change.
+	# Of two lines for one path, keep the first: the changed one.
 	sort -s -u -k 2 /tmp/sums.changed /tmp/sums | cat /tmp/tree -
 }
 
-# same STORY BEFORE: whether the node is as it was.
+# same STORY BEFORE: the node must be as in that snapshot.
 same() {
 	snapshot >/tmp/now
 	if diff "$2" /tmp/now >/tmp/diff; then
@@ -71,7 +70,7 @@ refused() {
 
 not() { ! "$@"; }
 
-# The driver as a distribution installs it: the files bear the loaded module's release.
+# Installs the driver's files as a distribution does, with the loaded module's release in their names.
 install_driver() {
 	loaded=$(sed -n 's/.* \([0-9.]*\)  .*/\1/p' /proc/driver/nvidia/version | head -n 1)
 	cp $here/nvidia/nvidia-smi /usr/bin/nvidia-smi
@@ -79,8 +78,8 @@ install_driver() {
 	ldconfig
 }
 
-# in_time COMMAND…: once it succeeds. How fast an emulated node is says nothing of MPU: this waits for minutes, and only for what never comes.
-in_time() {
+# wait_for COMMAND…: waits until it succeeds, for two minutes at least: an emulated node is slow.
+wait_for() {
 	left=600
 	until "$@"; do
 		left=$((left - 1))
@@ -101,63 +100,63 @@ built_for() {
 	grep -q '^mpu/.*installed' /tmp/built
 }
 
-# The hardened unit, asked over the loopback address as Prometheus would.
+# Scrapes the hardened unit over the loopback address.
 metrics_unit_answers() {
 	systemctl start mpu-metrics
-	in_time bash -c 'exec 3<>/dev/tcp/127.0.0.1/19567 && printf "GET /metrics HTTP/1.0\r\n\r\n" >&3 && cat <&3' >/tmp/page 2>&1
+	wait_for bash -c 'exec 3<>/dev/tcp/127.0.0.1/19567 && printf "GET /metrics HTTP/1.0\r\n\r\n" >&3 && cat <&3' >/tmp/page 2>&1
 	systemctl stop mpu-metrics
 	tail -n 3 /tmp/page
 	grep -q '^mpu_engine_up 1' /tmp/page
 }
 
-# gpu-hold holds until its standard input ends, which this never does: it is its own other end.
+# gpu-hold runs until its standard input ends. This FIFO, opened for reading and writing, never does.
 mkfifo /tmp/never
 
-# A container: PID and mount namespaces of its own, its init, and a GPU process of two clients in it.
+# Starts a container: new PID and mount namespaces, an init, and a GPU process with two clients.
 container_start() {
 	unshare --fork --pid --mount --mount-proc --kill-child \
 		sh -c "gpu-hold --mem 40 --clients 2 <>/tmp/never >/tmp/held & echo \$! >/tmp/inside; exec sleep 100000" &
-	in_time grep -qs ready /tmp/held
+	wait_for grep -qs ready /tmp/held
 	inside=$(cat /tmp/inside)
-	in_time pgrep -fx 'sleep 100000' >/dev/null
+	wait_for pgrep -fx 'sleep 100000' >/dev/null
 	init=$(pgrep -fx 'sleep 100000')
 }
 
 container_stop() {
 	kill -9 "$init"
-	in_time gone "$init"
+	wait_for has_ended "$init"
 	rm -f /tmp/inside /tmp/held
 }
 
-# A process that its parent has not reaped has ended, too.
-gone() { ! [ -e "/proc/$1" ] || grep -qs '^State:.*Z (' "/proc/$1/status"; }
+# A zombie counts as ended.
+has_ended() { ! [ -e "/proc/$1" ] || grep -qs '^State:.*Z (' "/proc/$1/status"; }
 
 in_container() { nsenter -t "$init" -p -m "$@"; }
 
-# What real nvidia-smi shows inside, one PID a line.
-ask_inside() {
+# The PIDs that the real nvidia-smi shows in the container, one a line.
+query_inside() {
 	in_container env LD_LIBRARY_PATH=$here/nvidia $here/nvidia/nvidia-smi --query-compute-apps=pid --format=csv,noheader 2>&1
 }
 
-shown() { ask_inside | tr -d ' ' | sort | tr '\n' ' '; }
+shown() { query_inside | tr -d ' ' | sort | tr '\n' ' '; }
 
 is_right() { [ "$(shown)" = "$inside " ]; }
 
 log_of_unit() { journalctl -u mpu -n 3 --no-pager -o cat | tr '\n' ';'; }
 
-# right STORY: the container must be seen right now.
+# right STORY: nvidia-smi in the container must show exactly its own process.
 right() {
 	is_right && verdict "$1" pass && return
 	verdict "$1" fail "nvidia-smi shows '$(shown)', the container's own is '$inside ': $(log_of_unit)"
 }
-# wrong STORY: without MPU it must be wrong, or the story proves nothing.
+# wrong STORY: without MPU nvidia-smi must be wrong, or the story proves nothing.
 wrong() {
 	is_right && verdict "$1" fail "right without MPU" && return
-	ask_inside >/tmp/wrong || { verdict "$1" fail "nvidia-smi fails: $(tr '\n' ';' </tmp/wrong)"; return; }
+	query_inside >/tmp/wrong || { verdict "$1" fail "nvidia-smi fails: $(tr '\n' ';' </tmp/wrong)"; return; }
 	verdict "$1" pass "nvidia-smi shows '$(shown)'"
 }
 
-# A container of the notify engine: a GPU process, and beside it a loop that runs nvidia-smi on each request.
+# Starts a container of the notify engine: a GPU process, and a loop that runs nvidia-smi on request.
 supervised_start() {
 	rm -f /tmp/held
 	touch /tmp/go-on
@@ -171,14 +170,13 @@ supervised_start() {
 			sleep 0.2
 		done" &
 	supervised=$!
-	in_time grep -qs ready /tmp/held
+	wait_for grep -qs ready /tmp/held
 }
-# nvidia-smi must show that process and no other, by its number there. Each question is taken before it is answered, and an answer comes
-# whole.
+# nvidia-smi in that container must show exactly its process. The loop takes the request first and renames the answer into place.
 supervised_is_right() {
 	rm -f /tmp/answer
 	touch /tmp/ask
-	in_time test -e /tmp/answer || echo nothing >/tmp/answer
+	wait_for test -e /tmp/answer || echo nothing >/tmp/answer
 	echo "own $(cat /tmp/own), shown: $(cat /tmp/answer)"
 	[ "$(tr -d ' ' </tmp/answer)" = "$(cat /tmp/own)" ]
 }
@@ -187,22 +185,22 @@ supervised_stop() {
 	wait "$supervised"
 }
 
-# One caller: asks in rounds until it is enough, and stops at the first answer that is not the container's own process.
-ask() {
+# Calls in rounds until /tmp/enough exists. Stops at the first wrong answer.
+spin_until_stopped() {
 	until [ -e /tmp/enough ]; do
 		in_container nice -n 19 nvctl spin 1 "$inside" || return 1
-		# While the compiler runs no version changes: the emulator's processors are for it.
+		# While the compiler runs, no version changes: leave the emulated processors to it.
 		! pidof cc1 >/dev/null || sleep 2
 	done
 }
 
-# stays_right STORY COMMAND…: a caller in the container asks meanwhile, and all the time when versions change; each answer must be right. One is
-# enough here, and a nice one; the same under eight callers is a story of tests/guest.
-stays_right() {
+# check_stays_right STORY COMMAND…: runs the command while a caller in the container calls. Each answer must be right. One niced caller is
+# enough here: tests/guest has a story with four callers.
+check_stays_right() {
 	story=$1
 	shift
 	rm -f /tmp/spin /tmp/enough
-	ask >/tmp/spin 2>&1 &
+	spin_until_stopped >/tmp/spin 2>&1 &
 	caller=$!
 	sleep 1
 	"$@" >/tmp/output 2>&1

@@ -191,7 +191,7 @@ fn images() -> Result<()> {
     for name in ["gpu-hold", "nvctl"] {
         files::copy(&simulated.join(name), &folder.join(name))?;
     }
-    for name in ["asker.sh", "plugin.py"] {
+    for name in ["poller.sh", "plugin.py"] {
         files::copy(&scripts.join(name), &folder.join(name))?;
     }
     let mut build = Command::new(newer);

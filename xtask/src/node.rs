@@ -150,7 +150,7 @@ fn stories(scripts: &[PathBuf]) -> Result<BTreeSet<String>> {
     let script = scripts.iter().map(|script| files::read(script)).collect::<Result<String>>()?;
     let lines = script.lines().filter(|line| !line.trim_start().starts_with('#'));
     let words: Vec<&str> = lines.flat_map(str::split_whitespace).collect();
-    let verdict_functions = ["verdict", "right", "wrong", "same", "stays_right", "check", "refused"];
+    let verdict_functions = ["verdict", "right", "wrong", "same", "check_stays_right", "check", "refused"];
     let named = words.windows(2).filter(|pair| verdict_functions.contains(&pair[0])).map(|pair| pair[1]);
     Ok(named.filter(|word| word.contains('_') && !word.starts_with(['"', '$'])).map(str::to_owned).collect())
 }

@@ -1,4 +1,4 @@
-"""What NVML says of processes, by pynvml: one line each, for people and for the script that checks it."""
+"""Prints NVML's processes by pynvml, one query a line. notify.sh checks the output."""
 
 import time
 
@@ -20,7 +20,7 @@ def rows(listed):
 
 
 def utilisation():
-    # Samples of the last second: the first question of a client may come before there are any.
+    # Samples of the last second: a client's first query can find none.
     for _ in range(20):
         try:
             samples = pynvml.nvmlDeviceGetProcessUtilization(gpu, 0)

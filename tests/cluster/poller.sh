@@ -1,6 +1,6 @@
 #!/bin/sh
 # Asks in a pod all the time: real nvidia-smi, and a caller that does not wait between two calls, half a second of each one and a half.
-# `asker start` begins; `asker stop` ends it, prints how many answers there were, and each that did not have exactly the pod's own process,
+# `poller start` begins; `poller stop` ends it, prints how many answers there were, and each that did not have exactly the pod's own process,
 # and fails if there is one, or no answer.
 read -r own </tmp/own
 
@@ -19,7 +19,7 @@ ask_once() {
 case $1 in
 start)
 	rm -f /tmp/enough /tmp/asked-* /tmp/wrong
-	for way in nvidia-smi caller; do asker $way >/dev/null 2>&1 </dev/null & done
+	for way in nvidia-smi caller; do poller $way >/dev/null 2>&1 </dev/null & done
 	;;
 stop)
 	touch /tmp/enough
