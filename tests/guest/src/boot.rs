@@ -1,4 +1,4 @@
-//! Sets up a freshly unpacked root for containers: mounts, device nodes, a root that can be pivoted, shell tools.
+//! Prepares the unpacked root for containers: mounts, device nodes, a root that pivot_root accepts, shell tools.
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -25,7 +25,7 @@ const MOUNTS: [(&str, &str, &str); 9] = [
 const STALE: &str = "/sim/stale.ko";
 
 pub fn set_up_root() -> Result<()> {
-    // Container runtimes pivot their root, and the root that a kernel unpacks cannot be pivoted. A bind mount moved over it can.
+    // Container runtimes call pivot_root, which fails on the initramfs. A bind mount moved over the root works.
     mount_bind("/", "/new").context("cannot bind the root")?;
     rustix::process::chdir("/new")?;
     mount_move(".", "/").context("cannot move the root")?;
@@ -39,9 +39,9 @@ pub fn set_up_root() -> Result<()> {
     }
     let installed = Command::new("/bin/busybox").args(["--install", "-s", "/bin"]).status().context("no busybox")?;
     anyhow::ensure!(installed.success(), "busybox cannot make its links");
-    // Containers talk over the loopback at most, and some runtimes want a host name.
+    // Some runtimes need a host name.
     rustix::system::sethostname(b"guest")?;
-    // Where the kernel changes code by breakpoints, the emulator runs some that are no longer in memory.
+    // x86-64 kernels patch code with breakpoints. The emulator can run one that is no longer in memory; stale.ko handles that.
     if std::fs::exists(STALE)? {
         run_ok(&["insmod", STALE])?;
     }
@@ -62,7 +62,7 @@ pub fn shell() -> Result<()> {
 }
 
 pub fn power_off() -> ! {
-    // The serial line drains before the machine goes: the last line is the verdict.
+    // Let the serial line drain before power-off: the last line is the exit line.
     rustix::fs::sync();
     std::thread::sleep(std::time::Duration::from_millis(50));
     let _ = reboot(RebootCommand::PowerOff);

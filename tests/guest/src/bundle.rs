@@ -26,7 +26,7 @@ impl Bundle {
         self.folder.join(name)
     }
 
-    /// Has a program make the container; it writes the number of process 1 into the file `init`.
+    /// Runs a program that makes the container. It writes the PID of process 1 into the file `init`.
     pub fn make(&self, program: &str, verb: &[&str]) -> Result<()> {
         let [pid_file, folder] = [self.file("init"), self.folder.clone()].map(|path| path.display().to_string());
         run_ok(&[&[program], verb, &["--pid-file", &pid_file, "--bundle", &folder, &self.name]].concat())
@@ -34,7 +34,7 @@ impl Bundle {
             .map(drop)
     }
 
-    /// The words that run a program in it, by its runtime.
+    /// The runtime's command that runs a program in the container.
     pub fn exec(&self) -> [&str; 3] {
         [self.runtime, "exec", &self.name]
     }
@@ -53,7 +53,7 @@ impl Drop for Bundle {
     }
 }
 
-/// A spec with a network, a hostname and all other namespaces of its own, whose process is root.
+/// A spec with new namespaces of six kinds, whose process is root.
 pub fn spec(name: &str, words: &[&str], environment: &[String], mounts: Vec<Value>) -> Value {
     let kinds = ["pid", "mount", "ipc", "uts", "network", "cgroup"];
     let namespaces: Vec<_> = kinds.iter().map(|kind| json!({"type": kind})).collect();
@@ -67,7 +67,7 @@ pub fn spec(name: &str, words: &[&str], environment: &[String], mounts: Vec<Valu
     })
 }
 
-/// A device node of the driver's.
+/// A device node of the driver.
 pub fn device(node: &str, minor: u32) -> Value {
     json!({"path": format!("/dev/{node}"), "type": "c", "major": 195, "minor": minor, "fileMode": 0o666})
 }
@@ -76,7 +76,7 @@ pub fn mount(destination: &str, kind: &str) -> Value {
     json!({"destination": destination, "type": kind, "source": kind})
 }
 
-/// A folder of the host's at its own path.
+/// A bind mount of a host folder at the same path.
 pub fn bind(path: &str, how: &str) -> Value {
     json!({"destination": path, "type": "bind", "source": path, "options": ["rbind", how]})
 }

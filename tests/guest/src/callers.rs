@@ -16,12 +16,12 @@ pub struct Callers<'a> {
 }
 
 impl<'a> Callers<'a> {
-    /// Starts them, and returns once each is in its container: before that it is no caller.
+    /// Starts them, and returns once each runs in the container.
     pub fn start(container: &'a Container, how_many: u32, call: &str) -> Result<Self> {
         Self::begin(container, vec![call.to_owned(); how_many as usize])
     }
 
-    /// The same, and a killer among them: at most thrice a second it ends any nvctl of the container, wherever that is just then.
+    /// The same, with a loop that kills a random nvctl of the container, at most three times a second.
     pub fn start_with_killer(container: &'a Container, how_many: u32, call: &str) -> Result<Self> {
         let mut calls = vec![call.to_owned(); how_many as usize];
         calls.push("sleep 0.3; kill -9 $(pidof nvctl | tr ' ' '\\n' | shuf -n 1) && echo killed".to_owned());
@@ -39,17 +39,17 @@ impl<'a> Callers<'a> {
             command.args(&entered[1..]).args(["sh", "-c", &script]).stdin(Stdio::null());
             callers.running.push(command.spawn().context("cannot start a caller")?);
         }
-        let there =
+        let has_started =
             |number| Path::new(&format!("/proc/{}/root/tmp/calls.{number}", container.init_host_pid())).exists();
-        wait_until("the callers do not get into their container", || Ok((0..how_many).all(there)))?;
+        wait_until("the callers do not get into their container", || Ok((0..how_many).all(has_started)))?;
         Ok(callers)
     }
 
-    /// Takes a step so many times, and on until a mortal caller was killed meanwhile.
+    /// Runs a step so many times, and then on until a caller was killed.
     ///
     /// # Errors
     ///
-    /// The first step's that fails, or that nothing was killed within [`TIMEOUT`].
+    /// The first failed step, or no killed caller within [`TIMEOUT`].
     pub fn repeat_until_killed(&self, times: u32, mut step: impl FnMut() -> Result<()>) -> Result<()> {
         let killer = format!("/proc/{}/root/tmp/calls.{}", self.container.init_host_pid(), self.running.len() - 1);
         let one_was_killed = || std::fs::read_to_string(&killer).is_ok_and(|text| text.contains("killed"));
@@ -72,7 +72,7 @@ impl<'a> Callers<'a> {
     }
 
     fn end(&mut self) -> Result<()> {
-        // Not by a program in the container, which an engine's failure may keep from starting.
+        // From outside: an engine's failure could keep a program in the container from starting.
         let _ = std::fs::remove_file(format!("/proc/{}/root/tmp/go", self.container.init_host_pid()));
         for mut caller in self.running.drain(..) {
             caller.wait()?;

@@ -9,7 +9,7 @@ use crate::command::{Output, run_with};
 /// Where and with which release nvidia-smi runs.
 pub struct Client<'a> {
     before: Vec<String>,
-    /// None where it is installed as a distribution does it.
+    /// None for an nvidia-smi that is installed at a distribution's paths.
     release: Option<&'a str>,
 }
 
@@ -26,17 +26,17 @@ impl<'a> Client<'a> {
         Self { before: Vec::new(), release: Some(release) }
     }
 
-    /// Runs behind these words, such as `crun exec NAME`.
+    /// Runs behind a command prefix, such as `crun exec NAME`.
     pub fn through(before: Vec<String>, release: &'a str) -> Self {
         Self { before, release: Some(release) }
     }
 
-    /// Runs the nvidia-smi that is found in the path, behind these words.
+    /// Runs the nvidia-smi in PATH, behind a command prefix.
     pub fn installed(before: Vec<String>) -> Self {
         Self { before, release: None }
     }
 
-    /// Where this release's libraries lie; empty where the loader finds them.
+    /// The folder of this release's libraries; empty if the loader finds them.
     fn libraries(&self) -> String {
         self.release.map(|release| format!("/nvidia/{release}")).unwrap_or_default()
     }
@@ -50,7 +50,7 @@ impl<'a> Client<'a> {
         run_with(&[&before[..], &[program.as_str()], arguments].concat(), &[("LD_LIBRARY_PATH", &libraries)])
     }
 
-    /// Asks NVML itself through nvmlcall, and returns what each query came back with.
+    /// Queries NVML through nvmlcall, and returns each query's rows.
     pub fn nvml(&self, arguments: &[&str]) -> Result<Vec<Query>> {
         let libraries = format!("LD_LIBRARY_PATH={}", self.libraries());
         let before: Vec<&str> = self.before.iter().map(String::as_str).collect();
@@ -100,7 +100,7 @@ pub fn pids(rows: &[Row]) -> Vec<u32> {
     pids
 }
 
-/// Reads `|  0  N/A  N/A   1234   C   name   84MiB |`, with or without the MIG columns: the type column is what all releases have.
+/// Parses `|  0  N/A  N/A   1234   C   name   84MiB |`, with or without the MIG columns. All releases have the type column.
 pub fn table_rows(text: &str) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     let body = text.lines().skip_while(|line| !line.contains("Processes:"));
@@ -120,7 +120,7 @@ fn queries(text: &str) -> Result<Vec<Query>> {
     let mut queries: Vec<Query> = Vec::new();
     for line in text.lines() {
         let words: Vec<&str> = line.split(' ').collect();
-        // A query that found nothing, or was refused, has a return code and no rows.
+        // A failed or empty query has a return code and no rows.
         if words.get(1).is_some_and(|word| word.starts_with("rc=")) {
             queries.push(Query { rows: Vec::new() });
         } else {

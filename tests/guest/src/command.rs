@@ -13,21 +13,21 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 
 #[derive(Debug, Clone)]
 pub struct Output {
-    /// Its exit status; 137 when it was late and ended.
+    /// The exit status; 137 if it ran past the limit and was killed.
     pub status: i32,
     pub out: String,
     pub err: String,
 }
 
 impl Output {
-    /// Standard output of a program whose status is no higher: with some, 1 is an answer.
+    /// Standard output, if the exit status is not higher: some programs answer with 1.
     pub fn at_most(self, status: i32) -> Result<String> {
         ensure!(self.status <= status, "ended with {}: {} {}", self.status, self.out.trim(), self.err.trim());
         Ok(self.out)
     }
 }
 
-/// For any one program: far more than one needs under emulation on a busy machine. A hang must not take the whole guest.
+/// The limit of one program. It only ends a hang: emulated on a busy machine, a program needs far less.
 const LIMIT: Duration = Duration::from_secs(480);
 
 pub fn run(words: &[&str]) -> Result<Output> {
@@ -36,7 +36,7 @@ pub fn run(words: &[&str]) -> Result<Output> {
 
 /// Runs a program to its end with more in its environment.
 ///
-/// Outputs go to files: what a detached container inherits stays open, and waiting for a pipe's end would wait for the container.
+/// The outputs are files. A detached container inherits them, and reading a pipe to its end would wait for the container.
 pub fn run_with(words: &[&str], environment: &[(&str, &str)]) -> Result<Output> {
     let (mut out, mut err) = (scratch()?, scratch()?);
     let (program, arguments) = words.split_first().context("no program")?;
@@ -47,8 +47,8 @@ pub fn run_with(words: &[&str], environment: &[(&str, &str)]) -> Result<Output> 
     Ok(Output { status, out: text(&mut out)?, err: text(&mut err)? })
 }
 
-/// Runs to the end in a process group, which is killed when the program is late. The kernel wakes this up: a watcher that looks for the
-/// program's PID (busybox's timeout) stays when the PID goes to another process.
+/// Runs a program in a process group, which is killed at the limit. Waits on a pidfd: busybox's timeout polls the PID, and goes on if another
+/// process gets it.
 fn in_a_group(command: &mut Command, limit: Duration) -> Result<i32> {
     let mut child = command.process_group(0).spawn().context("cannot start it")?;
     let group = i32::try_from(child.id()).ok().and_then(Pid::from_raw).context("a process without a number")?;
@@ -61,7 +61,7 @@ fn in_a_group(command: &mut Command, limit: Duration) -> Result<i32> {
     Ok(status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0)))
 }
 
-/// A file without a name.
+/// An anonymous file.
 fn scratch() -> Result<File> {
     let fd =
         rustix::fs::memfd_create("output", rustix::fs::MemfdFlags::CLOEXEC).context("cannot make a file in memory")?;
@@ -75,7 +75,7 @@ fn text(file: &mut File) -> Result<String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Runs a program that has to succeed, and returns its standard output.
+/// Runs a program, fails unless it succeeds, and returns its standard output.
 pub fn run_ok(words: &[&str]) -> Result<String> {
     run(words)?.at_most(0).with_context(|| words.join(" "))
 }

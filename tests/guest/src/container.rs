@@ -54,8 +54,8 @@ impl Container {
         Holder::start(command, |_| pid_in(&pid_file))
     }
 
-    /// The words that put a program into this container's namespaces without its runtime: as real, and much faster. With an engine in user
-    /// space the program comes under it first, as with a runtime.
+    /// The command that runs a program in this container's namespaces without its runtime, which is much faster. With the engine in user
+    /// space the program first joins it, as with a runtime.
     pub fn enter_command(&self) -> Vec<String> {
         enter_command(self.init)
     }
@@ -71,19 +71,19 @@ impl Container {
         run_ok(&[&entered[..], &["sh", "-c", script]].concat())
     }
 
-    /// Starts a GPU process in this container by a shell script that ends up as gpu-hold, or starts one.
+    /// Starts a GPU process in this container by a shell script that execs or starts gpu-hold.
     pub fn hold_by_script(&self, script: &str) -> Result<Holder> {
         let entered = self.enter_command();
         let mut command = Command::new(&entered[0]);
         command.args(&entered[1..]).args(["sh", "-c", script]);
-        // A process that has ended has no number any more.
+        // A process that has ended has no PID.
         Holder::start(command, |view_pid| Ok(processes::host_pid(self.init, view_pid).unwrap_or(0)))
     }
 
-    /// The same for a process that gets this number in the init namespace, unless another fork there comes first.
+    /// The same for a process with this host PID, unless another fork takes it.
     pub fn hold_with_host_pid(&self, host_pid: u32, script: &str) -> Result<Holder> {
         let mut words: Vec<String> = supervisor::join_command().iter().map(|word| (*word).to_owned()).collect();
-        // A supervisor in user space first takes numbers for its threads when it gets a listener.
+        // When a supervisor in user space gets a listener, its new threads take PIDs first.
         let number = format!("sleep 0.3; echo {} > /proc/sys/kernel/ns_last_pid; exec \"$@\"", host_pid - 1);
         words.extend(["sh", "-c", &number, "sh"].map(str::to_owned));
         words.extend(nsenter(self.init));
@@ -92,7 +92,7 @@ impl Container {
         Holder::start(command, |view_pid| Ok(processes::host_pid(self.init, view_pid).unwrap_or(0)))
     }
 
-    /// Makes `pid` the next number given out in this container.
+    /// Makes `pid` the next PID in this container.
     pub fn set_next_pid(&self, pid: u32) -> Result<()> {
         // Only the PID namespace is entered: the container's own /proc/sys may be read-only.
         let script = format!("echo {} > /proc/sys/kernel/ns_last_pid", pid - 1);
@@ -128,7 +128,7 @@ fn spec(name: &str, client: &str, words: &[&str]) -> Result<serde_json::Value> {
     Ok(spec)
 }
 
-/// See [`Container::enter_command`]; by any process of the container.
+/// See [`Container::enter_command`]; `member` is the host PID of any process of the container.
 pub fn enter_command(member: u32) -> Vec<String> {
     supervisor::join_command().iter().map(|word| (*word).to_owned()).chain(nsenter(member)).collect()
 }
@@ -137,7 +137,7 @@ fn nsenter(member: u32) -> [String; 5] {
     ["nsenter", "-t", &member.to_string(), "-p", "-m"].map(str::to_owned)
 }
 
-/// The number that a runtime writes into a file, which can be after the program it started is ready.
+/// Reads the PID file of a runtime. The runtime can write it after the program is ready.
 fn pid_in(path: impl AsRef<std::path::Path>) -> Result<u32> {
     let path = path.as_ref();
     let mut written = None;
@@ -148,7 +148,7 @@ fn pid_in(path: impl AsRef<std::path::Path>) -> Result<u32> {
     written.context("no PID")
 }
 
-/// How many GPUs the driver has: the simulated one says with how many it was loaded, and there is one that is made up.
+/// The number of GPUs: the simulated driver's parameter, or the one made-up GPU.
 fn gpus() -> Result<u32> {
     if std::path::Path::new("/sys/module/made_up_gpu").exists() {
         return Ok(1);

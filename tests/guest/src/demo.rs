@@ -1,5 +1,5 @@
-//! The demonstration: one container on a shared GPU, with the same nvidia-smi before and after MPU. Its lines have the prefix `demo: `. It
-//! ends with a story's verdict: it fails if the tables are not as described.
+//! The demonstration: one container on a shared GPU, with the same nvidia-smi before and after MPU. Its lines have the prefix `demo: `. Like
+//! a story it fails if the tables are not as described.
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;

@@ -1,16 +1,16 @@
-//! The engines for stories, and the engines that each story is about.
+//! The engines of a stage, and the engines that a story tests.
 
 use anyhow::{Context, Result};
 
-/// What is at work on a stage.
+/// The engine of a stage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Engine {
-    /// Nothing: the driver's own answers.
+    /// No engine: the bare driver answers.
     None,
     Module,
     /// The supervisor in user space.
     Notify,
-    /// Nothing yet: the story loads the module itself.
+    /// No engine at first: the story loads the module itself.
     Later,
 }
 
@@ -31,19 +31,19 @@ impl Engine {
     }
 }
 
-/// Which engines a story is about. Without an engine it is played if one of its engines is.
+/// The engines that a story tests. Without an engine it runs if the plan's row has one of them.
 #[derive(Debug, Clone, Copy)]
 pub enum Engines {
-    /// All: one body tells the same of each.
+    /// All of them, with the same body.
     Every,
-    /// The module alone, and why.
+    /// The module only, with the reason.
     Module(&'static str),
-    /// The supervisor alone, and why.
+    /// The supervisor only, with the reason.
     Notify(&'static str),
 }
 
 impl Engines {
-    /// Why a story is not played with an engine; none if it is. `row` has all engines of the plan's row.
+    /// Why a story does not run with an engine; none if it runs. `row` has all engines of the plan's row.
     pub fn skip_reason(self, engine: Engine, row: &[Engine]) -> Option<String> {
         let (only, why) = match self {
             Self::Every => return None,

@@ -1,4 +1,4 @@
-//! A process that uses the GPU: gpu-hold, on the host or in a container, known by its PID on both sides. Ends when dropped.
+//! A process that uses the GPU (gpu-hold), on the host or in a container, with its PID on both sides. It ends when dropped.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -8,11 +8,11 @@ use anyhow::{Context, Result, bail};
 pub struct Holder {
     child: Child,
     input: Option<ChildStdin>,
-    /// Its PID where it runs.
+    /// Its PID in its own namespace.
     pub view_pid: u32,
     /// Its PID in the init namespace.
     pub host_pid: u32,
-    /// PIDs, where they run, of the children it made with `--fork`.
+    /// The PIDs, in its namespace, of the children that `--fork` made.
     pub children: Vec<u32>,
     output: BufReader<ChildStdout>,
 }
@@ -29,7 +29,7 @@ impl Holder {
         Self::start(command, Ok)
     }
 
-    /// Starts one by a command that ends up as gpu-hold somewhere; `host_pid` finds its PID in the init namespace.
+    /// Starts one by a command that leads to gpu-hold. `host_pid` finds its host PID.
     pub fn start(mut command: Command, host_pid: impl FnOnce(u32) -> Result<u32>) -> Result<Self> {
         let mut child =
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().context("cannot start gpu-hold")?;
@@ -50,7 +50,7 @@ impl Holder {
         }
     }
 
-    /// The PID of the command it was started by, which can be its ancestor.
+    /// The PID of the start command, which can be an ancestor.
     pub fn started(&self) -> u32 {
         self.child.id()
     }
@@ -58,7 +58,7 @@ impl Holder {
 
 impl Drop for Holder {
     fn drop(&mut self) {
-        // Its input closing is its sign to end; reading to the end of its output waits for its children, too.
+        // gpu-hold ends when its input closes. Reading its output to the end waits for its children, too.
         drop(self.input.take());
         let mut rest = String::new();
         while self.output.read_line(&mut rest).is_ok_and(|size| size > 0) {}

@@ -1,5 +1,5 @@
-//! A container that gets its GPU from our own stack: a small root without NVIDIA's files, started by the runtime wrapper. Also sets up the
-//! host: the driver's files at a distribution's paths, and the stack's configuration.
+//! A container that gets its GPU from mpu-container: a small root without NVIDIA's files, started by the runtime wrapper. Also installs the
+//! driver's files at a distribution's paths on the host, and mpu-container's configuration.
 
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ use crate::processes;
 const NAMES: [&str; 4] =
     ["nvidia-container-runtime", "nvidia-container-runtime-hook", "nvidia-container-cli", "nvidia-cdi-hook"];
 
-/// Where the driver's libraries lie on the host, and in the container; the C library's folder; and what has the loader.
+/// The folder of the driver's libraries on the host and in the container; the folders of the loader and of the C library.
 #[cfg(target_arch = "x86_64")]
 const LIBRARIES: &str = "/usr/lib/x86_64-linux-gnu";
 #[cfg(target_arch = "x86_64")]
@@ -27,13 +27,13 @@ const LIBRARIES: &str = "/usr/lib/aarch64-linux-gnu";
 #[cfg(target_arch = "aarch64")]
 const SYSTEM: [&str; 2] = ["lib", "lib/aarch64-linux-gnu"];
 
-/// A driver's files on the host, as an installation of that release leaves them. Taken away when dropped.
+/// A driver's files on the host, as an installation leaves them. Removed when dropped.
 pub struct InstalledDriver {
     files: Vec<PathBuf>,
 }
 
 impl InstalledDriver {
-    /// Installs a client's files as those of the loaded driver: its container software looks for the kernel module's release.
+    /// Installs a client's files with the loaded driver's release in their names: the container toolkit looks for that release.
     pub fn new(client: &str) -> Result<Self> {
         let text = std::fs::read_to_string("/proc/driver/nvidia/version").context("no driver")?;
         let release = text.split_whitespace().find(|word| word.as_bytes()[0].is_ascii_digit()).context("no release")?;
@@ -98,7 +98,7 @@ impl InjectedContainer {
         self.bundle.run(words)
     }
 
-    /// What nvidia-smi's query has in it; nvidia-smi is the one that the wrapper put there.
+    /// The PIDs in nvidia-smi's query. The wrapper injected that nvidia-smi.
     pub fn compute_apps(&self) -> Result<Vec<u32>> {
         let before = self.bundle.exec().map(str::to_owned).to_vec();
         Ok(crate::client::pids(&Client::installed(before).compute_apps()?))
@@ -111,7 +111,7 @@ impl InjectedContainer {
     }
 }
 
-/// A root of its own: busybox, the C library, and a program that uses a GPU.
+/// Makes a small root: busybox, the C library, and gpu-hold.
 fn root(at: &Path) -> Result<()> {
     for folder in ["bin", "dev", "etc", "proc", "sys", "tmp", "usr/bin", "lib64"] {
         std::fs::create_dir_all(at.join(folder))?;
@@ -141,7 +141,7 @@ fn spec(name: &str) -> Value {
         ["PATH=/usr/bin:/bin", "HOME=/", "NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=utility"];
     let mounts = vec![mount("/proc", "proc"), mount("/dev", "tmpfs"), mount("/tmp", "tmpfs")];
     let mut spec = bundle::spec(name, &["/bin/sleep", "1000000"], &environment.map(str::to_owned), mounts);
-    // What engines write: no device but those that are named.
+    // As container engines write it: all devices denied but those that are named.
     spec["linux"]["resources"] = json!({"devices": [{"allow": false, "access": "rwm"}]});
     spec
 }

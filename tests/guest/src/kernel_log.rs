@@ -1,4 +1,4 @@
-//! Finds the kernel's complaints: a story with a kernel warning fails, by name.
+//! Finds kernel warnings in the kernel's log: a story with a warning fails.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read};
@@ -12,17 +12,17 @@ pub struct KernelLog {
     records: File,
 }
 
-/// What makes a line a complaint. A module that taints the kernel, or is not signed, says so at every load: that is the rig.
+/// Parts of lines that are warnings. The kernel reports an unsigned or out-of-tree module at every load: that is expected here.
 const COMPLAINTS: [&str; 21] = [
-    // Also lockdep's: possible circular locking, inconsistent lock state, suspicious RCU usage; and the object debugger's.
+    // Also lockdep (possible circular locking, inconsistent lock state, suspicious RCU usage) and debugobjects.
     "WARNING:",
-    // Also KASAN's, KFENCE's, the scheduler's and the watchdog's.
+    // Also KASAN, KFENCE, the scheduler and the watchdog.
     "BUG:",
     "Oops",
     "kernel BUG",
     "general protection",
     "unable to handle",
-    // As arm64 says it.
+    // arm64
     "Unable to handle kernel",
     "soft lockup",
     "self-detected stall",
@@ -35,19 +35,19 @@ const COMPLAINTS: [&str; 21] = [
     "list_add corruption",
     "list_del corruption",
     "trying to register non-static key",
-    // Without lock checking the kernel must not go on as if it checked.
+    // Lockdep is off from here on.
     "Disabling lock debugging",
     "Poison overwritten",
     "stack is corrupted",
 ];
 
-/// How the slab allocator begins a report: `BUG kmalloc-64 (Tainted: …): Redzone overwritten`.
+/// The prefix of the slab allocator's reports: `BUG kmalloc-64 (Tainted: …): Redzone overwritten`.
 const SLAB: &str = "BUG ";
 
-/// Whether the kernel dies of an oops. Guests do, unless a story wants one.
+/// Whether an oops panics the kernel. It does in guests, unless a story expects one.
 const PANIC_ON_OOPS: &str = "/proc/sys/kernel/panic_on_oops";
 
-/// From here to [`announce_end_of_oops`] an oops is survived, and the console's watcher lets it pass.
+/// From here to [`announce_end_of_oops`] the kernel survives an oops, and the host ignores it.
 pub fn announce_oops() -> Result<()> {
     std::fs::write(PANIC_ON_OOPS, "0").context("cannot let the guest survive an oops")?;
     println!("{OOPS_EXPECTED}");
@@ -61,16 +61,16 @@ pub fn announce_end_of_oops() -> Result<()> {
     std::fs::write(PANIC_ON_OOPS, "1").context("cannot make an oops deadly again")
 }
 
-/// What of the lines is a complaint.
+/// The lines that are warnings.
 pub fn complaints(lines: &[String]) -> Vec<String> {
     let is = |line: &&String| line.starts_with(SLAB) || COMPLAINTS.iter().any(|word| line.contains(word));
     lines.iter().filter(is).cloned().collect()
 }
 
-/// What an oops begins the line with that says where it happened, on x86-64 and on arm64.
+/// The prefix of an oops's line with the faulting function, on x86-64 and on arm64.
 const PLACES: [&str; 2] = ["RIP: ", "pc : "];
 
-/// The same beside one oops that happened in a module's own code, which has to be there; any other is a complaint.
+/// The warnings beside one oops in that module's code. A missing oops, and any other one, is a warning, too.
 pub fn complaints_beside_an_oops(lines: &[String], module: &str) -> Vec<String> {
     let place = format!("[{module}]");
     let Some((first, last)) = oops(lines).filter(|&(first, last)| {
@@ -86,31 +86,31 @@ pub fn complaints_beside_an_oops(lines: &[String], module: &str) -> Vec<String> 
     [complaints(&lines[..first]), complaints(&within), complaints(&lines[last + 1..])].concat()
 }
 
-/// The first oops: from the line that says what happened to the end of its trace.
+/// The first oops: from its first line to the end of its trace.
 fn oops(lines: &[String]) -> Option<(usize, usize)> {
     let first = lines.iter().position(|line| is_of_an_oops(line) && !line.starts_with("Disabling"))?;
     let last = lines[first..].iter().position(|line| line.starts_with("---[ end trace"))?;
     Some((first, first + last))
 }
 
-/// What an oops says of itself, and nothing else does.
+/// Whether a line belongs to an oops.
 fn is_of_an_oops(line: &str) -> bool {
     let words = [
         "BUG: unable to handle",
         "BUG: kernel NULL pointer",
         "Oops: ",
-        // As arm64 says both.
+        // arm64, both.
         "Unable to handle kernel",
         "Internal error: Oops: ",
         "kernel BUG at",
         "general protection fault",
-        // The kernel does not trust its locks after one.
+        // Lockdep switches itself off after an oops.
         "Disabling lock debugging",
     ];
     words.iter().any(|word| line.starts_with(word))
 }
 
-/// Whether lockdep was on and has switched itself off: from then on the kernel checks no lock.
+/// Whether lockdep is built in and has switched itself off.
 pub fn is_lockdep_off() -> bool {
     let stats = std::fs::read_to_string("/proc/lockdep_stats").unwrap_or_default();
     lockdep_state(&stats) == Some(false)
@@ -122,14 +122,14 @@ fn lockdep_state(stats: &str) -> Option<bool> {
 }
 
 impl KernelLog {
-    /// Begins at the log's end.
+    /// Starts at the end of the log.
     pub fn from_now() -> Result<Self> {
         let mut log = Self::open()?;
         log.lines()?;
         Ok(log)
     }
 
-    /// Everything since the last look.
+    /// The new lines since the last call.
     pub fn lines(&mut self) -> Result<Vec<String>> {
         let mut lines = Vec::new();
         let mut record = [0; 8192];
@@ -142,7 +142,7 @@ impl KernelLog {
                     lines.extend(text.split_once(';').and_then(|(_, rest)| rest.lines().next()).map(str::to_owned));
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-                // The ring overtook the reader: some lines are lost, reading goes on after them.
+                // EPIPE: the ring buffer overwrote unread lines. Reading goes on after them.
                 Err(error) if error.raw_os_error() == Some(32) => {
                     println!("guest: lines of the kernel's log are lost: it overtook its reader");
                 }
@@ -168,7 +168,7 @@ mod tests {
         text.lines().map(|line| line.trim().to_owned()).collect()
     }
 
-    /// As lib/, kernel/ and mm/ of Linux 6.12 print them; of each report the line that has to be seen.
+    /// One line of each report, as lib/, kernel/ and mm/ of Linux 6.12 print it.
     #[test]
     fn every_guards_report_is_complaint() {
         for line in [

@@ -53,7 +53,7 @@ pub fn main() -> ExitCode {
         eprintln!("mpu-guest is process 1 of a test guest; `cargo xtask guest` boots one");
         return ExitCode::from(2);
     }
-    // The firmware leaves its last line open.
+    // The firmware's last line has no line break.
     println!();
     let rc = boot::set_up_root().and_then(|()| run_and_reap("/init", RUNNER)).unwrap_or_else(|error| {
         println!("guest: the rig broke: {error:#}");
@@ -63,8 +63,8 @@ pub fn main() -> ExitCode {
     boot::power_off()
 }
 
-/// Starts the process that runs the stories, and reaps it and every orphan, as process 1 must: a dead container that no process reaps
-/// keeps its listener open (up to Linux 6.10). The child waits for its own children only.
+/// Starts the process that runs the stories. Reaps it and every orphan, as process 1 must: up to Linux 6.10, a zombie of a container keeps
+/// its listener open. The child waits for its own children only.
 fn run_and_reap(program: &str, argument: &str) -> Result<i32> {
     let mut child = Command::new(program);
     child.arg(argument).env("PATH", "/usr/bin:/bin:/usr/sbin:/sbin").env("HOME", "/root");

@@ -1,4 +1,4 @@
-//! Checks the JSON of `mpu` against the schema that the same `mpu` prints, here with facts of a real kernel.
+//! Validates the JSON output of `mpu` against the schema that the same `mpu` prints, here on a real kernel.
 
 use anyhow::Context;
 use serde_json::Value;
@@ -6,7 +6,7 @@ use serde_json::Value;
 use crate::command::{Output, run_ok};
 use crate::story::Fault;
 
-/// The answer, if it is valid by its command's schema.
+/// Parses the output, and fails unless it is valid by its command's schema.
 pub fn valid_answer(done: &Output) -> Result<Value, Fault> {
     let read =
         |text: &str| serde_json::from_str::<Value>(text).with_context(|| format!("no JSON: {text} {}", done.err));

@@ -14,7 +14,7 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// The numbers under a key, sorted, repetitions kept; rows without it have none.
+    /// The values of a key, sorted, with duplicates.
     pub fn numbers(&self, key: &str) -> Vec<u32> {
         let mut numbers: Vec<u32> = self.rows.iter().filter_map(|row| row.get(key)?.parse().ok()).collect();
         numbers.sort_unstable();
@@ -38,11 +38,11 @@ impl Answer {
     }
 }
 
-/// Runs nvctl, or nvctl32, behind the words that lead to where it shall run.
+/// Runs nvctl or nvctl32 behind a command prefix.
 pub fn query(before: &[String], program: &str, arguments: &[&str]) -> Result<Answer> {
     let before: Vec<&str> = before.iter().map(String::as_str).collect();
     let done = run(&[&before[..], &[program], arguments].concat())?;
-    // 1 is the driver's no, which is an answer.
+    // 1: the driver refused the call, which is an answer.
     read(&done.at_most(1).with_context(|| format!("nvctl {arguments:?}"))?)
 }
 

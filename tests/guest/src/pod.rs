@@ -14,7 +14,7 @@ use crate::wait::wait_until;
 pub const PRIVILEGED: &str = "/kubernetes/manifest.yaml";
 pub const RUNTIME_CLASS: &str = "/kubernetes/manifest-runtime-class.yaml";
 
-/// Of what a privileged container has, what an agent could use.
+/// The capabilities of a privileged container that an agent could use.
 const OF_ALL: [&str; 6] = ["SYS_MODULE", "SYS_ADMIN", "MKNOD", "DAC_OVERRIDE", "SYS_PTRACE", "SYS_RAWIO"];
 
 /// A running agent. Deleted when dropped.
@@ -35,7 +35,7 @@ impl Pod {
         self.bundle.run(&["/bin/mpu", "agent", question])
     }
 
-    /// Waits until a probe has this exit status, and returns its words.
+    /// Waits until a probe has this exit status, and returns its output.
     pub fn wait(&self, question: &str, status: i32) -> Result<String> {
         let mut last = String::new();
         let waited = wait_until(&format!("{question} does not end with {status}"), || {
@@ -47,7 +47,7 @@ impl Pod {
         Ok(last)
     }
 
-    /// Sends its process 1 a signal, and waits for its end.
+    /// Sends a signal to its process 1, and waits until it has ended.
     pub fn end(self, signal: &str) -> Result<()> {
         let Bundle { runtime, name, .. } = &self.bundle;
         run_ok(&[runtime, "kill", name, signal])?;
@@ -79,7 +79,7 @@ fn spec(manifest: &str, name: &str, arguments: &[&str]) -> Result<Value> {
     let words = [&["/bin/mpu", "agent", "run"], arguments].concat();
     let mut devices = Vec::new();
     let mut allowed = vec![json!({"allow": is_privileged(manifest), "access": "rwm"})];
-    // A privileged container's /dev has what the host's had when it began, and an agent begins before the driver.
+    // A privileged container gets the device nodes that exist when it starts. An agent starts before the driver.
     let by_runtime = [("nvidiactl", 255), ("nvidia0", 0)].into_iter().filter(|_| !is_privileged(manifest));
     for (node, minor) in by_runtime {
         devices.push(device(node, minor));
@@ -99,7 +99,7 @@ fn is_privileged(manifest: &str) -> bool {
     manifest.lines().any(|line| line.trim() == "privileged: true")
 }
 
-/// The agent's mounts in the manifest, and whether it may write there.
+/// The agent's mounts in the manifest, and whether each is writable.
 fn node_mounts(manifest: &str) -> impl Iterator<Item = (&str, bool)> {
     manifest.lines().filter_map(|line| {
         let line = line.trim().strip_prefix("- {name: ")?.strip_suffix('}')?;

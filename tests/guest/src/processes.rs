@@ -1,17 +1,17 @@
-//! Processes of the guest as the init namespace lists them: which PID a process has in which namespace, and the next number given out.
+//! Processes of the guest by host PID: their PIDs in other namespaces, states and parents. Also sets the next PID.
 
 use std::path::Path;
 
 use anyhow::{Context, Result};
 
-/// The PIDs of a process from the init namespace's down to its own; none if there is no such process.
+/// The PIDs of a process, from the init namespace to its own; none if there is no such process.
 pub fn ns_pids(host_pid: u32) -> Option<Vec<u32>> {
     let status = std::fs::read_to_string(format!("/proc/{host_pid}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
     Some(line.split_whitespace().filter_map(|number| number.parse().ok()).collect())
 }
 
-/// The PID in the init namespace of the process that is `view_pid` in the namespace of `member`; none if there is none.
+/// The host PID of the process with PID `view_pid` in the namespace of `member`; none if there is none.
 pub fn host_pid(member: u32, view_pid: u32) -> Option<u32> {
     let depth = ns_pids(member)?.len();
     let space = namespace(member)?;
@@ -21,7 +21,7 @@ pub fn host_pid(member: u32, view_pid: u32) -> Option<u32> {
     })
 }
 
-/// The PID in the init namespace of the deepest only child below a process.
+/// The host PID of the deepest descendant of a process, by first children.
 pub fn deepest_descendant(ancestor: u32) -> u32 {
     let mut at = ancestor;
     while let Some(child) = all_pids().into_iter().find(|&pid| parent(pid) == Some(at)) {
@@ -30,7 +30,7 @@ pub fn deepest_descendant(ancestor: u32) -> u32 {
     at
 }
 
-/// The PIDs in the init namespace of all processes below one, the deepest last.
+/// The host PIDs of all descendants of a process, the deepest last.
 pub fn descendants(ancestor: u32) -> Vec<u32> {
     let mut found = vec![ancestor];
     let mut at = 0;
@@ -42,7 +42,7 @@ pub fn descendants(ancestor: u32) -> Vec<u32> {
     found
 }
 
-/// One letter for a process's state, as /proc has it: Z is a zombie.
+/// The state letter in /proc: Z is a zombie.
 pub fn state(host_pid: u32) -> Option<char> {
     stat(host_pid)?.chars().next()
 }
@@ -52,7 +52,7 @@ pub fn kill(host_pid: u32) -> Result<()> {
     rustix::process::kill_process(pid, rustix::process::Signal::KILL).context("cannot kill it")
 }
 
-/// Makes `pid` the next number given out in the init namespace. Another fork can come first: check what you got.
+/// Makes `pid` the next PID in the init namespace. Another fork can take it first: check the result.
 pub fn set_next_host_pid(pid: u32) -> Result<()> {
     std::fs::write("/proc/sys/kernel/ns_last_pid", (pid - 1).to_string()).context("cannot set the next PID")
 }
@@ -61,7 +61,7 @@ pub fn parent(pid: u32) -> Option<u32> {
     stat(pid)?.split(' ').nth(1)?.parse().ok()
 }
 
-/// What follows the program's name in a stat file, which can hold anything.
+/// The fields after the program's name in a stat file. The name can contain anything.
 fn stat(pid: u32) -> Option<String> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     Some(text.rsplit_once(") ")?.1.to_owned())

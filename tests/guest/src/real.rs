@@ -12,18 +12,17 @@ use crate::wait::unload_unused;
 const GPU: &str = "/dev/nvidia0";
 const NODES: [(&str, &str); 2] = [("/dev/nvidiactl", "255"), (GPU, "0")];
 
-/// The minor is one that the driver does not have. The closed driver would start the made-up GPU when a process opens it; 460 does
-/// not survive a GPU without engines.
+/// The minor does not exist in the driver: opening the GPU would start it, and release 460 does not survive a GPU without engines.
 const CLOSED_NODES: [(&str, &str); 2] = [("/dev/nvidiactl", "255"), (GPU, "77")];
 
 const PARAMETER: &str = "NVreg_EnableMSI=0";
-/// The chip is none for workstations.
+/// The made-up chip is no workstation GPU.
 const OPEN_PARAMETER: &str = "NVreg_OpenRmEnableUnsupportedGpus=1";
 
 /// A driver that is loaded. An open one has its GPU.
 pub struct Loaded {
     is_open: bool,
-    /// The GPU is started when it is first opened, and stopped when it is last closed.
+    /// The driver starts the GPU at the first open, and stops it at the last close.
     gpu: Option<File>,
 }
 
@@ -69,7 +68,7 @@ pub fn load(release: &str) -> Result<Loaded> {
 }
 
 impl Loaded {
-    /// Stops the GPU and unloads the driver. A driver that stays can be tried again.
+    /// Stops the GPU and unloads the driver. If that fails, it can be called again.
     pub fn unload(&mut self) -> Result<()> {
         self.gpu = None;
         unload_unused(c"nvidia")?;
@@ -80,32 +79,32 @@ impl Loaded {
     }
 }
 
-/// Says who kept the GPU how busy, in percent, by the host's numbers: the made-up GPU cannot be kept busy.
+/// Sets the utilisation samples: host PID and percent. A made-up GPU cannot be busy.
 pub fn set_samples(samples: &[(u32, u32)]) -> Result<()> {
     let pairs: Vec<String> = samples.iter().map(|(pid, percent)| format!("{pid},{percent}")).collect();
     ensure!(samples.len() <= 16, "the overrides take 16 samples");
     std::fs::write("/sys/module/made_up_overrides/parameters/samples", pairs.join(",")).context("no samples")
 }
 
-/// Whether a story is played on NVIDIA's own driver, on a made-up GPU; else what keeps it from there.
+/// Whether a story runs on NVIDIA's own driver with a made-up GPU, or what it needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Real {
     Played,
-    /// On a closed driver, too: it needs no GPU.
+    /// Runs on a closed driver, too: it needs no GPU.
     WithoutGpu,
-    /// Where NVIDIA's client has the release of the driver.
+    /// Runs where NVIDIA's client works on the driver.
     Client,
-    /// It turns a knob of the simulated driver.
+    /// Needs an option of the simulated driver.
     Knob,
-    /// A made-up GPU lacks the engines.
+    /// Needs GPU engines that a made-up GPU lacks.
     Engines,
-    /// It asks by the sizes of several releases.
+    /// Calls with the parameter sizes of several releases.
     Sizes,
-    /// It switches off the kernel's probes.
+    /// Switches off the kernel's probes.
     Probes,
 }
 
-/// Why a story is not played on a real driver; none if it is. `has_client` starts nvidia-smi, which a closed driver must not meet.
+/// Why a story does not run on a real driver; none if it runs. `has_client` starts nvidia-smi, which must not happen on a closed driver.
 pub fn skip_reason(real: Real, is_closed: bool, has_client: impl FnOnce() -> bool) -> Option<&'static str> {
     Some(match real {
         Real::WithoutGpu => return None,
@@ -126,13 +125,13 @@ pub fn skip_reason(real: Real, is_closed: bool, has_client: impl FnOnce() -> boo
     })
 }
 
-/// Releases whose nvidia-smi shows no process on a made-up GPU, with MPU or without: which control it misses is not known.
+/// Releases whose nvidia-smi shows no process on a made-up GPU, with MPU or without. The reason is unknown.
 const CLIENTS_WITHOUT_ROWS: [&str; 1] = ["535.261.03"];
 
-/// The branches from which on NVML asks for memory or samples by another layout.
+/// The branches in which NVML changed the layout of memory or sample queries.
 const LAYOUTS: [u32; 4] = [515, 525, 550, 570];
 
-/// Whether a client may be tried on a real driver: it asks as that release's own does, and is known to show something.
+/// Whether a client can work on a real driver: it uses the same layouts as that release, and shows processes.
 pub fn is_usable_on(client: &str, release: &str) -> bool {
     let branch = |release: &str| release.split('.').next().and_then(|branch| branch.parse::<u32>().ok()).unwrap_or(0);
     let layout = |release| LAYOUTS.partition_point(|first| *first <= branch(release));

@@ -8,7 +8,7 @@ use crate::holder::Holder;
 use crate::processes;
 use crate::real;
 
-/// Where numbers of the init namespace start once a scene is set.
+/// The first host PID of a scene.
 const OUTSIDE: u32 = 20_000;
 
 pub struct Scene {
@@ -25,7 +25,7 @@ pub struct Scene {
 }
 
 impl Scene {
-    /// Sets it, for a client's release, on a simulated driver or a real one.
+    /// Creates it for a client's release, on a simulated driver or a real one.
     pub fn create(client: &str, is_real: bool) -> Result<Self> {
         Self::create_from(client, is_real, OUTSIDE)
     }
@@ -40,18 +40,18 @@ impl Scene {
         let second = a.hold(&["--mem", "43", "--thread", "--util", "20"])?;
         let busy = [(&foreign, 40), (&first, 30), (&other, 10), (&second, 20)];
         if is_real {
-            // Where the driver is simulated, they say so themselves.
+            // With the simulated driver gpu-hold sets its own utilisation.
             real::set_samples(&busy.map(|(holder, percent)| (holder.host_pid, percent)))?;
         }
         Ok(Self { foreign, first, second, other, a, b })
     }
 
-    /// The PIDs of container `a`'s GPU processes, as it numbers them.
+    /// The PIDs of container `a`'s GPU processes, in its namespace.
     pub fn own(&self) -> Vec<u32> {
         sorted([self.first.view_pid, self.second.view_pid])
     }
 
-    /// The PIDs of all GPU processes, as the host numbers them.
+    /// The host PIDs of all GPU processes.
     pub fn host_pids(&self) -> Vec<u32> {
         sorted([self.foreign.host_pid, self.first.host_pid, self.second.host_pid, self.other.host_pid])
     }

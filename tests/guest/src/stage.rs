@@ -18,7 +18,7 @@ use crate::wait::unload_unused;
 
 const POLICY: &str = "/sys/module/mpu/parameters/policy";
 
-/// Behind the number of an era whose driver is the simulated one as of 615.
+/// Suffix of an era: the simulated driver as of 615.
 const NEWEST: char = 'n';
 
 /// A story's access to its stage.
@@ -28,24 +28,24 @@ pub struct Stage {
     /// The driver's era as the plan has it; `1f` is era 1 behind the older entry symbol, `4n` era 4 as of 615, `1@550.163.01` a real driver of
     /// that release.
     pub era_name: String,
-    /// The driver that was loaded last, by what it was loaded with; empty while there was none.
+    /// The last loaded driver with its parameters; empty before the first load.
     driver: RefCell<String>,
     real: Cell<Option<Loaded>>,
     /// The release of nvidia-smi and NVML, such as `550.163.01`.
     pub client: String,
-    /// Whether the client starts on the real driver, once that was tried.
+    /// Whether the client starts on the real driver; set at the first try.
     client_starts: OnceCell<bool>,
     pub engine: Engine,
-    /// Whether this client is the first that the plan has for the era: stories in which no client of NVIDIA's takes part play once.
+    /// Whether this client is the era's first in the plan: stories without NVIDIA's client run once per era.
     pub first_of_era: bool,
     pub reloads: u32,
-    /// Processes that many stories look at, made by the first of them.
+    /// The processes that many stories share. The first story makes them.
     scene: RefCell<Option<Rc<Scene>>>,
     /// The engine in user space, while it is up.
     supervisor: RefCell<Option<Supervisor>>,
-    /// Whether the running story awaits an oops of the driver.
+    /// Whether the running story expects an oops of the driver.
     expects_oops: Cell<bool>,
-    /// Whether an oops happened: the kernel checks its locks no more.
+    /// Whether an oops happened: lockdep is off from then on.
     had_oops: Cell<bool>,
 }
 
@@ -84,7 +84,7 @@ impl Stage {
         Container::start("crun", name, &self.client)
     }
 
-    /// Containers and GPU processes that stories only look at; made when first asked for, and kept.
+    /// The shared containers and GPU processes, made at the first call.
     pub fn scene(&self) -> Result<Rc<Scene>> {
         if let Some(scene) = &*self.scene.borrow() {
             return Ok(Rc::clone(scene));
@@ -94,30 +94,29 @@ impl Stage {
         Ok(scene)
     }
 
-    /// The same with numbers outside that start elsewhere, for one story.
+    /// A scene for one story, with other host PIDs.
     pub fn scene_from(&self, outside: u32) -> Result<Scene> {
         Scene::create_from(&self.client, self.release().is_some(), outside)
     }
 
-    /// Lets the driver oops once before the story ends. That it does is from here on part of the story, and whatever else the
-    /// kernel says against anybody fails it as ever.
+    /// From here on the story expects one oops of the driver. A missing oops, and any other kernel warning, fails the story.
     pub fn expect_oops(&self) -> Result<()> {
         self.expects_oops.set(true);
         self.had_oops.set(true);
         kernel_log::announce_oops()
     }
 
-    /// Why a story cannot be played on the stage's driver; none if it can.
+    /// Why a story cannot run on the stage's driver; none if it can.
     pub fn skip_reason(&self, story: Real) -> Option<String> {
         let is_closed = real::is_closed(self.release()?);
         real::skip_reason(story, is_closed, || self.has_client()).map(str::to_owned)
     }
 
-    /// What the kernel has against the story that ended.
+    /// The kernel's warnings during the story that ended.
     pub fn complaints(&self, lines: &[String]) -> Result<Vec<String>> {
         let mut lines = lines.to_vec();
         if !self.has_gpu() {
-            // What the kernel says once of every module that is not free.
+            // The kernel prints this once for a proprietary module.
             lines.retain(|line| !line.contains("Disabling lock debugging due to kernel taint"));
         }
         if !self.expects_oops.take() {
@@ -131,7 +130,7 @@ impl Stage {
         self.had_oops.get()
     }
 
-    /// Ends what [`Stage::scene`] made, for a story that needs the GPUs or the driver for itself.
+    /// Ends the scene's processes, for a story that needs the GPUs or the driver alone.
     pub fn clear_scene(&self) {
         self.scene.borrow_mut().take();
     }
@@ -141,7 +140,7 @@ impl Stage {
         Some(self.era_name.split_once('@')?.1)
     }
 
-    /// Whether the driver is the simulated one as of 615, which has a control and events that others have not.
+    /// Whether the driver is the simulated one as of 615, which has an additional control and additional events.
     pub fn is_newest(&self) -> bool {
         self.era_name.ends_with(NEWEST)
     }
@@ -152,8 +151,8 @@ impl Stage {
         self.is_newest() || branch.is_some_and(|branch| branch >= 610)
     }
 
-    /// How long a race goes on here, of the seconds that it gets in the full run: threads that race have every processor to
-    /// themselves, and without an engine nearly each of them is lost at once.
+    /// The duration of a race; `at_most` is that of the full run. Racing threads occupy every processor. Without an engine nearly every race
+    /// succeeds at once.
     pub fn race_seconds(&self, at_most: f64) -> f64 {
         match self.engine {
             Engine::None => at_most / 4.0,
@@ -161,12 +160,12 @@ impl Stage {
         }
     }
 
-    /// Whether the driver has a GPU that works. A closed driver's cannot be started in a guest.
+    /// Whether the driver has a working GPU. A closed driver cannot start one in a guest.
     pub fn has_gpu(&self) -> bool {
         !self.release().is_some_and(real::is_closed)
     }
 
-    /// Another driver of the same kind that this guest has, by what [`Stage::load_driver_of`] takes.
+    /// Another driver of the same kind in this guest, as a name for [`Stage::load_driver_of`].
     pub fn other_driver(&self) -> Result<Option<String>> {
         let Some(release) = self.release() else {
             return Ok((self.era == 4).then(|| "1f".to_owned()));
@@ -176,7 +175,7 @@ impl Stage {
         Ok(newer.or_else(|| releases.iter().find(|other| *other != release)).cloned())
     }
 
-    /// Whether the client works on the driver: one of another release than a real driver's may not.
+    /// Whether the client works on the driver. On a real driver, a client of another release may not.
     pub fn has_client(&self) -> bool {
         let Some(release) = self.release() else { return true };
         let starts = || release == self.client || self.host().smi(&["-L"]).is_ok_and(|done| done.status == 0);
@@ -218,7 +217,7 @@ impl Stage {
         run_ok(&["rmmod", "nvidia"]).map(drop).context("cannot unload the simulated driver")
     }
 
-    /// Unloads the driver. A file that callers hold open keeps it loaded; between two of their calls it can go.
+    /// Unloads the driver while callers open it now and then: unloading works between two calls.
     pub fn unload_driver_in_use(&self) -> Result<()> {
         if self.release().is_some() {
             return self.unload_driver();
@@ -239,13 +238,13 @@ impl Stage {
         self.load_engine()
     }
 
-    /// Whether an engine is at work on this stage.
+    /// Whether this stage has an engine.
     pub fn has_engine(&self) -> bool {
         matches!(self.engine, Engine::Module | Engine::Notify)
     }
 
-    /// Whether the driver names threads to the host, as releases 535.113 to 570.144 do. The module cures that; an engine in user
-    /// space understands it for containers.
+    /// Whether the host gets thread ids, as from releases 535.113 to 570.144. The module corrects that for the host, too; the engine in user
+    /// space only for containers.
     pub fn host_sees_threads(&self) -> bool {
         self.engine == Engine::Notify && (1..=3).contains(&self.era)
     }
@@ -255,7 +254,7 @@ impl Stage {
         self.engine == Engine::Module
     }
 
-    /// Does something while the engine, which is up, translates nothing.
+    /// Runs `act` while the engine translates nothing, and switches it on again.
     pub fn with_engine_off<T>(&self, act: impl FnOnce() -> T) -> Result<T> {
         if self.has_module() {
             self.unload_engine()?;
@@ -298,9 +297,9 @@ impl Stage {
         Ok(())
     }
 
-    /// Puts engine and driver back as stories find them, after one that failed half-way.
+    /// Restores engine and driver after a story that failed half-way.
     pub fn restore(&self) -> Result<()> {
-        // Another driver than the stage's would make later stories test that one.
+        // Later stories must test the stage's driver.
         let own = loaded_with(self.release().unwrap_or(&self.era_name), &[]);
         if loaded("nvidia")? && *self.driver.borrow() != own {
             self.clear_scene();
@@ -326,7 +325,7 @@ impl Stage {
         Ok(())
     }
 
-    /// Takes the engine down. One in user space goes with its last container only.
+    /// Takes the engine down. The engine in user space ends with its last container only.
     pub fn unload_engine(&self) -> Result<()> {
         if let Some(supervisor) = self.supervisor.take() {
             return supervisor.end();
@@ -334,7 +333,7 @@ impl Stage {
         unload_module("mpu")
     }
 
-    /// One line of the engine's state, such as `state`; none when it is not up.
+    /// A value of the engine's state, such as `state`; none if the engine is not up.
     pub fn engine_state(&self, key: &str) -> Option<String> {
         if self.engine == Engine::Notify {
             let value = supervisor::state().ok()??.get(key)?.clone();
@@ -343,12 +342,12 @@ impl Stage {
         parameter("state", key)
     }
 
-    /// The same; empty when it is not up.
+    /// The same; empty if the engine is not up.
     pub fn state_value(&self, key: &str) -> String {
         self.engine_state(key).unwrap_or_default()
     }
 
-    /// One of the engine's counters, such as `passed.unknown_size`; none when it is not up.
+    /// A counter of the engine, such as `passed.unknown_size`; none if the engine is not up.
     pub fn counter(&self, name: &str) -> Option<u64> {
         if self.engine == Engine::Notify {
             let (kind, name) = name.split_once('.')?;
@@ -364,7 +363,7 @@ impl Stage {
         }
         self.load_engine()?;
         let state = self.engine_state("state").context("the engine has no state")?;
-        // A module says that it is armed when it has translated.
+        // The module reports `armed` only after its first translation.
         let ready = if self.has_module() { "placed" } else { "armed" };
         ensure!(
             state == ready,
@@ -380,7 +379,7 @@ impl Stage {
     }
 }
 
-/// What a stage knows a loaded driver by.
+/// The name of a loaded driver with its parameters.
 fn loaded_with(name: &str, parameters: &[&str]) -> String {
     [&[name], parameters].concat().join(" ")
 }
@@ -395,7 +394,7 @@ fn parameter(file: &str, key: &str) -> Option<String> {
     text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('=').map(str::to_owned))
 }
 
-/// Takes an instance of the module out: callers come in no more, those inside leave, and then it goes.
+/// Retires an instance of the module, which waits for the callers inside, and unloads it.
 pub fn unload_module(name: &str) -> Result<()> {
     let retire = format!("/sys/module/{name}/parameters/retire");
     std::fs::write(&retire, "20000").with_context(|| format!("{name} does not retire"))?;

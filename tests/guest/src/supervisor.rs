@@ -1,5 +1,5 @@
-//! Runs the notify engine's supervisor in the guest, reads its state, and puts callers under it. Uses the documented protocol of the
-//! control socket by hand.
+//! Runs the notify engine's supervisor in the guest, reads its state, and starts callers under it. Speaks the documented protocol of the
+//! control socket directly.
 
 use std::io::{Read, Write};
 use std::net::Shutdown;
@@ -14,38 +14,38 @@ use crate::wait::{self, TIMEOUT};
 
 const LISTENER: &str = "/run/mpu/notify/listener.sock";
 const CONTROL: &str = "/run/mpu/notify/control.sock";
-/// Exists while the supervisor takes no new container; its socket stays open for those that it has.
+/// Exists while the supervisor takes no new container. Its socket stays open for its present ones.
 const RETIRED: &str = "/run/mpu/notify/retired";
 const LOG: &str = "/run/mpu-notify.log";
-/// Whose programs this kernel runs: a filter kills those of an architecture that it does not name.
+/// The architectures whose programs this kernel runs: a filter kills programs of any other.
 const ARCHITECTURES: &[&str] = match cfg!(target_arch = "aarch64") {
     true => &["SCMP_ARCH_AARCH64", "SCMP_ARCH_ARM"],
     false => &["SCMP_ARCH_X86_64", "SCMP_ARCH_X86", "SCMP_ARCH_X32"],
 };
 
-/// The keeper, which keeps the supervisor running.
+/// `mpu notify hold`, which restarts the supervisor.
 pub struct Supervisor {
-    keeper: Child,
+    hold: Child,
 }
 
 impl Supervisor {
-    /// Starts both, and returns once containers are taken.
+    /// Starts both, and returns once the supervisor takes containers.
     pub fn start() -> Result<Self> {
         let log = std::fs::File::create(LOG)?;
         let mut command = Command::new("/bin/mpu");
         command.args(["notify", "hold"]).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
-        let keeper = command.spawn().context("cannot start mpu notify hold")?;
-        let supervisor = Self { keeper };
+        let hold = command.spawn().context("cannot start mpu notify hold")?;
+        let supervisor = Self { hold };
         wait_until("the supervisor takes no container", || Ok(state()?.is_some() && takes_containers()))?;
         Ok(supervisor)
     }
 
-    /// Lets it go, and returns once it has. No container may be left that it answers for.
+    /// Retires the supervisor, and waits until it has ended. It must have no container left.
     pub fn end(mut self) -> Result<()> {
         send("retire\n")?;
         let mut ended = None;
         wait_until("a supervisor whose last listener has gone does not end", || {
-            ended = self.keeper.try_wait()?;
+            ended = self.hold.try_wait()?;
             Ok(ended.is_some())
         })?;
         ensure!(ended.is_some_and(|status| status.success()), "the keeper ended with {ended:?}: {}", log());
@@ -56,12 +56,12 @@ impl Supervisor {
 
 impl Drop for Supervisor {
     fn drop(&mut self) {
-        if self.keeper.try_wait().is_ok_and(|ended| ended.is_some()) {
+        if self.hold.try_wait().is_ok_and(|ended| ended.is_some()) {
             return;
         }
-        // The keeper first: it would start another supervisor.
-        let _ = self.keeper.kill();
-        let _ = self.keeper.wait();
+        // `hold` first: it would start another supervisor.
+        let _ = self.hold.kill();
+        let _ = self.hold.wait();
         if let Ok(Some(pid)) = pid() {
             let _ = crate::command::run(&["kill", "-9", &pid.to_string()]);
         }
@@ -76,7 +76,7 @@ pub fn state() -> Result<Option<Value>> {
     }
 }
 
-/// Its process; none if it does not run.
+/// Its PID; none if it does not run.
 pub fn pid() -> Result<Option<u32>> {
     Ok(state()?.and_then(|state| u32::try_from(state["pid"].as_u64()?).ok()))
 }
@@ -98,14 +98,14 @@ pub fn request_answer(request: &str) -> Result<String> {
     Ok(answer)
 }
 
-/// The words that put a command, and all that it starts, under the supervisor; none while it takes no container.
+/// The command prefix that runs a program under the supervisor; empty while the supervisor takes no container.
 pub fn join_command() -> &'static [&'static str] {
     if takes_containers() { &["mpu", "notify", "join", "--"] } else { &[] }
 }
 
-/// The seccomp part of a container's configuration, so that the runtime hands over the listener; none if no supervisor takes it.
+/// The seccomp section of a container's spec, by which the runtime sends the listener; none if no supervisor takes it.
 pub fn seccomp() -> Option<Value> {
-    // A control of 32 bytes, an event and the wrapper of 16, under any type and direction.
+    // Ioctl numbers: a control of 32 bytes, an event and the XFER wrapper of 16, with any type and direction.
     let rules: Vec<Value> = [0x0020_002a_u32, 0x0010_0052, 0x0010_00d3]
         .into_iter()
         .map(|request| {
@@ -124,12 +124,12 @@ pub fn seccomp() -> Option<Value> {
     })
 }
 
-/// Waits for a condition; else prints the log of keeper and supervisor.
+/// Waits for a condition. The error has the end of both programs' log.
 pub fn wait_until(otherwise: &str, holds: impl FnMut() -> Result<bool>) -> Result<()> {
     wait::wait_until(otherwise, holds).with_context(log)
 }
 
-/// The end of the log of keeper and supervisor.
+/// The last lines of the log of `hold` and supervisor.
 fn log() -> String {
     let text = std::fs::read_to_string(LOG).unwrap_or_default();
     let lines: Vec<&str> = text.lines().rev().take(8).collect();

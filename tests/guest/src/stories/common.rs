@@ -19,21 +19,21 @@ pub(super) use crate::story::{BareResult, Fault, Story, once};
 pub(super) use crate::supervisor;
 pub(super) use crate::wait::{unload_unused, wait_until};
 
-/// Where [`Stage::host_sees_threads`].
+/// The reason to skip where [`Stage::host_sees_threads`].
 pub const THREADS_TO_THE_HOST: &str =
     "these drivers name a thread to the host, which an engine in user space does not change";
 
-/// Messages show the differences of longer lists only.
-const LEGIBLE: usize = 12;
+/// Of longer lists a message has only the differences.
+const MAX_LISTED: usize = 12;
 
-/// A wrong answer unless what is shown are exactly the own PIDs, each once.
+/// Fails unless the shown PIDs are exactly the container's own, each once.
 pub fn check_pids(what: &str, shown: &[u32], own: &[u32]) -> Result<(), Fault> {
-    if own.len() <= LEGIBLE {
+    if own.len() <= MAX_LISTED {
         check!(shown == own, "{what} shows {shown:?}, the container's own are {own:?}");
     }
     let without = |pids: &[u32], others: &[u32]| {
         let missing = pids.iter().filter(|pid| !others.contains(pid)).copied();
-        missing.take(LEGIBLE).collect::<Vec<_>>()
+        missing.take(MAX_LISTED).collect::<Vec<_>>()
     };
     let (extra, missing) = (without(shown, own), without(own, shown));
     check!(
@@ -45,28 +45,28 @@ pub fn check_pids(what: &str, shown: &[u32], own: &[u32]) -> Result<(), Fault> {
     Ok(())
 }
 
-/// A wrong answer unless the list in a container has exactly these PIDs.
+/// Fails unless the process list in a container has exactly these PIDs.
 pub fn check_list(container: &Container, what: &str, own: &[u32]) -> Result<(), Fault> {
     check_pids(what, &container.query(&["pids"])?.pids(), own)
 }
 
-/// The same of the scene's container `a`.
+/// The same for the scene's container `a`.
 pub fn check_own_list(scene: &Scene, what: &str) -> Result<(), Fault> {
     check_list(&scene.a, what, &scene.own())
 }
 
-/// Waits until the module reads the driver's own argument, which the first call of a container asks for: before, a race can win.
+/// Waits until the module's probe is armed, which a container's first call triggers. Before that, a race can win.
 pub fn wait_until_probe_armed(stage: &Stage, scene: &Scene) -> Result<(), Fault> {
     check_own_list(scene, "the list")?;
     Ok(wait_until("the probe is not armed", || Ok(stage.state_value("hooks").contains("rm_ioctl")))?)
 }
 
-/// As nvctl takes a list.
+/// The PIDs as arguments of nvctl.
 pub fn pid_words(pids: &[u32]) -> String {
     pids.iter().map(u32::to_string).collect::<Vec<_>>().join(" ")
 }
 
-/// A wrong answer unless callers that spin were answered by their first list more often than that.
+/// Fails unless `nvctl spin` got its first list more than so many times.
 pub fn check_answer_count(text: &str, more_than: u64) -> Result<(), Fault> {
     let matched: u64 = text.lines().filter_map(|line| line.strip_prefix("list 0 matched ")?.parse::<u64>().ok()).sum();
     check!(matched > more_than, "only {matched} answers: {text}");
@@ -79,21 +79,21 @@ pub fn check_no_caller_inside(stage: &Stage) -> Result<(), Fault> {
     Ok(())
 }
 
-/// A wrong answer if anybody is shown who is not one's own.
+/// Fails if a PID is shown that is not the container's own.
 pub fn check_no_foreign_pid(what: &str, shown: impl IntoIterator<Item = u32>, own: &[u32]) -> Result<(), Fault> {
     let foreign: Vec<u32> = shown.into_iter().filter(|pid| !own.contains(pid)).collect();
     check!(foreign.is_empty(), "{what} {foreign:?}, the container's own are {own:?}");
     Ok(())
 }
 
-/// A wrong answer unless the memory of a process is so many MiB, in its container.
+/// Fails unless a container shows this memory of a process.
 pub fn check_memory(container: &Container, pid: u32, mib: u64) -> Result<(), Fault> {
     let memory = container.query(&["pidinfo", &pid.to_string()])?.one("mem")?;
     check!(memory >> 20 == mib && (mib > 0 || memory == 0), "process {pid} holds {mib} MiB, it shows {memory} bytes");
     Ok(())
 }
 
-/// The text with the engine, compared line by line with the text while the engine translates nothing.
+/// Compares the text with the engine line by line with the text while the engine translates nothing. Returns the text.
 pub fn same_with_engine_off(stage: &Stage, query: impl Fn() -> Result<String, Fault>) -> Result<String, Fault> {
     let (with, without) = (query()?, stage.with_engine_off(&query)??);
     for (with, without) in with.lines().zip(without.lines()) {
@@ -103,7 +103,7 @@ pub fn same_with_engine_off(stage: &Stage, query: impl Fn() -> Result<String, Fa
     Ok(with)
 }
 
-/// What programs print whose threads exchange a part of their calls: how many were made, and the PIDs that they saw.
+/// Parses the output of programs with racing threads: the number of calls, and the PIDs that they saw.
 pub fn parse_race(text: &str, at_least: u32) -> Result<(u32, Vec<u32>), Fault> {
     let first = text.lines().next().unwrap_or_default();
     let counts: Vec<u32> = first.split(' ').filter_map(|word| word.parse().ok()).collect();
@@ -112,32 +112,32 @@ pub fn parse_race(text: &str, at_least: u32) -> Result<(u32, Vec<u32>), Fault> {
     Ok((made, text.lines().filter_map(|line| line.strip_prefix("saw ")?.parse().ok()).collect()))
 }
 
-/// Waits until a caller hangs in the driver, which then takes the control's number out of its parameter.
+/// Waits until a caller hangs in the driver: the driver then resets its parameter.
 pub fn wait_until_hung() -> Result<()> {
     let is_hung = || Ok(std::fs::read_to_string("/sys/module/nvidia/parameters/hang")?.trim() == "0");
     wait_until("no caller hangs in the driver", is_hung)
 }
 
-/// What it comes to, and how long it took.
+/// The result, and the time that it took.
 pub fn timed<T>(act: impl FnOnce() -> T) -> (T, Duration) {
     let began = Instant::now();
     let done = act();
     (done, began.elapsed())
 }
 
-/// What a thread of the rig came to.
+/// The result of a thread; an error if it panicked.
 pub fn join_result<T>(thread: std::thread::Result<T>) -> Result<T> {
     thread.map_err(|_| anyhow!("a thread of the rig died"))
 }
 
-/// The instance `mpu` in the place of `mpu_next`.
+/// Replaces the instance `mpu_next` by `mpu`.
 pub fn back_to_mpu() -> Result<()> {
     unload_module("mpu")?;
     run_ok(&["insmod", "/mpu/mpu.ko"])?;
     unload_module("mpu_next")
 }
 
-/// A wrong answer unless a program ended so, and said this.
+/// Fails unless a program has this exit status, and this text in its output.
 pub fn check_exit(what: &str, done: &Output, status: i32, text: &str) -> Result<(), Fault> {
     let Output { status: seen, out, err } = done;
     check!(
@@ -147,7 +147,7 @@ pub fn check_exit(what: &str, done: &Output, status: i32, text: &str) -> Result<
     Ok(())
 }
 
-/// A wrong answer unless callers that spin on two lists got each of them and no other.
+/// Fails unless `nvctl spin` with two lists got each of them, and no other.
 pub fn check_both_lists_answered(text: &str) -> Result<(), Fault> {
     check!(!text.contains("wrong"), "an answer was neither right nor the driver's: {text}");
     for list in ["list 0 matched ", "list 1 matched "] {
@@ -157,12 +157,12 @@ pub fn check_both_lists_answered(text: &str) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Switches the kernel's function tracer on or off, and with it every redirect.
+/// Switches ftrace on or off, and with it every redirect.
 pub fn set_ftrace(on: bool) -> std::io::Result<()> {
     std::fs::write("/proc/sys/kernel/ftrace_enabled", if on { "1" } else { "0" })
 }
 
-/// Mounts the kernel's debugging files unless this one is there.
+/// Mounts debugfs unless this file exists.
 pub fn mount_debugfs(file: &str) -> Result<()> {
     if !std::path::Path::new(file).exists() {
         run_ok(&["mount", "-t", "debugfs", "debugfs", "/sys/kernel/debug"])?;
