@@ -23,7 +23,7 @@ const SUITES: [[&str; 3]; 7] = [
     ["experimental", "debian", "main contrib non-free non-free-firmware"],
 ];
 
-/// Where an archive is, and where the suites go that have left it.
+/// The server of current suites, and that of archived ones.
 const HOSTS: [&str; 2] = ["deb.debian.org", "archive.debian.org"];
 
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
@@ -36,12 +36,11 @@ pub struct Suite {
     arch: Arch,
 }
 
-/// What a suite's index is of, as sources.list has it.
+/// The kinds of index in sources.list.
 const BINARIES: &str = "deb";
 const SOURCES: &str = "deb-src";
 
-/// No server that has it could be reached: nothing is wrong with what was asked for, nor with what came. A cause of an error, found by
-/// [`is_unreachable`].
+/// An error's context: no server could be reached. Found by [`is_unreachable`].
 #[derive(Debug)]
 struct Unreachable;
 
@@ -56,7 +55,7 @@ pub fn is_unreachable(error: &anyhow::Error) -> bool {
     error.downcast_ref::<Unreachable>().is_some()
 }
 
-/// What apt says when it does not reach a host (apt-pkg's `connect.cc`), in English.
+/// apt's messages when it does not reach a host, in English. Source: apt's `connect.cc`.
 const OUT_OF_REACH: [&str; 8] = [
     "Could not resolve",
     "Temporary failure resolving",
@@ -68,20 +67,20 @@ const OUT_OF_REACH: [&str; 8] = [
     "Connection failed",
 ];
 
-/// Whether all that apt failed to fetch was out of reach. A wrong checksum, a signature or a file that is not there is nothing of the kind.
+/// Whether unreachable hosts caused all of apt's failed downloads. A wrong checksum or signature, or a missing file, is another cause.
 fn reports_unreachable(output: &str) -> bool {
     let mut failed = output.lines().filter(|line| line.contains("Failed to fetch ")).peekable();
     failed.peek().is_some() && failed.all(|line| OUT_OF_REACH.iter().any(|words| line.contains(words)))
 }
 
-/// The same error, marked if its text says that hosts are out of reach.
+/// Marks the error if its text reports unreachable hosts.
 pub fn mark_if_unreachable(error: anyhow::Error, reports_unreachable: impl Fn(&str) -> bool) -> anyhow::Error {
     if reports_unreachable(&format!("{error:#}")) { error.context(Unreachable) } else { error }
 }
 
-/// Settings of a private folder. Indexes that are of no use here (translations, software-centre data) are left out. The sandbox user cannot
-/// reach a cache in root's home. Archived suites and slow mirrors let Valid-Until pass: signatures count, age does not, as nothing from
-/// here is installed on the machine.
+/// Settings of a private folder. Unused indexes (translations, software-centre data) are left out. apt's sandbox user cannot reach a cache in
+/// root's home. Valid-Until is ignored, as archived suites and slow mirrors exceed it. Signatures are checked, and nothing from here is
+/// installed on the machine.
 const PRIVATE: &str = r#"
 Dir::Etc::sourcelist "sources.list";
 Dir::Etc::sourceparts "sources.list.d";
@@ -104,10 +103,10 @@ Acquire::IndexTargets::deb::DEP-11-icons::DefaultEnabled "false";
 Acquire::IndexTargets::deb::CNF::DefaultEnabled "false";
 "#;
 
-/// How long an index is trusted to be the newest before it is fetched again.
+/// An older index is fetched again.
 const INDEX_LIFE: Duration = Duration::from_secs(12 * 3600);
 
-/// apt's own locks refuse a second one instead of waiting, and a suite's downloads share a folder: lanes of `x test` come here at once.
+/// Serialises apt: lanes of `x test` use it in parallel. apt's own locks fail instead of waiting, and a suite's downloads share a folder.
 pub fn lock_apt() -> MutexGuard<'static, ()> {
     static APT: Mutex<()> = Mutex::new(());
     APT.lock().unwrap_or_else(PoisonError::into_inner)
@@ -119,12 +118,12 @@ impl Suite {
         Self::open_for(name, Arch::Amd64)
     }
 
-    /// The same as a machine of another architecture sees it, to which this one's is foreign: `package:amd64`.
+    /// The same for another architecture. Packages of this machine's are `package:amd64` there.
     pub fn open_for(name: &str, arch: Arch) -> Result<Self> {
         Self::open_as(name, BINARIES, paths::cache(&format!("apt/{}", arch.named(name)))?, arch)
     }
 
-    /// The same for its source packages, which have an index of their own.
+    /// The same for its source packages, which have a separate index.
     pub fn open_sources(name: &str) -> Result<Self> {
         Self::open_as(name, SOURCES, paths::cache(&format!("apt/{name}-source"))?, Arch::Amd64)
     }
@@ -176,20 +175,20 @@ impl Suite {
         Ok(candidate.filter(|version| *version != "(none)").map(str::to_owned))
     }
 
-    /// The packages, and everything they depend on, as names.
+    /// The names of the packages and of all their dependencies.
     pub fn with_dependencies(&self, packages: &[String]) -> Result<Vec<String>> {
         let plan = output(self.apt("apt-get").args(["-s", "--no-install-recommends", "install"]).args(packages))?;
         let names = plan.lines().filter_map(|line| line.strip_prefix("Inst ")?.split(' ').next());
         Ok(names.map(str::to_owned).collect())
     }
 
-    /// Downloads the packages and unpacks them over one folder; nothing is installed. Returns `name=version` of each.
+    /// Downloads the packages and unpacks them into one folder, without installing them. Returns `name=version` of each.
     pub fn unpack(&self, packages: &[String], into: &Path) -> Result<Vec<String>> {
         let _guard = lock_apt();
         let folder = self.dir.join("download");
         files::recreate(&folder)?;
         fs_err::create_dir_all(into)?;
-        // Unnamed, the architecture is whichever has the package: a program for another one would come without a warning.
+        // Without an architecture, apt takes any that has the package, without a warning.
         let of_arch = packages.iter().map(|name| match name.contains(':') {
             true => name.clone(),
             false => format!("{name}:{}", self.arch),
@@ -197,7 +196,7 @@ impl Suite {
         let mut download = self.apt("apt-get");
         self.fetch(download.args(["-q", "download"]).args(of_arch).current_dir(&folder))?;
         let mut found = files::entries(&folder)?;
-        // base-files lays the /bin and /lib links that the others' files go through.
+        // base-files first: it has the links /bin and /lib.
         found.sort_by_key(|path| (!file_name(path).starts_with("base-files_"), path.clone()));
         let mut versions = Vec::new();
         for package in &found {
@@ -209,8 +208,7 @@ impl Suite {
         Ok(versions)
     }
 
-    /// Downloads the upstream sources of a package, of an upstream version, and unpacks them into one folder: as upstream has them,
-    /// without the archive's patches.
+    /// Downloads the upstream sources of a package in an upstream version, and unpacks them into one folder, without Debian's patches.
     pub fn unpack_source(&self, package: &str, upstream: &str, into: &Path) -> Result<()> {
         let _guard = lock_apt();
         let shown = output(self.apt("apt-cache").args(["showsrc", "--only-source", package]))?;
@@ -263,14 +261,14 @@ impl Suite {
 
     fn apt(&self, program: &str) -> Command {
         let mut command = Command::new(program);
-        // By -c and not by APT_CONFIG: this is read after the machine's own settings, and so has the last word.
+        // -c instead of APT_CONFIG: apt reads it after the machine's settings, so that it overrides them.
         command.arg("-c").arg(self.dir.join("apt.conf")).env("LC_ALL", "C");
         command
     }
 }
 
-/// Options by which the machine's apt has one source more for as long as they are given: a list of ours has the lines of the machine's and
-/// `line`, and indexes lie in a folder of ours. Nothing of the machine's is written to.
+/// Options that add one source to the machine's apt for one call: a copy of the machine's list with `line`, and a separate folder for
+/// indexes. The machine's files do not change.
 pub fn options_with_source(machines: &Path, dir: &Path, line: &str) -> Result<Vec<String>> {
     let (list, indexes) = (dir.join("sources.list"), dir.join("lists"));
     fs_err::create_dir_all(&indexes)?;
@@ -279,7 +277,7 @@ pub fn options_with_source(machines: &Path, dir: &Path, line: &str) -> Result<Ve
     let settings = [
         format!("Dir::Etc::SourceList={}", list.display()),
         format!("Dir::State::Lists={}", indexes.display()),
-        // The folder is in a home, where apt's own user may not look.
+        // apt's sandbox user cannot read a folder in root's home.
         "APT::Sandbox::User=root".to_owned(),
     ];
     Ok(settings.into_iter().flat_map(|setting| ["-o".to_owned(), setting]).collect())
@@ -302,7 +300,7 @@ fn line(kind: &str, base: &str, suite: &str, components: &str) -> String {
     format!("{kind} [signed-by={KEYRING}] {base} {suite} {components}")
 }
 
-/// The addresses to try for an archive: this machine's own mirror of it, and the public ones.
+/// The URLs to try for an archive: this machine's mirror, then the public servers.
 fn archive_urls(path: &str) -> Vec<String> {
     let mut bases: Vec<String> =
         machine_mirror(path).into_iter().chain(HOSTS.map(|host| format!("http://{host}/{path}"))).collect();
@@ -326,7 +324,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn source_besides_leaves_machines_own_alone() {
+    fn additional_source_leaves_machines_list_unchanged() {
         let folder = tempfile::tempdir().unwrap();
         let (machines, own) = (folder.path().join("own.list"), folder.path().join("ours"));
         std::fs::write(&machines, "deb http://own x main").unwrap();
@@ -341,7 +339,7 @@ mod tests {
         assert_eq!(files::read(&own.join("sources.list")).unwrap(), both);
     }
 
-    /// As apt 2.6 says it.
+    /// As apt 2.6 prints it.
     const NO_CONNECTION: &str =
         "E: Failed to fetch http://deb.debian.org/debian/dists/bookworm/InRelease  Could not resolve 'deb.debian.org'
 E: Some index files failed to download. They have been ignored, or old ones used instead.";

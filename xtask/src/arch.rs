@@ -1,6 +1,6 @@
-//! Processor architectures of the product, as one row of `TABLE` each: the names that tools use, and the tools that build for it here.
+//! The supported processor architectures: the names that tools use for each, and the tools that build for it here.
 //!
-//! This machine is assumed to be x86-64: other architectures are cross-built, and run emulated.
+//! This machine must be x86-64: programs for another architecture are cross-built, and run emulated.
 
 use std::fmt;
 
@@ -21,27 +21,27 @@ pub enum Arch {
 
 pub struct Facts {
     pub debian: &'static str,
-    /// RPM's, the kernel's and QEMU's.
+    /// The name that RPM, the kernel and QEMU use.
     pub machine_name: &'static str,
-    /// readelf's.
+    /// The machine name that readelf prints.
     pub elf: &'static str,
-    /// Arguments for kbuild, besides those for every architecture.
+    /// Additional arguments for kbuild.
     pub kbuild: &'static [&'static str],
     pub target: &'static str,
     pub kernel_target: &'static str,
-    /// Its folder of libraries, in Debian.
+    /// Debian's name of its library folder.
     pub multiarch: &'static str,
-    /// Before the name of each of binutils' programs.
+    /// The prefix of binutils' programs.
     pub tools: &'static str,
     pub cc: &'static str,
     /// The same for 32-bit processes.
     pub cc32: &'static str,
     pub qemu: &'static str,
-    /// The machine it emulates, the clock of this one's.
+    /// QEMU's options for machine and processor.
     pub machine: &'static [&'static str],
     /// Where a kernel's messages go.
     pub console: &'static str,
-    /// Which kernel of kernels.toml is played if none is named.
+    /// The default kernel, of kernels.toml.
     pub kernel: &'static str,
 }
 
@@ -54,12 +54,11 @@ const AMD64: Facts = Facts {
     kernel_target: "x86_64-unknown-none",
     multiarch: "x86_64-linux-gnu",
     tools: "",
-    // Ubuntu's 32-bit headers find the kernel's own only where the 64-bit ones are.
+    // On Ubuntu, 32-bit builds find the kernel's headers only in the 64-bit folder.
     cc: "gcc-12 -idirafter /usr/include/x86_64-linux-gnu",
     cc32: "gcc-12 -m32 -idirafter /usr/include/x86_64-linux-gnu",
     qemu: "qemu-system-x86_64",
-    // Kernels that see quick byte-wise copies (ERMS, FSRM) clear and copy pages by them, and emulated those go byte by byte: of a
-    // program's start they are a third.
+    // With ERMS or FSRM, kernels clear and copy pages by `rep` instructions. Emulated, these work byte by byte: a third of a program's start.
     machine: &["-cpu", "max,-erms,-fsrm"],
     console: "ttyS0",
     kernel: "6.1",
@@ -75,11 +74,11 @@ const ARM64: Facts = Facts {
     multiarch: "aarch64-linux-gnu",
     tools: "aarch64-linux-gnu-",
     cc: "aarch64-linux-gnu-gcc",
-    // Segments of one program never share a page, however large the kernel makes its pages.
+    // Segments must not share a page, for any page size of the kernel.
     cc32: "arm-linux-gnueabihf-gcc -Wl,-z,max-page-size=65536",
     qemu: "qemu-system-aarch64",
-    // Signed return addresses (PAC), as the kernel is built with, by a cheap hash: the architecture's own takes most of the time. No vectors of
-    // any length: nothing here uses them, and each switch of tasks would carry them.
+    // The kernel is built with PAC. QEMU's own hash for it is cheap; the architecture's hash takes most of the time. SVE and SME are unused,
+    // and each task switch would save their registers.
     machine: &["-machine", "virt,gic-version=3", "-cpu", "max,pauth-impdef=on,sve=off,sme=off"],
     console: "ttyAMA0",
     kernel: "6.12",
@@ -99,12 +98,12 @@ impl Arch {
         format!("{}{name}", self.facts().tools)
     }
 
-    /// By which environment cargo finds the linker of programs for it.
+    /// The environment variable and linker by which cargo links for it.
     pub fn linker(self) -> Option<(&'static str, &'static str)> {
         (self == Self::Arm64).then_some(("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", "aarch64-linux-gnu-gcc"))
     }
 
-    /// A name that says which architecture it is of, unless that is this machine's.
+    /// Appends the architecture to a name, unless it is this machine's.
     pub fn named(self, name: &str) -> String {
         match self {
             Self::Amd64 => name.to_owned(),

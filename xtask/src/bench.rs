@@ -61,7 +61,7 @@ pub fn bench(args: &Args) -> Result<Outcome> {
             ));
             let run = match guest::measure(kernel, era, &client, args.redirect.as_deref(), &args.peer, args.loud) {
                 Ok(run) => run,
-                // What others found is not lost with it.
+                // The other runs go on.
                 Err(error) => {
                     print_progress(format!("Linux {kernel}, era {era}: {error:#}"));
                     unmeasured += 1;
@@ -83,7 +83,7 @@ pub fn bench(args: &Args) -> Result<Outcome> {
     Ok(Outcome::of(!broken && (!args.check || missed == 0)))
 }
 
-/// A client that meets a driver of that era in the field (matrix.toml has them all).
+/// A client that is used with drivers of that era (matrix.toml has them all).
 fn client_of(era: &str) -> &'static str {
     match era {
         "0" => "470.256.02",

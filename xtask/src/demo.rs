@@ -57,7 +57,7 @@ pub fn demo(args: &Args) -> Result<Outcome> {
     Ok(Outcome::of(report.is_good()))
 }
 
-/// What a line of the console's log shows a person, behind its two times.
+/// The demonstration's text in a line of the log, behind the two times.
 fn demo_line(line: &str) -> Option<&str> {
     line.split_once(" demo: ").map(|(_, shown)| shown)
 }

@@ -1,4 +1,4 @@
-//! Files and folders: text, whole trees, and folders of the cache that are in place only when they are whole.
+//! Files and folders: text, trees, and folders of the cache that appear only when they are complete.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::PermissionsExt;
@@ -27,19 +27,19 @@ pub fn copy(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// What lies in a folder, in order of name.
+/// The entries of a folder, sorted by name.
 pub fn entries(folder: &Path) -> Result<Vec<PathBuf>> {
     let mut found = fs_err::read_dir(folder)?.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
     found.sort();
     Ok(found)
 }
 
-/// Everything below a folder but itself, in order of name. No link is followed.
+/// Everything below a folder, sorted by name. Links are not followed.
 pub fn walk(folder: &Path) -> Result<Vec<walkdir::DirEntry>> {
     Ok(WalkDir::new(folder).min_depth(1).sort_by_file_name().into_iter().collect::<walkdir::Result<_>>()?)
 }
 
-/// All below a folder that is none, in order of name.
+/// Everything below a folder except folders, sorted by name.
 pub fn below(folder: &Path) -> Result<Vec<PathBuf>> {
     let files = walk(folder)?.into_iter().filter(|entry| !entry.file_type().is_dir());
     let mut found: Vec<PathBuf> = files.map(walkdir::DirEntry::into_path).collect();
@@ -47,7 +47,7 @@ pub fn below(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// The files below a folder that git knows, or would know.
+/// The tracked files below a folder, and the untracked ones that git does not ignore.
 pub fn git_files(folder: &Path) -> Result<BTreeSet<String>> {
     let mut git = command("git", ["ls-files", "-z", "--cached", "--others", "--exclude-standard"]);
     let names = output(git.current_dir(folder))?;
@@ -56,7 +56,7 @@ pub fn git_files(folder: &Path) -> Result<BTreeSet<String>> {
     Ok(names.filter(|name| folder.join(name).is_file()).collect())
 }
 
-/// Removes a folder with all in it, if it is there.
+/// Removes a folder and its contents, if it exists.
 pub fn remove(folder: &Path) -> Result<()> {
     match fs_err::remove_dir_all(folder) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error.into()),
@@ -69,7 +69,7 @@ pub fn recreate(folder: &Path) -> Result<()> {
     Ok(fs_err::create_dir_all(folder)?)
 }
 
-/// SHA-256 of all parts, each with its length, in hexadecimal digits.
+/// SHA-256 of all parts, each after its length, in hexadecimal digits.
 pub fn digest<T: AsRef<[u8]>>(parts: impl IntoIterator<Item = T>) -> String {
     let mut hash = Sha256::new();
     for part in parts {
@@ -88,18 +88,18 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// A name beside another. Versions have dots, so that an extension would replace their ends.
-pub fn with_suffix(place: &Path, word: &str) -> PathBuf {
-    PathBuf::from(format!("{}.{word}", place.display()))
+/// Appends `.suffix`. `with_extension` would cut off the end of a version, which has dots.
+pub fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+    PathBuf::from(format!("{}.{suffix}", path.display()))
 }
 
-/// A folder that is whole, or is made now: in another place, from which it is moved.
+/// Returns a complete folder. If it is not complete, makes it under another name and moves it into place.
 pub fn get_or_make(
     place: PathBuf,
     is_whole: impl Fn(&Path) -> bool,
     make: impl FnOnce(&Path) -> Result<()>,
 ) -> Result<PathBuf> {
-    // Two lanes of `x test` may want the same one.
+    // Two lanes of `x test` can need the same folder.
     static PLACES: Mutex<BTreeMap<PathBuf, Arc<Mutex<()>>>> = Mutex::new(BTreeMap::new());
     let lock = PLACES.lock().unwrap_or_else(PoisonError::into_inner).entry(place.clone()).or_default().clone();
     let _guard = lock.lock().unwrap_or_else(PoisonError::into_inner);
@@ -112,7 +112,7 @@ pub fn get_or_make(
         let _ = remove(&partial);
         return Err(error);
     }
-    // Another process may have made it meanwhile, and use it.
+    // Another process may have made it meanwhile, and may use it.
     if is_whole(&place) {
         remove(&partial)?;
         return Ok(place);

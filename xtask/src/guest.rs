@@ -62,12 +62,12 @@ pub struct Args {
 }
 
 impl Args {
-    /// The kernel that is asked for, by its name in kernels.toml.
+    /// The selected kernel, by its name in kernels.toml.
     pub fn kernel(&self) -> String {
         self.arch.named(self.kernel.as_deref().unwrap_or(self.arch.facts().kernel))
     }
 
-    /// The release of NVIDIA's user space that is asked for.
+    /// The selected release of NVIDIA's user space.
     #[cfg(test)]
     pub fn client(&self) -> &str {
         &self.client
@@ -93,7 +93,7 @@ pub fn guest(args: &Args) -> Result<Outcome> {
     play(&job, args.shell)
 }
 
-/// Boots one guest with its console shown, and prints what came out; or opens a shell in it.
+/// Boots one guest with its console shown, and prints the results; or opens a shell in it.
 pub fn play(job: &Job, shell: bool) -> Result<Outcome> {
     let image = build_image(job)?;
     match shell {
@@ -114,7 +114,7 @@ pub fn build_image(job: &Job) -> Result<PathBuf> {
     image::build(job).with_context(|| format!("cannot make the image of the {} guest", job.kernel))
 }
 
-/// Boots one guest and returns what it reported; `loud` passes its console on.
+/// Boots one guest and returns its report; `loud` prints its console.
 pub fn boot_image(job: &Job, image: &Path, loud: bool) -> Result<Report> {
     let log = paths::target("guest/log")?.join(format!("{}.log", job.name()));
     let console = qemu::boot(job, image, &log, loud)?;

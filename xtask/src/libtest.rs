@@ -1,5 +1,4 @@
-//! Reads the output of Rust's test harness: why tests were skipped, and the output of failed ones. `--show-output` prints each test's
-//! output after the verdicts.
+//! Parses the output of Rust's test harness with `--show-output`: the reasons of skipped tests, and the output of failed ones.
 
 use std::path::Path;
 use std::process::Command;
@@ -9,40 +8,39 @@ use anyhow::Result;
 use crate::guest::verdict::{Ending, Tally};
 use crate::run::{last_lines, run_to_log};
 
-/// Lines that are shown of what a failed test printed.
+/// The number of lines shown of a failed test's output.
 const SHOWN: usize = 20;
 
-/// Runs `cargo test` with both outputs in a file, and counts it as one check. All that ran is read, whatever failed; tests that want a
-/// failure are not heard. Returns the whole text.
+/// Runs `cargo test` with both outputs in a file, and counts it as one check. Returns the whole output.
 pub fn check(cargo: &mut Command, name: &str, log: &Path, tally: &mut Tally) -> Result<String> {
-    // A backtrace is longer than what it says beyond the line of the failure.
+    // A backtrace would fill the shown lines.
     let passed = run_to_log(cargo.env("RUST_BACKTRACE", "0"), log)?;
     let text = fs_err::read(log)?;
     let text = String::from_utf8_lossy(&text).into_owned();
     if passed {
         tally.check(name, Ending::Pass, "");
     } else {
-        tally.check(name, Ending::Fail, &format!("{}\nall of it: {}", failed(&text), log.display()));
+        tally.check(name, Ending::Fail, &format!("{}\nall of it: {}", failure_output(&text), log.display()));
     }
     Ok(text)
 }
 
-/// Why tests were skipped, as they print it. The lines of `libtest` around it are left out.
-pub fn skipped(text: &str) -> impl Iterator<Item = &str> {
+/// The reasons in the lines `skipped: REASON` that tests print.
+pub fn skip_reasons(text: &str) -> impl Iterator<Item = &str> {
     text.lines().filter_map(|line| line.trim().strip_prefix("skipped: "))
 }
 
-/// The ends of what failed tests printed; of the whole text where none did, as when a test does not compile.
-fn failed(text: &str) -> String {
+/// The last lines of each failed test's output; of the whole text if no test failed, as after a compiler error.
+fn failure_output(text: &str) -> String {
     let mut tests: Vec<Vec<&str>> = Vec::new();
-    let mut of_failures = false;
+    let mut in_failures = false;
     for line in text.lines() {
         match line {
-            // Said twice: before what they printed, and before their names.
-            "failures:" => of_failures = !of_failures,
-            "successes:" => of_failures = false,
-            _ if line.starts_with("test result: ") => of_failures = false,
-            _ if !of_failures => {}
+            // libtest prints it twice: before the tests' output, and before their names.
+            "failures:" => in_failures = !in_failures,
+            "successes:" => in_failures = false,
+            _ if line.starts_with("test result: ") => in_failures = false,
+            _ if !in_failures => {}
             _ if line.starts_with("---- ") && line.ends_with(" stdout ----") => tests.push(vec![line]),
             _ => tests.last_mut().into_iter().for_each(|test| test.push(line)),
         }
@@ -63,25 +61,25 @@ mod tests {
     use crate::outcome::Outcome;
 
     #[test]
-    fn tests_say_why_they_were_skipped() {
+    fn skip_reasons_are_read_from_output() {
         let text =
             "---- a::b stdout ----\nskipped: needs root\n\n  skipped: no perl  \ntest c ... FAILED: skipped: x\n";
-        assert_eq!(skipped(text).collect::<Vec<_>>(), ["needs root", "no perl"]);
+        assert_eq!(skip_reasons(text).collect::<Vec<_>>(), ["needs root", "no perl"]);
     }
 
     #[test]
-    fn only_ends_of_failures_are_shown() {
+    fn failure_output_has_last_lines_only() {
         let long: String = (0..50).map(|line| format!("line {line}\n")).collect();
         let text = format!(
             "running 3 tests\n.F.\nsuccesses:\n\n---- good stdout ----\nall is well\n\n\nsuccesses:\n    good\n\nfailures:\n\n\
              ---- bad stdout ----\n{long}thread 'bad' panicked at a.rs:1\n\n---- worse stdout ----\nno\n\n\nfailures:\n    bad\n    worse\n\n\
              test result: FAILED. 1 passed; 2 failed\n\nrunning 1 test\nsuccesses:\n\n---- next stdout ----\nfine\n\ntest result: ok.\n"
         );
-        let report = failed(&text);
+        let report = failure_output(&text);
         assert!(report.starts_with("---- bad stdout ----\nline 31\n"), "{report}");
         assert!(report.ends_with("panicked at a.rs:1\n---- worse stdout ----\nno"), "{report}");
         assert_eq!(
-            failed("error[E0425]: no such name\nerror: could not compile"),
+            failure_output("error[E0425]: no such name\nerror: could not compile"),
             "error[E0425]: no such name\nerror: could not compile"
         );
     }

@@ -1,4 +1,4 @@
-//! Builds the workspace's programs for others than their developer: for releases and for tests.
+//! Builds the workspace's programs for releases and for tests.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,7 @@ use crate::{files, foreign, kmod, lint, paths};
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Profile {
-    /// As handed out.
+    /// As released.
     Release,
     /// For tests: quicker to build.
     Quick,
@@ -28,23 +28,23 @@ impl Profile {
 #[derive(Clone, Copy)]
 pub struct Build {
     pub profile: Profile,
-    /// Below target/dist, for what cargo makes.
+    /// Cargo's target folder, below target/dist.
     pub folder: &'static str,
-    /// For tests of upgrades: built from a copy of the tree with this version.
+    /// For tests of upgrades: build a copy of the tree with this version.
     pub another_version: Option<&'static str>,
 }
 
 impl Build {
     /// Shared by all tests, so that cargo builds a library once.
     pub const TESTS: Build = Build { profile: Profile::Quick, folder: "quick", another_version: None };
-    /// What users get, for packages and figures.
+    /// As users get it, for packages and figures.
     pub const RELEASE: Build = Build { profile: Profile::Release, folder: "cargo", another_version: None };
 
     pub fn version(&self) -> &'static str {
         self.another_version.unwrap_or(env!("CARGO_PKG_VERSION"))
     }
 
-    /// The module's sources that the program mpu brings.
+    /// The module's sources that are embedded in mpu.
     pub fn sources(&self, arch: Arch) -> Result<PathBuf> {
         let made = kmod::sources(arch)?;
         if self.another_version.is_none() {
@@ -55,7 +55,7 @@ impl Build {
         Ok(sources)
     }
 
-    /// Builds a program once a run, and returns where it is.
+    /// Builds a program once per run, and returns its path.
     pub fn program(&self, arch: Arch, package: &str) -> Result<PathBuf> {
         static PROGRAMS: BuildOnce = BuildOnce::new();
         let place = paths::target("dist/programs")?.join(self.folder).join(self.version());
@@ -63,7 +63,7 @@ impl Build {
         PROGRAMS.get_or_make(&place.display().to_string(), || {
             print_progress(format!("building {package} for {arch}"));
             let built = self.build(arch, package)?;
-            // Cargo puts another version's program at the same path. One that runs meanwhile goes on.
+            // Cargo puts another version's program at the same path. Renaming keeps a running program intact.
             let copy = files::with_suffix(&place, &format!("partial-{}", std::process::id()));
             files::copy(&built, &copy)?;
             fs_err::rename(copy, &place)?;
@@ -72,7 +72,7 @@ impl Build {
     }
 
     fn build(&self, arch: Arch, package: &str) -> Result<PathBuf> {
-        // Static, so that it runs in any root and loads nothing from one. mpu loads NVML, which a static program cannot.
+        // mpu-container is static: it runs in any root and loads nothing from it. mpu loads NVML, which a static program cannot.
         let is_static = package == "mpu-container";
         let built = paths::target("dist")?.join(self.folder);
         let (mut cargo, profile) = (lint::cargo(), self.profile.name());
@@ -99,7 +99,7 @@ impl Build {
         }
         foreign::configure_cargo(arch, &mut cargo)?;
         if is_static {
-            // Of the program alone: its libraries are the other programs', too.
+            // For the program only: the other programs share its libraries.
             cargo.args(["--", "-Ctarget-feature=+crt-static"]);
         }
         run(&mut cargo).with_context(|| format!("cannot build {package}"))?;
@@ -110,7 +110,7 @@ impl Build {
         Ok(program)
     }
 
-    /// What one build makes. Apart, each program would have its libraries compiled anew, with features of its own.
+    /// The packages of one build. Built one by one, each would compile its libraries anew, with other features.
     fn packages_built_with<'a>(&self, package: &'a str) -> Vec<&'a str> {
         match (self.profile, package) {
             (Profile::Quick, "mpu" | "mpu-guest") => vec!["mpu", "mpu-guest"],
@@ -148,7 +148,7 @@ fn copy_tree(version: &str) -> Result<PathBuf> {
     Ok(tree)
 }
 
-/// A program that wants a loader would take libraries from whatever root it runs in.
+/// A dynamic program would load libraries from the root that it runs in.
 fn check_static(program: &Path) -> Result<()> {
     let headers = output(std::process::Command::new("readelf").arg("--program-headers").arg(program))?;
     ensure!(!headers.contains("INTERP"), "{} is not static", program.display());

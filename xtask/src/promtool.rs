@@ -9,7 +9,7 @@ use crate::apt::Suite;
 use crate::run::print_progress;
 use crate::{files, paths};
 
-/// What `cargo test` looks at to find it.
+/// The environment variable by which `cargo test` finds promtool.
 pub const VARIABLE: &str = "MPU_PROMTOOL";
 
 const SUITE: &str = "bookworm";

@@ -1,4 +1,4 @@
-//! A Python with pynvml for guests: the machine's interpreter, the files that it opens to import pynvml, and the pinned package.
+//! Python with pynvml for guests: this machine's interpreter, the modules that it loads to import pynvml, and the pinned package.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -13,13 +13,13 @@ use crate::paths;
 use crate::run::output;
 use crate::sysroot::libraries;
 
-/// Lists what an import of these opened: sources, extension modules, and the folders Python derives its prefix from.
+/// Lists the files of the imported modules, and os.py, from which Python derives its prefix.
 const LIST: &str = "import sys, pynvml, ctypes, json, os, re, encodings.utf_8, encodings.ascii, encodings.latin_1, threading\n\
 for m in list(sys.modules.values()):\n    f = getattr(m, '__file__', None)\n    if f: print(f)\n\
 import pathlib; print(pathlib.Path(os.__file__).resolve())";
 
-/// Compiles its arguments, but for the first, into that folder, and lists what came of it. A guest's clock does not matter to what is
-/// compiled: it is never checked against its source.
+/// Compiles its other arguments into the folder of the first, and lists the results. They are never checked against their sources, so that a
+/// guest's clock does not matter.
 const COMPILE: &str = "import sys, os, importlib.util, py_compile\n\
 for f in sys.argv[2:]:\n    c = importlib.util.cache_from_source(f)\n\
     t = os.path.join(sys.argv[1], c.lstrip('/'))\n\
@@ -45,7 +45,7 @@ pub fn add(archive: &mut Archive) -> Result<()> {
     compiled(archive, sources, &package)
 }
 
-/// Emulated, compiling them takes seconds each time that a container imports them.
+/// Adds compiled modules: emulated, compiling them would take seconds at each import.
 fn compiled(archive: &mut Archive, sources: BTreeSet<&str>, package: &Path) -> Result<()> {
     let out = paths::target("guest/python")?;
     let mut compile = Command::new(PYTHON);
@@ -57,7 +57,7 @@ fn compiled(archive: &mut Archive, sources: BTreeSet<&str>, package: &Path) -> R
     Ok(())
 }
 
-/// Where a file lies in a guest: the interpreter's own where they are here, the package beside the clients.
+/// The path of a file in a guest: the interpreter's files as here, the package's below usr/lib/pynvml.
 fn in_guest(file: &str, package: &Path) -> String {
     let packaged = Path::new(file).strip_prefix(package).ok();
     packaged

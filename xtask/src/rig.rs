@@ -17,13 +17,13 @@ use crate::run::output;
 use crate::run::{is_root, print_progress};
 use crate::{paths, setup};
 
-/// What `cargo test` looks at to find the trees.
+/// The environment variable by which `cargo test` finds the trees.
 pub const VARIABLE: &str = "MPU_RIG";
 
 /// Folders that no test reads.
 const PRUNED: [&str; 7] = ["doc", "info", "lintian", "locale", "man", "bug", "zoneinfo"];
 
-/// Where packages of Debian keep the driver, and where NVIDIA's installer puts it.
+/// The driver's folders in Debian's packages, and those of NVIDIA's installer.
 const MOVED: [(&str, &str); 2] =
     [("usr/lib/x86_64-linux-gnu/nvidia/current", "usr/lib/x86_64-linux-gnu"), ("usr/lib/nvidia/current", "usr/bin")];
 
@@ -57,7 +57,7 @@ struct Root {
 
 pub const ROOT_ONLY: &str = "trees of files that belong to root are made as root only";
 
-/// The folder of the trees, all of them there: made now unless the cache has them.
+/// The folder with all trees, made now unless the cache has them.
 pub fn ready() -> Result<PathBuf> {
     if !is_root() {
         bail!(ROOT_ONLY);
@@ -73,7 +73,7 @@ pub fn ready() -> Result<PathBuf> {
             make_tree(&place, &(row, driver), |tree| make_driver(tree, &host, driver))?;
         }
     }
-    // Other programs, and the first of the drivers.
+    // Each set of tools, with the first driver.
     let driver = table.driver.first().context("rig.toml has no driver")?;
     for tools in &table.tools {
         let base = make_tree(&rig.join(format!("tools-{}", tools.name)), tools, |tree| make_root(tree, tools))?;
@@ -87,13 +87,13 @@ pub fn ready() -> Result<PathBuf> {
     Ok(rig)
 }
 
-/// The tree at `place`, made anew unless it was made from the same row; never half of one.
+/// The complete tree at `place`, made anew if its row has changed.
 fn make_tree(place: &Path, row: &impl Serialize, make: impl FnOnce(&Path) -> Result<()>) -> Result<PathBuf> {
     let row = origin(row)?;
     let mark = with_suffix(place, "made-from");
     let is_whole = |place: &Path| place.is_dir() && files::read(&mark).is_ok_and(|text| text == row);
     files::get_or_make(place.to_owned(), is_whole, |partial| {
-        // A mark never stands beside a tree that is older.
+        // The mark must not stay beside an older tree.
         files::remove(place)?;
         print_progress(format!("making {}", place.display()));
         make(partial).with_context(|| format!("cannot make {}", place.display()))?;
@@ -101,13 +101,13 @@ fn make_tree(place: &Path, row: &impl Serialize, make: impl FnOnce(&Path) -> Res
     })
 }
 
-/// What a tree is made from: its row, and the number of the way that this module makes it, to be raised with that way.
+/// The contents of a tree's mark: its row, and this module's version, to be raised when trees are made differently.
 fn origin(row: &impl Serialize) -> Result<String> {
     Ok(format!("{}\nway 2\n", serde_json::to_string(row)?))
 }
 
 fn make_driver(tree: &Path, host: &Path, driver: &Driver) -> Result<()> {
-    // Files are shared with the host's tree by hard links; a program that replaces one (ldconfig does) makes a new one.
+    // Hard links share files with the host's tree. A program that replaces a file, as ldconfig does, makes a new one.
     output(Command::new("cp").arg("-al").arg(host.join(".")).arg(tree))?;
     let unpacked = with_suffix(tree, "unpacked");
     Suite::open(&driver.suite)?.unpack(&driver.packages, &unpacked)?;
@@ -116,7 +116,7 @@ fn make_driver(tree: &Path, host: &Path, driver: &Driver) -> Result<()> {
         merge(&unpacked.join(from), &unpacked.join(to))?;
         fs::remove_dir_all(unpacked.join(from))?;
     }
-    // Through the host's links: packages of older suites still write to /lib.
+    // Follow the host's links: packages of older suites still write to /lib.
     for folder in ["etc", "lib", "usr"] {
         let from = unpacked.join(folder);
         if from.is_dir() {
@@ -147,13 +147,13 @@ fn make_root(tree: &Path, root: &Root) -> Result<()> {
     for (link, target) in &root.links {
         let link = tree.join(link);
         fs::create_dir_all(link.parent().context("a link lies in a folder")?)?;
-        // In the place of another link, or of a folder that packages made in the old place: /var/run.
+        // Replaces another link, or a folder of the packages, such as /var/run.
         if fs::remove_file(&link).is_err() && link.is_dir() {
             fs::remove_dir_all(&link)?;
         }
         symlink(target, &link)?;
     }
-    // An image comes with the cache that its own ldconfig made.
+    // An image has the cache that its own ldconfig made.
     let has_ldconfig = ["sbin/ldconfig", "usr/sbin/ldconfig"].iter().any(|path| tree.join(path).is_file());
     if has_ldconfig { ldconfig(tree, tree) } else { Ok(()) }
 }
@@ -185,7 +185,7 @@ fn prune(tree: &Path) -> Result<()> {
     PRUNED.iter().try_for_each(|name| files::remove(&tree.join("usr/share").join(name)))
 }
 
-/// Root, and another user.
+/// Writes root and one user, with subordinate ids.
 fn write_users(tree: &Path) -> Result<()> {
     fs::create_dir_all(tree.join("etc"))?;
     let passwd = "root:x:0:0:root:/root:/bin/sh\nuser:x:1000:1000:user:/home/user:/bin/sh\n";
@@ -197,7 +197,7 @@ fn write_users(tree: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The folders that others are mounted on, and root's.
+/// Makes the mount points, and the users' home folders.
 fn make_folders(tree: &Path) -> Result<()> {
     for folder in ["dev", "etc", "proc", "root", "run", "sys", "tmp", "var/lib", "var/tmp", "home/user"] {
         fs::create_dir_all(tree.join(folder))?;

@@ -1,4 +1,4 @@
-//! Runs other programs: prints their output if they fail. Also prints progress lines.
+//! Runs other programs, and reports their output if they fail. Also prints progress lines.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -12,9 +12,9 @@ use anyhow::{Context, Result, bail};
 
 use crate::processor;
 
-/// Says what is being done, on standard error: standard output belongs to results.
-pub fn print_progress(what: impl AsRef<str>) {
-    eprintln!("x: {}", what.as_ref());
+/// Prints to standard error: standard output is for results.
+pub fn print_progress(text: impl AsRef<str>) {
+    eprintln!("x: {}", text.as_ref());
 }
 
 pub fn command<S: AsRef<OsStr>>(program: &str, args: impl IntoIterator<Item = S>) -> Command {
@@ -23,7 +23,7 @@ pub fn command<S: AsRef<OsStr>>(program: &str, args: impl IntoIterator<Item = S>
     command
 }
 
-/// Runs with the caller's own input and output; an error unless it succeeds.
+/// Runs with inherited input and output; an error unless it succeeds.
 pub fn run(command: &mut Command) -> Result<()> {
     if succeeds(command)? {
         return Ok(());
@@ -31,13 +31,13 @@ pub fn run(command: &mut Command) -> Result<()> {
     bail!("failed: {}", command_line(command))
 }
 
-/// Runs with the caller's own input and output, and says whether it succeeded.
+/// Runs with inherited input and output; true if it succeeded.
 pub fn succeeds(command: &mut Command) -> Result<bool> {
     let mut child = command.spawn().with_context(|| format!("cannot start {}", command_line(command)))?;
     Ok(processor::wait(&mut child)?.success())
 }
 
-/// Runs, and returns standard output; an error with standard error's end unless it succeeds.
+/// Runs, and returns standard output; an error with the end of standard error unless it succeeds.
 pub fn output(command: &mut Command) -> Result<String> {
     let done = capture(command.stderr(Stdio::piped()))?;
     if !done.status.success() {
@@ -46,7 +46,7 @@ pub fn output(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&done.stdout).into_owned())
 }
 
-/// Runs to its end without input, and returns standard output; standard error, too, if it is a pipe.
+/// Runs without input, and captures standard output; standard error, too, if it is a pipe.
 pub fn capture(command: &mut Command) -> Result<Output> {
     let started = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
     let mut child = started.with_context(|| format!("cannot start {}", command_line(command)))?;
@@ -67,7 +67,7 @@ pub fn run_to_log(command: &mut Command, log: &Path) -> Result<bool> {
     succeeds(command.stdin(Stdio::null()).stdout(file).stderr(copy))
 }
 
-/// As [`run_to_log`] for what takes long: names it, and its log, before and after.
+/// As [`run_to_log`], for a long build: prints its name, its log and its duration.
 pub fn build_to_log(command: &mut Command, log: &Path, what: &str) -> Result<bool> {
     let began = Instant::now();
     print_progress(format!("building {what}; its log is {}", log.display()));
@@ -97,14 +97,14 @@ pub fn find_program(program: &str) -> Option<PathBuf> {
     places.find(|place| place.is_file())
 }
 
-/// make in a folder, behind everything else. A wrapper meant for this machine's own compiler must not reach it.
+/// make in a folder, niced. CC is cleared: a compiler wrapper of this machine must not be used.
 pub fn make(folder: &Path) -> Command {
     let mut make = command("nice", ["-n", "10", "make", "-C"]);
     make.arg(folder).arg("CC=gcc-12").env("LC_ALL", "C").env_remove("MAKEFLAGS").env_remove("CC");
     make
 }
 
-/// What is made once a run, by its name: others wait for the one that makes it.
+/// Paths that are made once per run, by name. Concurrent callers wait for the first.
 pub struct BuildOnce(Mutex<BTreeMap<String, PathBuf>>);
 
 impl BuildOnce {

@@ -1,12 +1,12 @@
-//! Decides what may be skipped: a check that cannot be made is a failure, unless the servers that it needs are unreachable.
+//! A check that cannot run is a failure, unless the servers that it needs are unreachable: then it is skipped.
 
 use crate::apt;
 use crate::guest::verdict::{Ending, Tally};
 
-/// Something without which checks cannot be made: skipped where no server that has it can be reached, a failure otherwise.
-pub fn skip_or_fail(tally: &mut Tally, what: &str, error: &anyhow::Error) {
+/// Counts a missing tool as skipped if its servers are unreachable, and as a failure otherwise.
+pub fn skip_or_fail(tally: &mut Tally, tool: &str, error: &anyhow::Error) {
     let ending = if apt::is_unreachable(error) { Ending::Skip } else { Ending::Fail };
-    tally.check(what, ending, &format!("not to be had here: {error:#}"));
+    tally.check(tool, ending, &format!("not to be had here: {error:#}"));
 }
 
 #[cfg(test)]

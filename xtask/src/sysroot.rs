@@ -1,5 +1,4 @@
-//! The programs for guests, by architecture: this machine's own, or Debian's for another one, unpacked into the cache; and the libraries
-//! that a program needs.
+//! Programs for guests, with their libraries: this machine's own, or Debian's for another architecture, unpacked into the cache.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -13,7 +12,7 @@ use crate::cpio::Archive;
 use crate::run::{find_program, output, print_progress};
 use crate::{files, paths};
 
-/// Newer than the C library that any machine links with which runs `./x`: what is built here runs there.
+/// Its C library is newer than that of any machine that runs `./x`, so programs built here run there.
 const SUITE: &str = "trixie";
 
 const PACKAGES: [&str; 4] = ["busybox-static", "crun", "libc-bin", "runc"];
@@ -21,7 +20,7 @@ const PACKAGES: [&str; 4] = ["busybox-static", "crun", "libc-bin", "runc"];
 /// Raised when the packages change, so that older ones are unpacked anew.
 const RECIPE: &str = "sysroot 1";
 
-/// Where the guest's architecture has a program.
+/// The path of a program for an architecture.
 pub fn program(arch: Arch, name: &str) -> Result<PathBuf> {
     if arch == Arch::Amd64 {
         return find_program(name).with_context(|| format!("no {name}"));
@@ -31,29 +30,29 @@ pub fn program(arch: Arch, name: &str) -> Result<PathBuf> {
     places.find(|place| place.is_file()).with_context(|| format!("no {name} in {}", root.display()))
 }
 
-/// Adds a program, and what it needs.
+/// Adds a program and its libraries.
 pub fn add(archive: &mut Archive, arch: Arch, name: &str, program: &Path) -> Result<()> {
     archive.file(name, 0o755, program)?;
     libraries(archive, arch, program)
 }
 
-/// Adds the libraries that a program needs, and the loader, where it looks for them.
+/// Adds a program's libraries and loader, at the paths where it looks for them.
 pub fn libraries(archive: &mut Archive, arch: Arch, program: &Path) -> Result<()> {
     if arch != Arch::Amd64 {
         return of_root(archive, arch, program);
     }
-    // /lib is a link to /usr/lib on the machine; in the guest both are folders, and a file lies where it is looked for.
+    // On this machine /lib is a link to /usr/lib. In the guest both are folders.
     needed_here(program).iter().try_for_each(|file| add_once(archive, file.trim_start_matches('/'), Path::new(file)))
 }
 
-/// The libraries of this machine that a program needs, and the loader.
+/// The libraries and the loader of a program of this machine.
 pub fn needed_here(program: &Path) -> Vec<String> {
-    // A static program makes ldd fail: it needs none.
+    // ldd fails for a static program, which needs none.
     let listed = output(Command::new("ldd").arg(program)).unwrap_or_default();
     listed.split_whitespace().filter(|word| word.starts_with('/')).map(str::to_owned).collect()
 }
 
-/// By name, as no loader of this machine reads another's programs.
+/// Reads names with readelf: ldd cannot run another architecture's programs.
 fn of_root(archive: &mut Archive, arch: Arch, program: &Path) -> Result<()> {
     let root = ready(arch)?;
     let folder = format!("lib/{}", arch.facts().multiarch);
@@ -66,7 +65,7 @@ fn of_root(archive: &mut Archive, arch: Arch, program: &Path) -> Result<()> {
             let library = root.join("usr").join(&folder).join(name);
             ensure!(library.is_file(), "{} wants {name}, which {} has not", file.display(), root.display());
             if name.starts_with("ld-") {
-                // A loader's name is its path.
+                // Programs name the loader by its path.
                 add_once(archive, &format!("lib/{name}"), &library)?;
             }
             add_once(archive, &format!("{folder}/{name}"), &library)?;
@@ -76,7 +75,7 @@ fn of_root(archive: &mut Archive, arch: Arch, program: &Path) -> Result<()> {
     Ok(())
 }
 
-/// What a line of readelf's says that the file needs: a library, or a loader.
+/// The library or loader in a line of readelf's output.
 fn needed(line: &str) -> Option<&str> {
     if line.contains("(NEEDED)") {
         return line.split_once('[')?.1.strip_suffix(']');

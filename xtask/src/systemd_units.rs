@@ -4,14 +4,14 @@ use std::path::Path;
 
 use crate::tidy::read;
 
-/// The values of a key, in all lines that have it.
+/// The values of a key, from all its lines.
 fn values(unit: &str, key: &str) -> Vec<String> {
     let text = read(&Path::new("packaging/systemd").join(unit));
     let lines = text.lines().filter_map(|line| line.strip_prefix(key)?.strip_prefix('='));
     lines.flat_map(str::split_whitespace).map(str::to_owned).collect()
 }
 
-/// An engine restarts containers at boot. What they need of ours is ready before, not merely begun.
+/// A container engine restarts containers at boot. Our units must be ready before, not only started.
 #[test]
 fn units_are_ready_before_container_engines() {
     let engines = values("mpu.service", "Before");
@@ -26,7 +26,7 @@ fn units_are_ready_before_container_engines() {
     }
     for (unit, kind) in [("mpu.service", "oneshot"), ("mpu-notify.service", "notify"), ("mpu-cdi-refresh.service", "")]
     {
-        // A simple unit counts as started with its process; only what runs before that is waited for.
+        // A simple unit counts as started when its process starts. Units after it wait for ExecStartPre only.
         let waits =
             values(unit, "Type").concat() == kind && (!kind.is_empty() || !values(unit, "ExecStartPre").is_empty());
         assert!(waits, "{unit}: units after it do not wait for what it does");

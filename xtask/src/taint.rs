@@ -1,14 +1,14 @@
-//! The requests of `tests/gpu/taint.sh` to a shared GPU: rows, and a few around them.
+//! Checks the allowlist of `tests/gpu/taint.sh`, which calls a shared GPU: rows, and a few other controls.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
 use crate::tidy::read;
 
-/// Controls that are no rows: around a client's objects, counts beside rows, and what another control is exchanged for.
+/// Controls without a row: about a client's objects, counts beside rows, and the substitute in exchange races.
 const BESIDE_ROWS: [u32; 5] = [0x201, 0x215, 0x2080_016d, 0x2080_017b, 0x2080_1303];
 
-/// Rows that a real GPU is not asked, and why.
+/// Rows that the test does not call on a real GPU, and why.
 const EXCLUDED: [(u32, &str); 5] = [
     (0xb06, "of 610: the driver at hand does not have it, and what it does with an unknown number was not seen"),
     (0x2080_01a9, "of 525 alone, for the same reason"),

@@ -4,30 +4,30 @@ use super::guest::{ROWS, Run};
 
 pub const CALLERS: [&str; 2] = ["host", "container"];
 
-/// Rows that one look-up takes; for more it is called again.
+/// The rows of one look-up; for more, the bench calls again.
 const LOOK_UP_ROWS: u32 = 200;
 
-/// A goal, and how a run stands to it.
+/// A goal, and a run's result.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Verdict {
     pub metric: String,
-    /// As whom; empty when it makes no difference.
+    /// `host` or `container`; empty if it makes no difference.
     pub caller: String,
     pub goal: String,
-    /// The figure that is held against it, in words.
+    /// The measured figure, as text.
     pub found: String,
     pub met: bool,
 }
 
-/// A host's call while no container has called since the module was loaded: the probe is not armed yet.
+/// A host's call before any container has called since the module was loaded: the probe is not armed yet.
 const ALONE: &str = "no_pids_alone";
 
-/// As whom this is measured.
+/// The callers for which a metric is measured.
 pub fn callers(metric: &str) -> &'static [&'static str] {
     if metric == ALONE { &CALLERS[..1] } else { &CALLERS }
 }
 
-/// Everything that is measured for every module, in the order of the table.
+/// The metrics of every module, in the order of the table.
 pub fn metrics() -> Vec<String> {
     let lists = |ending: &'static str| {
         move |rows: u32| [format!("get_pids_{rows}{ending}"), format!("get_pid_info_{rows}{ending}")]
@@ -39,7 +39,7 @@ pub fn metrics() -> Vec<String> {
     all
 }
 
-/// Instructions that MPU may add: 1,500 for a call with PIDs and 150 for each row, which makes 3,000 for 10 rows.
+/// The instructions that MPU may add: 1,500 for a call with PIDs and 150 for each row, so 3,000 for 10 rows.
 pub fn allowance(metric: &str, caller: &str) -> Option<i64> {
     match (metric, caller) {
         ("other_device", _) => return Some(0),
@@ -53,7 +53,7 @@ pub fn allowance(metric: &str, caller: &str) -> Option<i64> {
     Some(1500 * i64::from(calls) + 150 * i64::from(rows))
 }
 
-/// A goal in one line each, for a run.
+/// The results of all goals for a run.
 pub fn verdicts(run: &Run) -> Vec<Verdict> {
     let mut all = Vec::new();
     for metric in metrics() {
@@ -88,15 +88,15 @@ fn added(run: &Run, metric: &str, caller: &str, allowed: i64) -> Verdict {
     verdict(metric, caller, format!("{allowed:+}"), found)
 }
 
-/// What each further row adds, in the steps between populations.
+/// The instructions added for each further row, from one population to the next.
 fn slopes(run: &Run, control: &str, caller: &str) -> Option<Vec<f64>> {
     let overhead = |rows: u32| run.overhead(&format!("{control}_{rows}"), caller, "mpu");
     let step = |pair: &[u32]| Some((overhead(pair[1])? - overhead(pair[0])?) as f64 / f64::from(pair[1] - pair[0]));
     ROWS[1..].windows(2).map(step).collect()
 }
 
-/// What each of the driver's own questions costs more. Releases of eras 2 to 4 look the caller's PIDs up by asking, for each of
-/// them, every client's number by a helper that MPU redirects: rows times clients.
+/// The instructions added to each helper call of the driver. Releases of eras 2 to 4 look up the caller's PIDs with a helper that MPU
+/// redirects: one call for each row and client.
 pub fn per_query(run: &Run, caller: &str) -> Option<f64> {
     let queries = run.era.chars().next()? >= '2';
     let adds = run.overhead("get_pid_info_950", caller, "mpu").filter(|_| queries)?;
@@ -136,7 +136,7 @@ fn up(run: &Run) -> Verdict {
     let guest = run.figure("mpu_up", "host", "mpu");
     let found = guest.zip(run.host_seconds.get("mpu_up")).map(|(guest, real)| {
         let seconds = guest.instructions as f64 / 1e9;
-        // Emulation on a machine that is doing other things as well says nothing about MPU: the guest's own time is judged.
+        // The goal applies to the guest's time: this machine's time depends on its other load.
         (format!("{seconds:.2} s of the guest's time, {real:.2} s of this machine's"), seconds <= 1.0)
     });
     verdict("mpu up on a built node", "", "1 s".to_owned(), found)
@@ -148,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn allowance_is_design_page_s() {
+    fn allowance_matches_performance_goals() {
         assert_eq!(allowance("get_pids_10", "host"), Some(3000));
         assert_eq!(allowance("get_pid_info_10", "container"), Some(3000));
         assert_eq!(allowance("get_pid_info_950_crowd", "host"), Some(5 * 1500 + 950 * 150), "five calls");

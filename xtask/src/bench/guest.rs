@@ -14,18 +14,17 @@ use crate::programs::Build;
 use crate::run::{find_program, run};
 use crate::{kernels, paths, sysroot};
 
-/// What is measured without any peer: nothing, the kernel module, the engine in user space.
+/// Measured without any peer: no engine, the kernel module, the engine in user space.
 const MODULES: [&str; 3] = ["none", "mpu", "notify"];
 
-/// How many rows are asked for, in this order. One population of processes each.
+/// The numbers of rows, in this order, each with its own population of processes.
 pub const ROWS: [u32; 4] = [1, 10, 200, 950];
 
-/// PID namespaces and processes that have nothing to do with a GPU, for the last population: a tenth of the goal's, as many as a guest
-/// of 2 GiB holds.
+/// PID namespaces and processes without a GPU, for the last population: a tenth of the goal, as many as fit into a guest of 2 GiB.
 pub const CROWD: (u32, u32) = (1000, 10_000);
 
-/// Where the GPU's processes begin to be numbered: a machine that has been up for long has such PIDs, and the kernel's look-up then
-/// takes one step more than at 200,000, and two more than at 4,000.
+/// The first PID of the GPU's processes, as on a machine that has been up for long. The kernel's look-up takes one step more than for
+/// 200,000, and two more than for 4,000.
 const FIRST_PID: u32 = 3_000_000;
 
 #[derive(Default)]
@@ -37,23 +36,23 @@ pub struct Run {
     /// `none`, `mpu`, `notify`, and the peers.
     pub modules: Vec<String>,
     pub figures: BTreeMap<Key, Figure>,
-    /// Things that could not be measured, each with its reason.
+    /// What could not be measured, each with its reason.
     pub failures: Vec<String>,
     pub troubles: Vec<String>,
-    /// Processes in the guest beside the GPU's when the crowd was there.
+    /// The number of processes without a GPU in the crowded population.
     pub crowd: Option<u64>,
-    /// Seconds of this machine's time that `mpu up` and `mpu down` took, the longest of three.
+    /// Seconds of this machine's time for `mpu up` and `mpu down`, the longest of three runs.
     pub host_seconds: BTreeMap<String, f64>,
 }
 
-/// What was measured, as whom, with which module.
+/// Metric, caller and module.
 pub type Key = [String; 3];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Figure {
-    /// The guest's nanoseconds, which are instructions.
+    /// The guest's nanoseconds: one is one instruction.
     pub instructions: u64,
-    /// How many rows of the answer were right, and of how many.
+    /// The right rows of the answer, and all rows.
     pub right: Option<(u32, u32)>,
 }
 
@@ -163,7 +162,7 @@ fn read(console: &Console, run: &mut Run) -> Result<()> {
             ["cost", module, caller, metric, cost, ref right @ ..] => {
                 let figure = figure(cost, right.first().copied()).with_context(|| format!("torn figure: {line}"))?;
                 let longest = run.figures.entry([metric, caller, module].map(str::to_owned)).or_insert(figure);
-                // What is measured several times is something with waits in it: the longest counts.
+                // Only commands with waits are measured several times: the longest counts.
                 longest.instructions = longest.instructions.max(figure.instructions);
             }
             ["failed", module, caller, ..] => {
@@ -196,7 +195,7 @@ fn figure(cost: &str, right: Option<&str>) -> Result<Figure> {
 pub mod fake {
     use super::*;
 
-    /// A run as the guest's lines tell it.
+    /// A run with these lines on the guest's console.
     pub fn run(lines: &[&str]) -> Result<Run> {
         let line =
             |(second, line): (usize, &&str)| Line { at: Duration::from_secs(second as u64), ..Line::at_once(line) };

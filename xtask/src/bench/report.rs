@@ -72,7 +72,7 @@ fn row(run: &Run, metric: &str, caller: &str) {
     }
 }
 
-/// Several runs beside each other, as docs/performance.md shows them: what MPU adds, and in bold where that misses its goal.
+/// Several runs side by side, as in docs/performance.md: the instructions that MPU adds, in bold if they miss the goal.
 pub fn markdown(runs: &[Run]) {
     let line = |name: &str, cell: &dyn Fn(&Run) -> String| {
         let cells: Vec<String> = runs.iter().map(cell).collect();

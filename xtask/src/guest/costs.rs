@@ -7,44 +7,44 @@ use mpu_plan::{Ending, STAGE_READY, Verdict};
 
 use super::qemu::Line;
 
-/// By what was done: what it cost altogether, and how often it was done.
+/// Processor time and number of runs, by story or stage.
 #[derive(Default)]
 pub struct Costs(BTreeMap<String, (Duration, usize)>);
 
 impl Costs {
-    /// Each verdict ends a story. What comes before a stage stands is the boot, or the stage before.
+    /// Each verdict ends a story. The time before a stage is ready is the boot, or the change from the last stage.
     pub fn of(lines: &[Line]) -> Self {
         let mut costs = Self::default();
         let mut before = Duration::ZERO;
         for line in lines {
-            let (what, times) = match Verdict::read(&line.text) {
+            let (name, times) = match Verdict::read(&line.text) {
                 Some(verdict) => (verdict.story, usize::from(verdict.result != Ending::Skip)),
                 None if line.text == STAGE_READY => ("a guest's boot, or a stage's change".to_owned(), 1),
                 None => continue,
             };
-            costs.count(what, line.used.saturating_sub(before), times);
+            costs.count(name, line.used.saturating_sub(before), times);
             before = line.used;
         }
         costs
     }
 
     pub fn add(&mut self, other: &Self) {
-        for (what, (used, times)) in &other.0 {
-            self.count(what.clone(), *used, *times);
+        for (name, (used, times)) in &other.0 {
+            self.count(name.clone(), *used, *times);
         }
     }
 
     pub fn most_expensive(&self, few: usize) -> String {
         let mut all: Vec<_> = self.0.iter().collect();
         all.sort_by_key(|(_, (used, _))| std::cmp::Reverse(*used));
-        let line = |(what, (used, times)): &(&String, &(Duration, usize))| {
-            format!("{:7.1} {what}, {times} times", used.as_secs_f64())
+        let line = |(name, (used, times)): &(&String, &(Duration, usize))| {
+            format!("{:7.1} {name}, {times} times", used.as_secs_f64())
         };
         all.iter().take(few).map(line).collect::<Vec<_>>().join("\n")
     }
 
-    fn count(&mut self, what: String, used: Duration, times: usize) {
-        let (sum, count) = self.0.entry(what).or_default();
+    fn count(&mut self, name: String, used: Duration, times: usize) {
+        let (sum, count) = self.0.entry(name).or_default();
         *sum += used;
         *count += times;
     }

@@ -17,7 +17,7 @@ use crate::run::{output, print_progress, run};
 use crate::sysroot::{add, program};
 use crate::{chart, kernels, kmod, modules, nvidia, paths, python};
 
-/// Programs of this machine that guests use: containers are the real ones.
+/// Programs of this machine that guests use: real container runtimes.
 const PROGRAMS: [&str; 2] = ["crun", "runc"];
 
 /// Programs that use the simulated driver; some also as a 32-bit process.
@@ -46,7 +46,7 @@ pub fn build(job: &Job) -> Result<PathBuf> {
 /// The story that starts `mpu agent` as the chart's manifests do.
 const AGENT: &str = "agent_container_keeps_the_engine_up";
 
-/// The manifests, if that story is played. Without the chart's tools it is skipped.
+/// Adds the manifests if that story runs. Without the chart's tools it is skipped.
 fn manifests(archive: &mut Archive, job: &Job) -> Result<()> {
     if !job.rows.iter().any(|row| row.stories.is_empty() || row.stories.iter().any(|story| story == AGENT)) {
         return Ok(());
@@ -80,14 +80,14 @@ fn base(archive: &mut Archive, arch: Arch) -> Result<()> {
     Ok(())
 }
 
-/// What the demonstration does without.
+/// Adds what stories need beyond the demonstration.
 fn for_stories(archive: &mut Archive, arch: Arch) -> Result<()> {
     archive.file("usr/bin/mpu-container", 0o755, &Build::TESTS.program(arch, "mpu-container")?)?;
-    // Debian's is static; it writes the caches of containers' roots.
+    // It writes the caches of containers' roots. Debian's is static.
     archive.file("sbin/ldconfig", 0o755, &program(arch, "ldconfig")?)?;
     match arch {
         Arch::Amd64 => python::add(archive),
-        // What Python opens is asked of a Python, which this machine has for itself alone: stories of pynvml are not played there.
+        // Only a running Python lists its files, and this machine has one for itself only: stories of pynvml are skipped.
         Arch::Arm64 => Ok(()),
     }
 }
@@ -96,19 +96,19 @@ fn for_stories(archive: &mut Archive, arch: Arch) -> Result<()> {
 fn drivers(archive: &mut Archive, job: &Job) -> Result<()> {
     let kernel = kernels::ready(&job.kernel)?;
     let eras: BTreeSet<&str> = job.rows.iter().map(|row| row.era.as_str()).collect();
-    // Builds that only one story loads each: they play in era 4.
+    // Each of these builds is loaded by one story, in era 4.
     let decoys: &[&str] = if eras.iter().any(|era| ["4", "4n"].contains(era)) { &["4d", "1f"] } else { &[] };
     let (real, simulated): (BTreeSet<&str>, BTreeSet<&str>) =
         eras.into_iter().chain(decoys.iter().copied()).partition(|era| real::release(era).is_some());
     for release in real.into_iter().filter_map(real::release) {
         real_modules(archive, &kernel, release)?;
     }
-    // On a real driver, too, guests load rival.ko and stale.ko, which are built beside the simulated one.
+    // Guests with a real driver load rival.ko and stale.ko, too, which are built with the simulated driver.
     let simulated = if simulated.is_empty() { BTreeSet::from(["4"]) } else { simulated };
     for era in simulated {
         let driver = sim_module(&kernel, era)?;
         archive.file(&format!("sim/era{era}/nvidia.ko"), 0o644, &driver)?;
-        // The same in each era.
+        // The same for all eras.
         let others = ["rival.ko", "nvidia-peermem.ko"].into_iter();
         for module in others.chain((kernel.arch == Arch::Amd64).then_some("stale.ko")) {
             archive.file(&format!("sim/{module}"), 0o644, &driver.with_file_name(module))?;
@@ -119,7 +119,7 @@ fn drivers(archive: &mut Archive, job: &Job) -> Result<()> {
         archive.file(&format!("bin/{program}"), 0o755, &programs.join(program))?;
     }
     archive.file("bin/taint.allowed", 0o644, &paths::repo().join("tests/gpu/taint.allowed"))?;
-    // Not static: it loads a client's NVML.
+    // It loads a client's NVML, so it is not static.
     add(archive, kernel.arch, "bin/nvmlcall", &programs.join("nvmlcall"))?;
     if job.rows.iter().any(|row| row.engines.iter().any(|engine| engine != "none")) {
         for module in mpu_modules(&kernel, job.redirect.as_deref())? {
@@ -130,25 +130,25 @@ fn drivers(archive: &mut Archive, job: &Job) -> Result<()> {
     Ok(())
 }
 
-/// NVIDIA's own driver, which `x real-driver` has made, and what it is loaded with.
+/// Adds NVIDIA's own driver, which `x real-driver` made, with the modules that it needs.
 fn real_modules(archive: &mut Archive, kernel: &kernels::Kernel, release: &str) -> Result<()> {
     let folder = real::modules(&kernel.name, release);
     let overrides = (!release.ends_with(real::CLOSED)).then_some("made_up_overrides.ko");
     for module in ["nvidia.ko", "made_up_gpu.ko", "made_up_drm.ko"].into_iter().chain(overrides) {
         archive.file(&format!("real/{release}/{module}"), 0o644, &folder.join(module))?;
     }
-    // An open driver wants to have read its firmware before it finds out that no caller needs it.
+    // An open driver reads its firmware at start, before it turns out that nothing needs it.
     if overrides.is_none() {
         return Ok(());
     }
-    // Its name in 515, and in 535 and later.
+    // The firmware's name in 515, and from 535 on.
     for name in ["gsp.bin", "gsp_tu10x.bin"] {
         archive.text(&format!("lib/firmware/nvidia/{release}/{name}"), 0o644, b"none\n");
     }
     Ok(())
 }
 
-/// The simulated driver for a kernel, as one era.
+/// The simulated driver of one era for a kernel.
 pub fn sim_module(kernel: &kernels::Kernel, era: &str) -> Result<PathBuf> {
     let mut make_args = vec![format!("ERA={}", era.trim_end_matches(['f', 'd', 'n']))];
     let kinds = [('f', "FRONTEND=1"), ('d', "DECOY=1"), ('n', "NEWEST=1")];
@@ -159,16 +159,16 @@ pub fn sim_module(kernel: &kernels::Kernel, era: &str) -> Result<PathBuf> {
     modules.into_iter().find(|module| module.ends_with("nvidia.ko")).context("the simulated driver has no module")
 }
 
-/// The engine's module for a kernel, around the Rust object as it is built now.
+/// mpu.ko for a kernel, with the current Rust object.
 pub fn mpu_module(kernel: &kernels::Kernel, redirect: Option<&str>) -> Result<PathBuf> {
     let modules = mpu_modules(kernel, redirect)?;
     modules.into_iter().find(|module| module.ends_with("mpu.ko")).context("kmod/ builds no mpu.ko")
 }
 
-/// What the module leaves to a kernel that has no return thunks: a kernel says "Unknown symbol" to what it lacks.
+/// The undefined symbols of the module, built as for a kernel without return thunks: such a kernel rejects unknown symbols.
 pub fn symbols_without_return_thunks(kernel: &kernels::Kernel) -> Result<Vec<String>> {
     let out = paths::target(&format!("guest/modules/{}/mpu-no-thunks", kernel.name))?;
-    // objtool complains: this kernel wants the thunks that are left out.
+    // objtool reports complaints, because this kernel has return thunks.
     let without = ["KCFLAGS=-mfunction-return=keep", "AFLAGS_MODULE=-DMPU_OWN_RETURN_THUNK"].map(str::to_owned);
     let built = modules::build(kernel, &kmod::sources(kernel.arch)?, &out, &without)?;
     let module = built.files.iter().find(|file| file.ends_with("mpu.ko"));
@@ -177,8 +177,8 @@ pub fn symbols_without_return_thunks(kernel: &kernels::Kernel) -> Result<Vec<Str
     Ok(symbols.lines().filter_map(|line| line.trim().strip_prefix("U ")).map(str::to_owned).collect())
 }
 
-/// The module under both its names: see kmod/mpu_peer.h. One that is to redirect in a certain way gets that at build time: not every
-/// command that loads it takes parameters.
+/// The module under both its names: see kmod/mpu_peer.h. A method of redirection is set at build time: not every command that loads the
+/// module takes parameters.
 fn mpu_modules(kernel: &kernels::Kernel, redirect: Option<&str>) -> Result<Vec<PathBuf>> {
     let name = redirect.map_or_else(|| "mpu".to_owned(), |way| format!("mpu-{way}"));
     let out = paths::target(&format!("guest/modules/{}/{name}", kernel.name))?;

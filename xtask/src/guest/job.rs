@@ -17,23 +17,23 @@ pub struct Job {
     pub rows: Vec<Row>,
     pub cpus: u32,
     pub limit: Duration,
-    /// How the module redirects, where it is not left to it: its parameter `redirect`.
+    /// The module's parameter `redirect`, if it is set.
     pub redirect: Option<String>,
 }
 
 impl Job {
-    /// Fetches what the guest is made of, so that later steps need no network.
+    /// Downloads everything for the guest, so that later steps need no network.
     pub fn fetch(&self) -> Result<()> {
         let arch = kernels::ready(&self.kernel)?.arch;
         self.rows.iter().try_for_each(|row| nvidia::ready(&row.client, arch).map(drop))
     }
 
-    /// Whether a real driver is played, which wants memory that the guest's kernel leaves alone.
+    /// Whether a row has a real driver, which needs memory that the guest's kernel does not use.
     pub fn is_real(&self) -> bool {
         self.rows.iter().any(|row| real::release(&row.era).is_some())
     }
 
-    /// The kernel and the eras, and with one era the first client.
+    /// Kernel and eras; with one simulated era also the first client.
     pub fn name(&self) -> String {
         let mut eras: Vec<&str> = self.rows.iter().map(|row| row.era.as_str()).collect();
         eras.dedup();

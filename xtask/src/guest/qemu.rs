@@ -21,18 +21,18 @@ use crate::{processor, run};
 #[derive(Default)]
 pub struct Console {
     pub lines: Vec<Line>,
-    /// The status that process 1 reported; none if it never did.
+    /// The exit status that process 1 printed, if it did.
     pub rc: Option<i32>,
-    /// Lines that say the kernel is unwell, and whether time ran out.
+    /// Kernel errors on the console, and a missed time limit.
     pub faults: Vec<String>,
     pub took: Duration,
-    /// What it used of this machine's processors: the same whatever else this machine does, or nearly.
+    /// Processor time, which hardly depends on other load.
     pub used: Duration,
-    /// Whether a story awaits an oops of the driver's: it judges what comes.
+    /// Whether a story expects an oops of the driver. The story checks it.
     pub expects_oops: bool,
 }
 
-/// One line, and what the guest had taken and used when it came.
+/// One line, with elapsed time and processor time.
 pub struct Line {
     pub at: Duration,
     pub used: Duration,
@@ -52,7 +52,7 @@ impl fmt::Display for Line {
     }
 }
 
-/// What an oops says, and nothing else does: of these the guest's own reading of its log decides whose oops it was.
+/// Parts of lines that only an oops has. The guest checks in its own log which module caused it.
 const OOPS: [&str; 6] = [
     "BUG: unable to handle",
     "BUG: kernel NULL pointer dereference",
@@ -62,7 +62,7 @@ const OOPS: [&str; 6] = [
     "general protection fault",
 ];
 
-/// What a kernel says when something is wrong with it. Anchored by words that no story prints.
+/// Parts of lines that report a kernel error. No story prints them.
 const KERNEL_FAULTS: [&str; 15] = [
     "Kernel panic",
     "BUG: ",
@@ -81,39 +81,39 @@ const KERNEL_FAULTS: [&str; 15] = [
     "Unable to handle kernel",
 ];
 
-/// All processors at once, by this machine's clock: for races and for people.
+/// Runs all processors in parallel, with this machine's clock.
 const FAST: [&str; 2] = ["-accel", "tcg,thread=multi"];
 
-/// The emulator of a guest that runs on all processors at once.
+/// The emulator of a guest with parallel processors.
 pub fn emulator(arch: Arch) -> Command {
     let mut command = Command::new(arch.facts().qemu);
     command.args(FAST).args(arch.facts().machine);
     command
 }
 
-/// The words for a guest's clock. Emulated processors have one, this machine's: its frequency is passed on. Kernels doubt that clock, and ask a
-/// slower one, which stops all processors for each look at it. They doubt the timer, too, which comes late where the emulator does not get a
-/// processor in time; without it they do not boot. (For x86-64; others let such words pass.)
+/// The kernel's arguments for the clock. Emulated processors use this machine's time-stamp counter, so its frequency is passed on. Otherwise
+/// kernels distrust the counter, and use a slower clock whose reads stop all processors. They also distrust a late timer, and do not boot
+/// without it. (For x86-64; other kernels ignore the arguments.)
 pub fn clock_arguments() -> String {
     let frequency = tsc::khz().map(|khz| format!(" tsc_early_khz={khz}")).unwrap_or_default();
     format!("tsc=reliable no_timer_check{frequency}")
 }
 
-/// A clock that counts instructions: a guest's nanosecond is one, whatever else this machine is doing. For figures.
+/// A clock that counts instructions: one nanosecond of the guest is one instruction, whatever the load. For figures.
 const COUNTING: [&str; 6] = ["-accel", "tcg,thread=single", "-icount", "shift=0", "-cpu", "max"];
 
-/// What figures are taken with, in MiB.
+/// The memory of the measuring guest, in MiB.
 const COUNTING_MEMORY: u32 = 2048;
 
-/// What a guest with a made-up GPU gets, in MiB, and what keeps its kernel off the half where that GPU's memory lies.
+/// The memory of a guest with a made-up GPU, in MiB. Its kernel uses half; the other half is that GPU's memory.
 const REAL_MEMORY: u32 = 2048;
 const REAL_MEMORY_LIMIT: &str = "mem=1G";
 
-/// Boots a job's kernel with an image, and deletes the image. The console goes into `log` as it comes.
+/// Boots a job's kernel with an image, and deletes the image. Writes the console to `log`.
 pub fn boot(job: &Job, image: &Path, log: &Path, loud: bool) -> Result<Console> {
     let kernel = kernels::ready(&job.kernel)?;
-    let words = format!("quiet loglevel=4 {}", clock_arguments());
-    let command = command(job, &kernel, image, &words, emulator(kernel.arch), kernel.memory);
+    let arguments = format!("quiet loglevel=4 {}", clock_arguments());
+    let command = command(job, &kernel, image, &arguments, emulator(kernel.arch), kernel.memory);
     watch(command, image, job.limit * kernel.slower, log, loud)
 }
 
@@ -125,7 +125,7 @@ pub fn boot_counting(job: &Job, image: &Path, log: &Path, loud: bool) -> Result<
     watch(command(job, &kernel, image, "quiet loglevel=4", counting, COUNTING_MEMORY), image, job.limit, log, loud)
 }
 
-/// The same with a machine of the caller's making.
+/// The same with the caller's QEMU command.
 pub fn watch(mut command: Command, image: &Path, limit: Duration, log: &Path, loud: bool) -> Result<Console> {
     let mut log = File::create(log)?;
     let began = Instant::now();
@@ -149,7 +149,7 @@ pub fn watch(mut command: Command, image: &Path, limit: Duration, log: &Path, lo
                 if let Some(line) = console.lines.last() {
                     writeln!(log, "{line}").context("cannot write the log")?;
                 }
-                // One that prints without end is never late for the channel.
+                // A guest that prints endlessly never times out in the channel.
                 if Instant::now() >= deadline {
                     console.faults.push(format!("prints on after {} s", limit.as_secs()));
                     break;
@@ -163,7 +163,7 @@ pub fn watch(mut command: Command, image: &Path, limit: Duration, log: &Path, lo
         }
     }
     console.used = processor::used(pid);
-    // It has ended by itself unless it is late.
+    // After the time limit it still runs.
     let _ = child.kill();
     let _ = child.wait();
     let _ = std::fs::remove_file(image);
@@ -171,14 +171,14 @@ pub fn watch(mut command: Command, image: &Path, limit: Duration, log: &Path, lo
     Ok(console)
 }
 
-/// Boots a machine of the caller's making for a person.
+/// Runs the caller's QEMU command on the terminal.
 pub fn run_interactive(mut command: Command) -> Result<()> {
     let status = command.status().context("cannot start QEMU")?;
     run::print_progress(format!("the guest ended: {status}"));
     Ok(())
 }
 
-/// Boots for a person: console on the terminal, a shell in the guest.
+/// Boots with the console on the terminal, and a shell in the guest.
 pub fn shell(job: &Job, image: &Path) -> Result<()> {
     let kernel = kernels::ready(&job.kernel)?;
     run_interactive(command(job, &kernel, image, "quiet mpu.shell", emulator(kernel.arch), kernel.memory))?;
@@ -187,7 +187,7 @@ pub fn shell(job: &Job, image: &Path) -> Result<()> {
 
 impl Console {
     fn add_line(&mut self, at: Duration, used: Duration, line: &str, loud: bool) {
-        // Firmware and shells colour and clear; what matters comes after.
+        // Firmware and shells print escape sequences before the text.
         let line = match line.rsplit_once('\u{1b}') {
             Some((_, rest)) => after_escape(rest),
             None => line,
@@ -205,7 +205,7 @@ impl Console {
             self.faults.push(line.to_owned());
         }
         if let Some(last) = ExitLine::read(line) {
-            // A second verdict is as bad as none.
+            // A second exit line is as bad as none.
             self.rc = if self.rc.is_none() { last.ok().map(|ExitLine(rc)| rc) } else { None };
         }
         self.lines.push(Line { at, used, text: line.to_owned() });
@@ -224,7 +224,7 @@ fn command(job: &Job, kernel: &Kernel, image: &Path, more: &str, mut command: Co
     command.args(["-nodefaults", "-no-user-config", "-nographic"]);
     command.args(["-serial", "stdio", "-no-reboot", "-smp", &job.cpus.to_string()]);
     command.arg("-kernel").arg(kernel.vmlinux()).arg("-initrd").arg(image);
-    // An oops must not be survived: what follows it would be no verdict about the product. A story that wants one says so.
+    // An oops must end the guest: later verdicts would be worthless. A story that expects one switches this off.
     let console = kernel.arch.facts().console;
     command.args([
         "-append",

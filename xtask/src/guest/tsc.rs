@@ -1,30 +1,30 @@
-//! Measures the frequency of the time-stamp counter, for guests: one that boots on a busy machine measures it some times too low, and all
-//! its clocks then run too fast.
+//! Measures the frequency of the time-stamp counter for guests. A guest that boots on a busy machine measures it up to several times too
+//! low, and then all its clocks run too fast.
 
 use std::time::{Duration, Instant};
 
 use super::sys::tsc;
 
-/// The error of a moment: 1 in 10,000 of [`SPAN`].
-const EXACT: Duration = Duration::from_micros(5);
+/// The largest error of a sample: 1 in 10,000 of [`SPAN`].
+const MAX_ERROR: Duration = Duration::from_micros(5);
 const SPAN: Duration = Duration::from_millis(50);
-/// A machine that interrupts every single look is too busy to be measured.
-const LOOKS: u32 = 10_000;
+/// If every sample is interrupted, the machine is too busy for a measurement.
+const MAX_SAMPLES: u32 = 10_000;
 
-/// The counter and the clock at the same moment.
-fn moment() -> Option<(u64, Instant)> {
-    (0..LOOKS).find_map(|_| {
+/// Reads the counter and the clock at the same moment.
+fn sample() -> Option<(u64, Instant)> {
+    (0..MAX_SAMPLES).find_map(|_| {
         let before = Instant::now();
         let count = tsc()?;
-        (before.elapsed() < EXACT).then_some((count, before))
+        (before.elapsed() < MAX_ERROR).then_some((count, before))
     })
 }
 
-/// In kHz; none on a machine without such a counter.
+/// The frequency in kHz; none on a machine without such a counter, or on one that is too busy.
 pub fn khz() -> Option<u64> {
-    let (from, began) = moment()?;
+    let (from, began) = sample()?;
     std::thread::sleep(SPAN);
-    let (to, ended) = moment()?;
+    let (to, ended) = sample()?;
     let nanoseconds = u64::try_from(ended.duration_since(began).as_nanos()).ok()?;
     to.checked_sub(from)?.checked_mul(1_000_000)?.checked_div(nanoseconds)
 }

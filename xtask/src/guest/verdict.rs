@@ -12,7 +12,7 @@ use super::qemu::Console;
 use crate::outcome::Outcome;
 use crate::run::print_progress;
 
-/// So many of what guests did are named with what it cost.
+/// The number of stories and stages printed with their cost.
 const MOST_EXPENSIVE: usize = 10;
 
 pub struct Report {
@@ -49,7 +49,7 @@ impl Report {
 }
 
 impl Report {
-    /// Of a guest without a report, by its name.
+    /// The report of a guest that could not run.
     pub fn broken(name: String, error: &anyhow::Error) -> Self {
         let troubles = vec![format!("the rig broke: {error:#}")];
         let (took, used, costs) = (Duration::ZERO, Duration::ZERO, Costs::default());
@@ -74,12 +74,12 @@ impl Report {
 
 #[derive(Default)]
 pub struct Tally {
-    /// With the kernel of the guest that said it.
+    /// Each with the guest's kernel.
     verdicts: Vec<(String, Verdict)>,
     passed: usize,
     problems: Vec<String>,
     skips: Vec<String>,
-    /// How long a kernel's guest ran, and what it used.
+    /// Elapsed time and processor time of each kernel's guest.
     took: Vec<(String, [Duration; 2])>,
     costs: Costs,
 }
@@ -113,7 +113,7 @@ impl Tally {
         }
     }
 
-    /// Counts what another counted, and has said, in.
+    /// Adds another tally, whose failures are already printed.
     pub fn join(&mut self, other: Tally) {
         self.verdicts.extend(other.verdicts);
         self.passed += other.passed;
@@ -123,13 +123,13 @@ impl Tally {
         self.costs.add(&other.costs);
     }
 
-    /// Said at once, too: a run may be cut off, and so may its log.
-    fn failed(&mut self, what: String) {
-        print_progress(format!("FAILED {what}"));
-        self.problems.push(what);
+    /// Prints the failure at once, too: a run, or its log, may be cut off.
+    fn failed(&mut self, problem: String) {
+        print_progress(format!("FAILED {problem}"));
+        self.problems.push(problem);
     }
 
-    /// The matrix, what went wrong, what was skipped and why, and the line that CI reads.
+    /// Prints the matrix, the failures, the skips with reasons, and the line that CI reads.
     pub fn print(&self) {
         if !self.verdicts.is_empty() {
             println!(
@@ -171,7 +171,7 @@ impl Tally {
         println!("{} passed, {} failed, {} skipped", self.passed, self.problems.len(), self.skips.len());
     }
 
-    /// Prints what one guest reported, and returns how it ended.
+    /// Prints one guest's report, and returns its outcome.
     pub fn print_one(report: &Report) -> Outcome {
         let mut tally = Tally::default();
         tally.add(report);
@@ -179,7 +179,7 @@ impl Tally {
         tally.outcome()
     }
 
-    /// Stories that every row skipped, and why the first one did.
+    /// Stories that every row skipped, with the first reason.
     fn unplayed(&self) -> BTreeMap<&str, &str> {
         let (skipped, played): (Vec<_>, Vec<_>) =
             self.verdicts.iter().map(|(_, verdict)| verdict).partition(|verdict| verdict.result == Ending::Skip);
@@ -190,7 +190,7 @@ impl Tally {
         found
     }
 
-    /// Whether all that was counted was skipped, or nothing was.
+    /// Whether nothing passed and nothing failed.
     pub fn is_idle(&self) -> bool {
         self.passed + self.problems.len() == 0
     }
