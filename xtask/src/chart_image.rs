@@ -1,5 +1,5 @@
-//! Makes the agent's image without a container engine: the Dockerfile's Debian and packages, in which the real `mpu` builds the module for
-//! every test kernel from headers at a pod's mounts. A guest's story loads it.
+//! Makes the root of the agent's image without a container engine, with the Dockerfile's Debian and packages. In it, the real `mpu` builds the
+//! module for every test kernel, from headers at the pod's mounts.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -17,8 +17,8 @@ const DOCKERFILE: &str = include_str!("../../packaging/kubernetes/Dockerfile");
 /// Debian's names of the releases that the Dockerfile may start from.
 const SUITES: [(&str, &str); 2] = [("debian:12", "bookworm"), ("debian:13", "trixie")];
 
-/// Arguments: the root, a kernel's packages unpacked, mpu, its sources, a place for what is built, and a file with the release.
-/// Headers in the cache name each other by their paths there, so they appear there, too.
+/// Arguments: the root, a kernel's unpacked packages, mpu, its sources, a folder for the modules, and a file with the release. Headers in the
+/// cache name each other by their paths there, so they are mounted there, too.
 const BUILD: &str = r#"set -e
 r=$1 k=$2
 mount --make-rprivate /

@@ -60,7 +60,7 @@ pub fn cluster(args: &Args) -> Result<Outcome> {
     Ok(Tally::print_one(&report))
 }
 
-/// Makes what later steps need no network for.
+/// Downloads and makes everything that needs a network.
 pub fn fetch() -> Result<()> {
     guest::prepare(Arch::Amd64)?;
     setup::require(setup::NODE)?;
@@ -73,12 +73,12 @@ pub fn fetch() -> Result<()> {
     node::debian(&NODE).map(drop)
 }
 
-/// Starts it, plays the stories, and ends it.
+/// Starts the cluster, runs the stories, and stops it.
 pub fn boot(image: &Path, shell: bool, loud: bool) -> Result<Report> {
     let (folder, scripts) = (paths::target("cluster")?, scripts());
     files::recreate(&folder.join("etcd"))?;
     let kernel = kernels::ready(NODE.kernel)?;
-    // Whatever ends this program ends the first process of the namespaces, and the kernel all others there.
+    // If this program ends, the kernel kills the first process of the namespaces, and with it all others there.
     let mut machine = command("setpriv", ["--pdeathsig", "KILL", "unshare", "--net", "--mount", "--pid", "--fork"]);
     machine.env("PROMETHEUS", promtool::server()?).env("STORAGE", storage()?).env("VERSION", env!("CARGO_PKG_VERSION"));
     machine.env("NEXT", NEXT);
@@ -124,13 +124,13 @@ fn scripts() -> PathBuf {
     paths::repo().join("tests/cluster")
 }
 
-/// The scripts that play stories.
+/// The scripts with stories.
 pub fn stories() -> Result<Vec<PathBuf>> {
     let scripts = files::entries(&scripts())?.into_iter();
     Ok(scripts.filter(|path| path.extension().is_some_and(|ending| ending == "sh")).collect())
 }
 
-/// The node's image: the Debian, and what this run brings.
+/// The node's image: the Debian and this run's files.
 pub fn build() -> Result<PathBuf> {
     let (folder, scripts) = (&paths::target("cluster")?, &scripts());
     let kernel = kernels::ready(NODE.kernel)?;
@@ -173,7 +173,7 @@ pub fn build() -> Result<PathBuf> {
     node::join(&[node::debian(&NODE)?], archive, folder.join("image"))
 }
 
-/// Where buildah keeps the images.
+/// buildah's storage.
 fn storage() -> Result<PathBuf> {
     Ok(paths::cache("cluster")?.join("images"))
 }
@@ -201,7 +201,7 @@ fn images() -> Result<()> {
     output(make.args([env!("CARGO_PKG_VERSION"), NEXT])).map(drop)
 }
 
-/// The folder with a kernel's modules that the node needs, out of its package.
+/// The folder with the kernel modules that the node needs, from the kernel's package.
 fn modules(release: &str) -> Result<PathBuf> {
     files::get_or_make(paths::cache("cluster")?.join(format!("modules-{release}")), Path::is_dir, |partial| {
         let work = partial.join("work");
@@ -215,7 +215,7 @@ fn modules(release: &str) -> Result<PathBuf> {
     })
 }
 
-/// Certificates, made once: they are for ten years.
+/// Makes the certificates once; they are valid for ten years.
 fn pki(folder: &Path, scripts: &Path) -> Result<()> {
     if folder.join("pki/kubelet.kubeconfig").is_file() {
         return Ok(());

@@ -8,7 +8,7 @@ use crate::arch::Arch;
 use crate::run::{output, run};
 use crate::{files, foreign, paths};
 
-/// Programs that are typed by hand.
+/// Programs with shell completions.
 const COMPLETED: [&str; 2] = ["nvidia-ctk", "nvidia-container-cli"];
 
 pub fn stage(arch: Arch, program: &Path, tree: &Path) -> Result<()> {

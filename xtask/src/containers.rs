@@ -35,7 +35,7 @@ pub fn containers(args: &Args) -> Result<Outcome> {
     Ok(tally.outcome())
 }
 
-/// Times starts of containers with the executable as releases have it.
+/// Times starts of containers with the release build.
 pub fn bench() -> Result<()> {
     let mut cargo: Command = lint::cargo();
     cargo.args(["test", "--quiet", "--locked", "-p", "mpu-container", "--test", "rig", "--"]);
@@ -49,7 +49,7 @@ pub fn bench() -> Result<()> {
     Ok(())
 }
 
-/// Runs the tests, and counts what was skipped and why.
+/// Runs the tests, and counts skips with their reasons.
 pub fn check(filter: Option<&str>, full: bool, tally: &mut Tally) -> Result<()> {
     if !is_root() {
         tally.check("containers", Ending::Skip, rig::ROOT_ONLY);
@@ -64,16 +64,16 @@ pub fn check(filter: Option<&str>, full: bool, tally: &mut Tally) -> Result<()> 
     };
     print_progress("containers");
     let mut cargo: Command = lint::linting_cargo();
-    // No `--package`: libraries of one package have other features than those of all, and would be compiled again.
+    // No `--package`: it would select other features, and compile the libraries again.
     cargo.args(["test", "--quiet", "--locked", "--no-fail-fast"]);
     cargo.args(["--test", "rig", "--test", "cdi_hooks", "--test", "parity", "--"]);
-    // What an image's environment does to a hook, only the static executable of a release can show.
+    // Only a static executable, as in releases, shows what an image's environment does to a hook.
     cargo.args(filter).env("MPU_CONTAINER", Build::TESTS.program(Arch::Amd64, "mpu-container")?);
-    // The plugin, for an engine that is real. The test gives it the features of `cargo test`, which has compiled it.
+    // The NRI plugin, for a real engine. `--test rig` selects the features of `cargo test`, which has compiled it.
     run(lint::linting_cargo().args(["build", "--quiet", "--locked", "--bin", "mpu", "--test", "rig"]))?;
     cargo.env("MPU_PROGRAM", paths::target("debug")?.join("mpu"));
     if full {
-        // Ignored are, besides what takes long, two tools.
+        // Of the ignored tests, two are tools; the others take long.
         cargo.args(["--include-ignored", "--skip", "plain::script", "--skip", "bench::starts"]);
     }
     cargo.args(["--show-output", "--test-threads=2"]).env(rig::VARIABLE, trees);

@@ -13,7 +13,7 @@ use crate::{foreign, libtest, lint, paths, setup};
 
 const TABLE: &str = include_str!("../emulated.toml");
 
-/// The oldest emulator that the rows were read with: before, it knows no openat2.
+/// The oldest emulator for which the rows hold: older ones lack openat2.
 const OLDEST: (u32, u32) = (9, 1);
 
 #[derive(Deserialize)]
@@ -24,7 +24,7 @@ struct Table {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Package {
-    /// Whether they are built and run every time; otherwise with `--full`.
+    /// Whether its tests run every time, or only with `--full`.
     quick: bool,
     #[serde(default)]
     skip: Vec<Skip>,
@@ -83,7 +83,7 @@ fn run(name: &str, package: &Package, label: &str, tally: &mut Tally) -> Result<
         return Ok(());
     }
     let mut command = tests(name)?;
-    // A fork beside another thread can hang in QEMU's user emulation: the child waits for a lock that the thread held.
+    // A fork beside another thread can hang in QEMU's user emulation: the child waits for a lock that the other thread held.
     command.args(["--", "--test-threads=1"]);
     for test in skipped {
         command.args(["--skip", test]);
@@ -91,11 +91,11 @@ fn run(name: &str, package: &Package, label: &str, tally: &mut Tally) -> Result<
     libtest::check(&mut command, label, &paths::target("log")?.join(format!("arm64-{name}.log")), tally).map(drop)
 }
 
-/// Those beside the code: tests in folders of their own start programs, which takes binfmt_misc on this machine.
+/// The unit tests. Tests in `tests/` start programs, which needs binfmt_misc on this machine.
 fn tests(name: &str) -> Result<Command> {
     let mut cargo = lint::cargo();
     cargo.args(["test", "--quiet", "--locked", "--lib", "--package", name, "--target", Arch::Arm64.facts().target]);
-    // Apart from this machine's, so that neither waits for the other; backtraces are off, as their names take minutes.
+    // A separate target folder, so that no build waits for the other. No backtraces: resolving their names takes minutes.
     cargo.arg("--target-dir").arg(paths::target("arm64")?).env("RUST_BACKTRACE", "0").env("CARGO_INCREMENTAL", "0");
     cargo.env("CARGO_PROFILE_DEV_DEBUG", "0");
     foreign::configure_cargo(Arch::Arm64, &mut cargo)?;

@@ -17,10 +17,10 @@ pub fn require(arch: Arch) -> Result<()> {
     setup::rust_target(arch)
 }
 
-/// Ends a test program that hangs: all tests of a crate take a minute or two.
+/// Kills a test program that hangs: all tests of a crate take a minute or two.
 const LIMIT: &str = "timeout --foreground --kill-after=5 900";
 
-/// Tells cargo how programs for it are linked and started.
+/// Sets cargo's linker and runner for an architecture.
 pub fn configure_cargo(arch: Arch, cargo: &mut Command) -> Result<()> {
     let emulator = emulator(arch)?;
     if !emulator.is_empty() {
@@ -32,7 +32,7 @@ pub fn configure_cargo(arch: Arch, cargo: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// A program for it, ready to be started here.
+/// The command that starts a program of an architecture here.
 pub fn command(arch: Arch, program: &Path) -> Result<Command> {
     let mut words = emulator(arch)?.into_iter();
     let Some(first) = words.next() else { return Ok(Command::new(program)) };
@@ -54,7 +54,7 @@ fn version_in(text: &str) -> Option<(u32, u32)> {
     Some((numbers.next()??, numbers.next()??))
 }
 
-/// A program for another machine in a package would be found out on a node.
+/// Checks a program's architecture: otherwise a wrong one would be noticed on a node only.
 pub fn check_machine(arch: Arch, program: &Path) -> Result<()> {
     let expected = arch.facts().elf;
     let header = output(Command::new("readelf").arg("--file-header").arg(program))?;
@@ -63,12 +63,12 @@ pub fn check_machine(arch: Arch, program: &Path) -> Result<()> {
     Ok(())
 }
 
-/// What is written before a program to start it here; nothing where it is at home.
+/// The command prefix that starts a program here; empty for this machine's architecture.
 fn emulator(arch: Arch) -> Result<Vec<String>> {
     if arch == Arch::Amd64 {
         return Ok(Vec::new());
     }
-    // Debian 13 has the name without "static" for the same program.
+    // Debian 13 calls the same program by the name without "static".
     let names = ["-static", ""].map(|end| format!("qemu-{}{end}", arch.facts().machine_name));
     let found = names.iter().find_map(|name| find_program(name));
     let emulator = found.with_context(|| format!("no {} here: install qemu-user-static", names[0]))?;
@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn program_for_another_machine_is_found_out() {
+    fn program_of_other_architecture_is_rejected() {
         let this = std::env::current_exe().unwrap();
         assert!(check_machine(Arch::Amd64, &this).is_ok());
         let refused = check_machine(Arch::Arm64, &this).unwrap_err().to_string();
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn emulator_says_how_old_it_is() {
+    fn emulator_version_is_parsed() {
         assert_eq!(version_in("qemu-aarch64 version 10.0.2 (Debian 1:10.0.2+ds-2)\nCopyright\n"), Some((10, 0)));
         assert_eq!(version_in("hello"), None);
     }

@@ -19,7 +19,7 @@ pub use tree::register_tree;
 /// Raised when the unpacked form changes, so that older caches are made anew.
 const RECIPE: &str = "recipe 1";
 
-/// A guest's, in MiB.
+/// The default memory of a guest, in MiB.
 const MEMORY: u32 = 1024;
 
 #[derive(Deserialize)]
@@ -40,14 +40,14 @@ struct Row {
     packages: Vec<String>,
     #[serde(default)]
     chroot: Vec<String>,
-    /// Built here from the source package, by this fragment.
+    /// A configuration fragment: the kernel is built here from the source package.
     config: Option<String>,
     #[serde(default)]
     full: bool,
-    /// Debian's kernels of the same source for another use, of which the headers are had.
+    /// Other flavours of the same kernel, of which only the headers are used.
     #[serde(default)]
     flavours: Vec<Flavour>,
-    /// Of which flavour the row is: the module is built for it and never booted.
+    /// The row's flavour: the module is built for it, and no guest boots it.
     #[serde(skip)]
     flavour: Option<Flavour>,
     slower: Option<u32>,
@@ -56,11 +56,11 @@ struct Row {
     arguments: String,
 }
 
-/// What stands before `-amd64` in the releases of another flavour, and whether the quick run builds for it.
+/// A flavour: the part before `-amd64` in its releases, and whether the quick run builds for it.
 #[derive(Clone, Deserialize)]
 struct Flavour {
     name: String,
-    /// What its package of common headers has behind the name.
+    /// The suffix of its package of common headers.
     #[serde(default)]
     common: String,
     #[serde(default)]
@@ -70,7 +70,7 @@ struct Flavour {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Build {
     Here,
-    /// Inside the unpacked folder, with the suite's compiler.
+    /// In a chroot of the unpacked folder, with the suite's compiler.
     Chroot,
 }
 
@@ -78,17 +78,17 @@ pub struct Kernel {
     /// Its short name, such as `6.1`.
     pub name: String,
     pub arch: Arch,
-    /// What `uname -r` says in a guest.
+    /// As `uname -r` prints it in a guest.
     pub release: String,
     pub dir: PathBuf,
     pub build: Build,
     pub compiler: String,
-    /// What it was made of: goes into the key of everything built for it.
+    /// The packages and recipe that it was made of: part of the cache key of everything built for it.
     pub stamp: String,
-    /// How many times longer than on Debian's kernels a guest may take.
+    /// The factor on a guest's time limit, compared with Debian's kernels.
     pub slower: u32,
     pub memory: u32,
-    /// What its command line has beside what every guest's has.
+    /// Additional kernel arguments.
     pub arguments: String,
 }
 
@@ -107,20 +107,20 @@ impl Kernel {
     }
 }
 
-/// The short names of Debian's own kernels for an architecture, oldest first. One that is built here, or that only the full run plays, is made
-/// when it is asked for by name.
+/// The short names of Debian's kernels for an architecture, oldest first. Excludes kernels that are built here or that only the full run
+/// boots: these are made when selected by name.
 pub fn debian(arch: Arch) -> Result<Vec<String>> {
     let boots = |row: &Row| row.config.is_none() && row.flavour.is_none() && !row.full && row.arch == arch;
     Ok(table()?.into_iter().filter(boots).map(|row| row.name).collect())
 }
 
-/// The short names of headers that the module is built with and no guest boots.
+/// The short names of kernels that the module is built for and that no guest boots.
 pub fn flavours(full: bool) -> Result<Vec<String>> {
     let is_built = |row: &Row| row.flavour.as_ref().is_some_and(|flavour| full || flavour.quick);
     Ok(table()?.into_iter().filter(is_built).map(|row| row.name).collect())
 }
 
-/// What a kernel runs on, by its name, without fetching it.
+/// A kernel's architecture, without fetching it.
 pub fn arch_of(name: &str) -> Result<Arch> {
     if tree::is_name(name) {
         return Ok(Arch::Amd64);
@@ -196,7 +196,7 @@ fn cached(row: &Row, dir: &Path) -> Result<Option<Kernel>> {
     }))
 }
 
-/// What a kernel that is built here is built by, for its stamp.
+/// The stamp's line for a kernel that is built here.
 fn mark(row: &Row) -> Result<Option<String>> {
     row.config.as_ref().map(|config| Ok(source::mark(&source::fragment(config)?))).transpose()
 }
@@ -214,7 +214,7 @@ fn fetch(row: &Row, dir: &Path) -> Result<()> {
     .map(drop)
 }
 
-/// Debian's image and headers, unpacked. Returns the release and what it was made of.
+/// Unpacks Debian's image and headers. Returns the release and the packages.
 fn unpack_debian(row: &Row, dir: &Path, partial: &Path) -> Result<(String, Vec<String>)> {
     let suite = Suite::open_for(&row.suite, row.arch)?;
     let release = choose_release(row, &suite)?;
@@ -242,7 +242,7 @@ fn unpack_debian(row: &Row, dir: &Path, partial: &Path) -> Result<(String, Vec<S
     Ok((release, made_of))
 }
 
-/// Debian's source, built. Returns the release and what it was made of.
+/// Builds Debian's source. Returns the release, the packages and the configuration.
 fn build_from_source(row: &Row, config: &str, partial: &Path) -> Result<(String, Vec<String>)> {
     let suite = Suite::open(&row.suite)?;
     print_progress(format!("kernel {}: fetching {} from {}", row.name, row.packages.join(" "), row.suite));
@@ -254,7 +254,7 @@ fn build_from_source(row: &Row, config: &str, partial: &Path) -> Result<(String,
     Ok((release, made_of))
 }
 
-/// The pinned release, or the newest that follows it when the archive has moved on.
+/// The pinned release, or the newest later one if the archive no longer has it.
 fn choose_release(row: &Row, suite: &Suite) -> Result<String> {
     let package_of = |release: &str| row.packages[0].replace("{release}", release);
     if suite.version(&package_of(&row.release))?.is_some() {
@@ -272,7 +272,7 @@ fn choose_release(row: &Row, suite: &Suite) -> Result<String> {
     bail!("{} offers neither {} nor anything that follows it", row.suite, row.release)
 }
 
-/// A release in two: what all flavours of a version share, and `-amd64`, `-cloud-amd64` or `-arm64-16k`.
+/// Splits a release into the part that all flavours share, and `-amd64`, `-cloud-amd64` or `-arm64-16k`.
 fn flavoured<'a>(row: &Row, release: &'a str) -> Result<(&'a str, &'a str)> {
     let name = row.flavour.as_ref().map_or_else(String::new, |flavour| format!("-{}", flavour.name));
     let at =
@@ -289,8 +289,8 @@ fn image(root: &Path, release: &str) -> Result<PathBuf> {
     places.iter().map(|place| root.join(place)).find(|path| path.is_file()).context("the packages hold no vmlinuz")
 }
 
-/// Takes the uncompressed kernel out of a bzImage. Where it lies is written in the image's own header
-/// (Documentation/arch/x86/boot.rst, `payload_offset` and `payload_length`, boot protocol 2.08).
+/// Extracts the uncompressed kernel from a bzImage. Source: Documentation/arch/x86/boot.rst, `payload_offset` and `payload_length`, boot
+/// protocol 2.08.
 fn extract_vmlinux(bzimage: &Path, vmlinux: &Path) -> Result<()> {
     let image = fs_err::read(bzimage)?;
     ensure!(image.get(0x202..0x206) == Some(b"HdrS"), "{} has no boot header", bzimage.display());
@@ -301,7 +301,7 @@ fn extract_vmlinux(bzimage: &Path, vmlinux: &Path) -> Result<()> {
     let sectors = if image[0x1f1] == 0 { 4 } else { usize::from(image[0x1f1]) };
     let start = (sectors + 1) * 512 + number(0x248)?;
     let length = number(0x24c)?;
-    // The last four bytes are the uncompressed size, put there by the kernel's build, no part of the stream.
+    // The kernel's build appends the uncompressed size, four bytes that are not part of the stream.
     let stream = image.get(start..start + length - 4).context("the payload ends outside the image")?;
     let size = number(start + length - 4)?;
     let unpacker = match stream {
@@ -329,27 +329,27 @@ fn extract_vmlinux(bzimage: &Path, vmlinux: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Debian's arm64 kernels come uncompressed (Documentation/arch/arm64/booting.rst, the header's magic).
+/// Copies an arm64 image, which Debian does not compress. Source: Documentation/arch/arm64/booting.rst, the header's magic.
 fn copy_uncompressed(from: &Path, vmlinux: &Path) -> Result<()> {
     let image = fs_err::read(from)?;
     ensure!(image.get(0x38..0x3c) == Some(b"ARM\x64"), "{} is no uncompressed arm64 kernel", from.display());
     Ok(std::fs::write(vmlinux, image)?)
 }
 
-/// Headers name their common part by an absolute path: make that the place in the cache.
+/// Changes the absolute path of the common headers in a Makefile to the cache's.
 fn rewrite_common_path(makefile: &Path, root: &Path) -> Result<()> {
     let text = fs_err::read_to_string(makefile)?;
     Ok(std::fs::write(makefile, text.replace("/usr/src/", &format!("{}/usr/src/", root.display())))?)
 }
 
-/// Puts a compiler and the few programs kbuild calls into the folder, so that it can be entered by chroot.
+/// Unpacks a compiler and the programs of kbuild into the folder, for builds by chroot.
 fn install_compiler(row: &Row, suite: &Suite, root: &Path) -> Result<Vec<String>> {
     print_progress(format!("kernel {}: fetching its compiler", row.name));
     let made_of = suite.unpack(&suite.with_dependencies(&row.chroot)?, root)?;
     if !root.join("usr/bin/awk").exists() {
         std::os::unix::fs::symlink("mawk", root.join("usr/bin/awk"))?;
     }
-    // objtool looks up its stack's bounds, for a message it prints should it crash. This line will do, and spares a mount.
+    // objtool reads its stack's bounds at start, for a crash message. This line replaces a mounted /proc.
     std::fs::create_dir_all(root.join("proc/self"))?;
     std::fs::write(root.join("proc/self/maps"), "7ffc00000000-7fffffffffff rw-p 00000000 00:00 0 [stack]\n")?;
     std::fs::create_dir_all(root.join("build"))?;
@@ -360,7 +360,7 @@ fn install_compiler(row: &Row, suite: &Suite, root: &Path) -> Result<Vec<String>
 mod tests {
     use super::{Arch, table};
 
-    /// By its name a kernel is found for a processor (`Arch::named`).
+    /// `Arch::named` makes such names.
     #[test]
     fn arm64_kernel_names_end_in_arm64() {
         for row in table().unwrap() {

@@ -22,7 +22,7 @@ pub struct Args {
     arch: Arch,
 }
 
-/// What makes rustc's code fit for a kernel. Stable options first; the rest needs RUSTC_BOOTSTRAP or a nightly.
+/// rustc's options for kernel code. Stable options first; the rest needs RUSTC_BOOTSTRAP or a nightly.
 const FLAGS: &[&str] = &[
     "-Crelocation-model=static",
     "-Cforce-unwind-tables=n",
@@ -30,17 +30,17 @@ const FLAGS: &[&str] = &[
     "-Csymbol-mangling-version=v0",
     "-Zdirect-access-external-data=yes",
     "-Zfunction-sections=no",
-    // Otherwise memset and friends are called through a global offset table, which a kernel module has not.
+    // Otherwise memset and the like are called through a global offset table, which a kernel module does not have.
     "-Zplt=yes",
 ];
 
-/// What an architecture's kernels want beside, and what they let pass.
+/// An architecture's additional options, and what its kernels accept.
 struct Kernels {
     flags: &'static str,
-    /// The only symbols that the object may leave to others: our own C side, and what every kernel exports.
+    /// The undefined symbols that the object may have: those of our C files, and those that every kernel exports.
     allowed: &'static [&'static str],
     allowed_prefixes: &'static [&'static str],
-    /// What the kernel's loader of modules applies, behind `R_X86_64_` or `R_AARCH64_`; anything else fails when the module is loaded.
+    /// The relocations that the kernel's module loader supports, without `R_X86_64_` or `R_AARCH64_`. With any other, loading fails.
     relocations: &'static str,
     code: fn(&str) -> Vec<String>,
 }
@@ -56,8 +56,8 @@ const AMD64: Kernels = Kernels {
 };
 
 const ARM64: Kernels = Kernels {
-    // Landing pads, and signed ways back: both are hints, which older processors pass over; a kernel built without them is none the worse.
-    // Kernels built with a shadow stack keep its address in x18.
+    // BTI landing pads and signed return addresses are hints, which older processors ignore. They also work in a kernel built without them.
+    // Kernels with a shadow call stack keep its address in x18.
     flags: "-Zbranch-protection=bti,pac-ret -Zfixed-x18=yes",
     allowed: &["memcpy", "memset", "memmove", "memcmp"],
     allowed_prefixes: &["mpu_c_"],
@@ -100,7 +100,7 @@ pub fn build(arch: Arch) -> Result<PathBuf> {
     let mut command = Command::new(&rust.cargo);
     command.args(["rustc", "--quiet", "--locked", "--release", "--package", "mpu-kmod", "-Zbuild-std=core"]);
     command.args(["--target", arch.facts().kernel_target]);
-    // Its own folder: these flags must not invalidate what cargo built for this machine, nor wait for its lock.
+    // A separate folder: these flags must not invalidate this machine's builds, or wait for their lock.
     command.arg("--target-dir").arg(paths::target("kmod/cargo")?);
     command.args(["--", &format!("--emit=obj={}", object.display())]);
     let own = kernels(arch).flags.split(' ').chain([rust.no_jump_tables()]);
@@ -115,7 +115,7 @@ pub fn build(arch: Arch) -> Result<PathBuf> {
     Ok(object)
 }
 
-/// A compiler that has the source of `core` beside it.
+/// A compiler that has the source of `core`.
 struct Rust {
     cargo: PathBuf,
     rustc: PathBuf,
@@ -139,7 +139,7 @@ impl Rust {
         Self::found()?.context("still no Rust with the source of `core`: run `rustup component add rust-src`")
     }
 
-    /// The option of this compiler against jump tables, which are indirect branches: older ones know another word for it.
+    /// The option against jump tables, which are indirect branches. Older compilers have another one.
     fn no_jump_tables(&self) -> &'static str {
         let stable = "-Cjump-tables=n";
         let known = output(Command::new(&self.rustc).args([stable, "--print", "sysroot"]));
@@ -173,7 +173,7 @@ fn minor(version: &str) -> Option<u32> {
     version.split_whitespace().nth(1)?.split('.').nth(1)?.parse().ok()
 }
 
-/// Everything in the object that a kernel must not get.
+/// The object's contents that are not allowed in a kernel.
 pub fn faults(arch: Arch, object: &Path) -> Result<Vec<String>> {
     let symbols = output(Command::new(arch.tool("nm")).arg(object))?;
     let objdump = arch.tool("objdump");
@@ -196,7 +196,7 @@ fn symbol_faults(kernels: &Kernels, nm: &str) -> Vec<String> {
         if kind == "U" && !allowed {
             faults.push(format!("leaves {name} to others, which no kernel has"));
         }
-        // rust_begin_unwind is the handler itself: it exists in every such object; reaching it is what may not happen.
+        // rust_begin_unwind, the panic handler, is in every such object. Only calls of it are forbidden.
         let panics =
             ["9panicking", "panic_fmt", "panic_bounds_check", "unwrap_failed", "expect_failed", "slice_index_fail"];
         if panics.iter().any(|part| name.contains(part)) {
@@ -237,11 +237,11 @@ fn arm64_code_faults(disassembly: &str) -> Vec<String> {
     let mut faults = Vec::new();
     for (function, instruction) in instructions(disassembly) {
         let operation = instruction.split_whitespace().next().unwrap_or_default();
-        // `b.eq` is none; `bra…` and `blra…` are, by a signed address.
+        // `b.eq` is no indirect branch. `bra…` and `blra…` are, with a signed address.
         if ["br", "blr"].contains(&operation) || operation.starts_with("bra") || operation.starts_with("blra") {
             faults.push(format!("{function}: indirect branch: {instruction}"));
         }
-        // Before a symbol's name stands its address, of which `d70` is one.
+        // A symbol's address precedes its name, and can look like a register: `d70`.
         let code = instruction
             .split_once('<')
             .map_or(instruction, |(code, _)| code.trim_end().trim_end_matches(|c: char| c.is_ascii_hexdigit()));
@@ -271,8 +271,7 @@ fn relocation_faults(kernels: &Kernels, relocations: &str) -> Vec<String> {
     unknown.into_iter().map(|kind| format!("relocation {kind}, which the kernel's loader does not know")).collect()
 }
 
-/// kmod/ with the freshly built object in its place: what a release ships. A folder for each state of the sources, so that no other
-/// process changes it.
+/// kmod/ with the freshly built object, as in a release. Each state of the sources has a separate folder, so that no other process changes it.
 pub fn sources(arch: Arch) -> Result<PathBuf> {
     static ONCE: BuildOnce = BuildOnce::new();
     ONCE.get_or_make(arch.facts().target, || {
@@ -293,8 +292,7 @@ pub fn sources(arch: Arch) -> Result<PathBuf> {
     })
 }
 
-/// What a build has left in a folder is no source. A release that has a file which is not committed says so (`Sources` in
-/// `dist/provenance.rs`).
+/// The source files: git ignores build products. A release records whether files are uncommitted (`Sources` in `dist/provenance.rs`).
 fn source_files(folder: &Path) -> Result<Vec<String>> {
     Ok(files::git_files(folder)?.into_iter().filter(|name| !name.contains('/')).collect())
 }

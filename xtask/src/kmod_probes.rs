@@ -1,4 +1,4 @@
-//! Tests kmod/mpu_probes.sh with this machine's compiler on made-up headers: headers decide, never the kernel's number, and an unsuitable
+//! Tests kmod/mpu_probes.sh with this machine's compiler on made-up headers: the headers decide, not the kernel's version, and an unsuitable
 //! compiler stops the build. `./x test` builds with real headers.
 
 use std::process::Command;
@@ -7,7 +7,7 @@ use crate::paths::repo;
 use crate::tidy::{read, tracked};
 
 #[test]
-fn no_kernels_number_decides_anything_in_module() {
+fn module_sources_do_not_test_kernel_version() {
     let mut seen = 0;
     for file in tracked().iter().filter(|file| file.starts_with("kmod")) {
         seen += 1;
@@ -19,7 +19,7 @@ fn no_kernels_number_decides_anything_in_module() {
     assert!(seen > 15, "{seen} files of the module found");
 }
 
-/// What the questions need of headers, beside the functions that they ask for.
+/// Declarations that the probes need, besides the probed functions.
 const FTRACE: &str = "
 #define __maybe_unused __attribute__((unused))
 #define bool _Bool
@@ -31,7 +31,7 @@ unsigned long regs_get_kernel_argument(struct pt_regs *, unsigned int);
 void instruction_pointer_set(struct pt_regs *, unsigned long);
 ";
 
-/// Of a kernel up to 5.4, with what RHEL 8 added to its 4.18.
+/// Declarations of a kernel up to 5.4, with RHEL 8's additions to its 4.18.
 const OLD: &str = "
 #define NULL ((void *)0)
 typedef unsigned long long u64;
@@ -49,7 +49,7 @@ long probe_kernel_read(void *, const void *, unsigned long);
 void synchronize_sched(void);
 ";
 
-/// The same of a new one.
+/// The same of a new kernel.
 fn new() -> String {
     let renamed =
         OLD.replace("real_start_time", "start_boottime").replace("probe_kernel_read", "copy_from_kernel_nofault");
@@ -57,7 +57,7 @@ fn new() -> String {
     tree.replace("void synchronize_sched(void);", "u64 cgroup_id(struct cgroup *);") + XARRAY
 }
 
-/// Of 4.20.
+/// Declarations since 4.20.
 const XARRAY: &str = "
 #define radix_tree_root xarray
 struct xa_node { unsigned char shift; };
@@ -68,20 +68,20 @@ bool xa_is_node(const void *);
 bool xa_is_internal(const void *);
 ";
 
-/// Of a kernel up to 5.10.
+/// Declarations up to 5.10.
 const REGS: &str = "
 #define CONFIG_DYNAMIC_FTRACE_WITH_REGS 1
 typedef void (*ftrace_func_t)(unsigned long, unsigned long, struct ftrace_ops *, struct pt_regs *);
 ";
 
-/// From 5.11 on.
+/// Declarations since 5.11.
 const FREGS: &str = "
 #define CONFIG_DYNAMIC_FTRACE_WITH_REGS 1
 typedef void (*ftrace_func_t)(unsigned long, unsigned long, struct ftrace_ops *, struct ftrace_regs *);
 struct pt_regs *ftrace_get_regs(struct ftrace_regs *);
 ";
 
-/// Of 6.4, wherever it stands.
+/// Declarations of 6.4, which distributions backport.
 const LIST: &str = "
 #define CONFIG_DYNAMIC_FTRACE_WITH_DIRECT_CALLS 1
 int register_ftrace_direct(struct ftrace_ops *, unsigned long);
@@ -89,14 +89,14 @@ int modify_ftrace_direct(struct ftrace_ops *, unsigned long);
 int unregister_ftrace_direct(struct ftrace_ops *, unsigned long, bool);
 ";
 
-/// Runs the probes on headers with this text; the answers, or what was complained of.
+/// Runs the probes on headers with this text. Returns the answers, or the error output.
 fn probe(ftrace: &str, compiler: &str) -> Result<String, String> {
     let dir = tempfile::tempdir().unwrap();
     std::fs::create_dir(dir.path().join("linux")).unwrap();
     for header in ["types", "kprobes", "ptrace", "cgroup", "pid", "pid_namespace", "rcupdate", "sched", "uaccess"] {
         std::fs::write(dir.path().join(format!("linux/{header}.h")), "").unwrap();
     }
-    // A kernel's command names what comes before all headers by a path of its tree, or by a whole one.
+    // The compiler command has `-include` with a relative path of the kernel's tree, or with an absolute one.
     let wants_both = "#if GIVEN_ONE + GIVEN_OTHER != 2\n#error \"not included\"\n#endif\n";
     std::fs::write(dir.path().join("linux/ftrace.h"), format!("{wants_both}{ftrace}")).unwrap();
     std::fs::write(dir.path().join("one.h"), "#define GIVEN_ONE 1\n").unwrap();
@@ -105,7 +105,7 @@ fn probe(ftrace: &str, compiler: &str) -> Result<String, String> {
     let at = dir.path().display();
     let command = format!("{compiler} -I'{at}' -include ./one.h -include  {at}/other.h -DX");
     let script = repo().join("kmod/mpu_probes.sh");
-    // kbuild's shell is bash up to 5.4 where there is one, and sh since: both read alike, or the build stops.
+    // kbuild runs bash, if there is one, up to 5.4, and sh since: both must parse the script.
     let parsed = Command::new("bash").arg("-n").arg(&script).status();
     assert!(parsed.map_or(true, |status| status.success()), "bash does not read {}", script.display());
     let done =
@@ -117,21 +117,21 @@ fn probe(ftrace: &str, compiler: &str) -> Result<String, String> {
 }
 
 #[test]
-fn headers_answer_whatever_their_number_is() {
+fn headers_decide_independent_of_version() {
     let of = |parts: &[&str]| probe(&format!("{FTRACE}{}{}", new(), parts.concat()), "cc");
     let newer =
         "process=tgid tree=xarray born=start_boottime peek=nofault group=function preemption=rcu argument=function";
     assert_eq!(of(&[REGS]).unwrap(), format!("direct=none handler=regs permanent=no noendbr=no {newer}"));
-    // As RHEL 9 has it: ftrace of 6.4 in a 5.14.
+    // As in RHEL 9: ftrace of 6.4 in a 5.14.
     let permanent = "enum { FTRACE_OPS_FL_PERMANENT = 2 };\n#define ANNOTATE_NOENDBR\n";
     let found = of(&[FREGS, LIST, permanent]).unwrap();
     assert_eq!(found, format!("direct=list handler=fregs permanent=yes noendbr=yes {newer}"));
-    // The empty functions of a kernel that is configured without.
+    // The empty functions of a kernel without this option.
     let without = LIST.replace("#define CONFIG", "//");
     assert_eq!(of(&[FREGS, &without]).unwrap(), format!("direct=none handler=fregs permanent=no noendbr=no {newer}"));
 }
 
-/// As RHEL 8 and Ubuntu 20.04 have it. x86-64's registers have other names there than by which user space calls them.
+/// As in RHEL 8 and Ubuntu 20.04. In the kernel, x86-64's registers have other names than in user space.
 #[test]
 fn older_headers_select_older_interfaces() {
     let without = FTRACE.replace("unsigned long regs_get_kernel_argument", "int regs_get_nothing");
@@ -167,8 +167,7 @@ fn unusable_compiler_stops_build() {
     }
 }
 
-/// The probes' header may be kept as the compiler understood it. One that cannot, writes nonsense, or stumbles over what it wrote answers
-/// the same.
+/// The script may precompile the probes' header. A compiler that cannot, or that writes a broken one, gives the same answers.
 #[test]
 fn compiler_without_precompiled_headers_answers_the_same() {
     let headers = format!("{FTRACE}{}{FREGS}{LIST}", new());
@@ -193,7 +192,7 @@ fn compiler_without_precompiled_headers_answers_the_same() {
     assert_eq!(with("", "exit 1"), (answers, 1), "tried once");
 }
 
-/// Runs plain make on kmod/Kbuild for an x86-64 kernel, with what kbuild would have said before; what was made of `target`, or the complaint.
+/// Runs plain make on kmod/Kbuild for an x86-64 kernel, with kbuild's variables. Returns the contents of `target`, or the error output.
 fn kbuild(core: &[u8], release: &str, target: &str) -> Result<Vec<u8>, String> {
     let dir = tempfile::tempdir().unwrap();
     let at = dir.path().display();
@@ -233,7 +232,7 @@ fn core_for_another_processor_is_not_built_in() {
     }
 }
 
-/// kbuild asks again when the command has changed.
+/// kbuild runs the probes again when their command has changed.
 #[test]
 fn other_kernel_probes_headers_again() {
     let message = |release: &str| kbuild(b"", release, "said").unwrap();

@@ -10,7 +10,7 @@ use crate::outcome::Outcome;
 use crate::paths;
 use crate::run::{capture, output, print_progress, succeeds};
 
-/// The newest Rust (1.N) whose lints these sources were read with. A later one may find more, which says nothing about the product.
+/// The newest Rust (1.N) whose lints these sources pass. A later one may find more, which is no fault of the product.
 const NEWEST: u32 = 96;
 
 pub fn fmt() -> Result<Outcome> {
@@ -38,7 +38,7 @@ pub fn checks() -> Result<[(&'static str, Option<Outcome>, &'static str); 3]> {
     ])
 }
 
-/// Whether all is formatted; none without rustfmt.
+/// Whether all files are formatted; none without rustfmt.
 fn formatting() -> Result<Option<Outcome>> {
     if output(cargo().args(["fmt", "--version"])).is_err() {
         return Ok(None);
@@ -46,7 +46,7 @@ fn formatting() -> Result<Option<Outcome>> {
     Ok(Some(Outcome::of(succeeds(cargo().args(["fmt", "--all", "--check"]))?)))
 }
 
-/// Whether the compiler's clippy is there, and one that these sources have met. Another compiler's could not read what this one compiled.
+/// Whether clippy is there, of the same compiler, and not newer than [`NEWEST`]. Another compiler's clippy cannot read this one's builds.
 fn has_clippy() -> bool {
     let compiler = |arguments: &[&str], program| output(Command::new(program).args(arguments)).ok();
     if compiler(&["--rustc", "--version"], CLIPPY) != compiler(&["--version"], "rustc") {
@@ -60,8 +60,8 @@ fn has_clippy() -> bool {
 
 const CLIPPY: &str = "clippy-driver";
 
-/// A cargo whose compiler is clippy's, if there is one: it compiles and lints, so tests and lints are one build. Plain cargo would compile the
-/// workspace again, so every command that shares these builds uses this one.
+/// A cargo that compiles with clippy's driver, if there is one: one build then serves tests and lints. Plain cargo would compile the workspace
+/// again, so every command that shares these builds uses this one.
 pub fn linting_cargo() -> Command {
     let mut cargo = cargo();
     if has_clippy() {
@@ -70,7 +70,7 @@ pub fn linting_cargo() -> Command {
     cargo
 }
 
-/// A line of cargo's output; it has a message if it is the compiler's.
+/// A line of cargo's JSON output. Lines of the compiler have a message.
 #[derive(Deserialize)]
 struct CargoLine {
     message: Option<Diagnostic>,
@@ -81,12 +81,12 @@ struct Diagnostic {
     rendered: String,
 }
 
-/// Whether compiler and clippy are silent on all that tests are built of; none without clippy.
+/// Whether compiler and clippy report nothing in any target; none without clippy.
 fn lints() -> Result<Option<Outcome>> {
     if !has_clippy() {
         return Ok(None);
     }
-    // A program without tests in a folder of their own is built with `cfg(test)` alone by the first, and can have what only its tests use.
+    // The first build compiles a program without `tests/` with `cfg(test)` only, which hides code that only its tests use.
     let silent = is_silent(&["test", "--no-run"])? && is_silent(&["build", "--bins"])?;
     Ok(Some(Outcome::of(silent)))
 }
@@ -101,17 +101,16 @@ fn is_silent(build: &[&str]) -> Result<bool> {
     Ok(built.status.success() && count == 0)
 }
 
-/// The version of cargo-deny that deny.toml was read with.
+/// The version of cargo-deny for which deny.toml is written.
 const DENY: &str = "0.20.2";
 
-/// Whether deny.toml allows all that the workspace is built of; none where cargo-deny cannot be built. Advisories are a list on the network:
-/// without it, they are passed over.
+/// Whether deny.toml allows all dependencies; none if cargo-deny cannot be built. Without a network, advisories are not checked.
 fn dependencies() -> Result<Option<Outcome>> {
     let root = paths::cache(&format!("cargo-deny-{DENY}"))?;
     let program = root.join("bin/cargo-deny");
     if !program.is_file() {
         print_progress("building cargo-deny: a minute, once");
-        // Optimising takes 130 s of a processor, and saves one at each run.
+        // Optimising would take 130 s of a processor, and save one second per run.
         let install = ["install", "cargo-deny", "--debug", "--locked", "--quiet", "--version", DENY, "--root"];
         let mut cargo = cargo();
         cargo.args(install).arg(&root).env_remove("CARGO_TARGET_DIR").env("CARGO_PROFILE_DEV_DEBUG", "0");
@@ -128,7 +127,7 @@ fn dependencies() -> Result<Option<Outcome>> {
     match output(deny().arg("fetch").arg("db")) {
         Ok(_) => checks.push("advisories"),
         Err(error) => {
-            // Below git's own lines stand those of all that it was wrapped in.
+            // The last line is the cause.
             let why = error.to_string();
             let why = why.lines().rev().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
             print_progress(format!("advisories are not checked: {why}"));
@@ -146,7 +145,7 @@ pub fn cargo() -> Command {
     command
 }
 
-/// A person's environment must not change the profiles of Cargo.toml: with more code units, the module's object is none.
+/// The user's environment must not change the profiles of Cargo.toml: with more codegen units, the module's object would not be one file.
 pub fn keep_profiles(cargo: &mut Command) {
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().starts_with("CARGO_PROFILE_") {

@@ -13,7 +13,7 @@ use crate::{files, paths, run};
 
 pub struct Built {
     pub files: Vec<PathBuf>,
-    /// Lines in which a tool complained, or the end of the log if the build failed.
+    /// Warnings and errors of the tools, or the end of the log if the build failed.
     pub complaints: Vec<String>,
 }
 
@@ -29,8 +29,8 @@ impl Built {
     }
 }
 
-/// kbuild's remarks about the rig and not about the module: no kernel image beside the headers (type information is optional),
-/// and a compiler of the same major version but another packaging.
+/// kbuild's messages about this setup, not about the module: no kernel image with the headers (BTF is optional), and a compiler of the same
+/// major version from another package.
 const ABOUT_THE_RIG: [&str; 6] = [
     "Skipping BTF generation",
     "pahole version differs",
@@ -69,7 +69,7 @@ pub fn build(kernel: &Kernel, source: &Path, out: &Path, make_args: &[String]) -
     Ok(Built { complaints: complaints(&log, !files.is_empty()), files })
 }
 
-/// What kbuild reads, by path below the source folder; what it writes is left out.
+/// The files that kbuild reads, by path below the source folder, without its products.
 fn sources(dir: &Path) -> Result<BTreeMap<PathBuf, Vec<u8>>> {
     let mut found = BTreeMap::new();
     for path in files::below(dir)? {
@@ -95,7 +95,7 @@ fn key(kernel: &Kernel, sources: &BTreeMap<PathBuf, Vec<u8>>, make_args: &[Strin
     files::digest(parts)
 }
 
-/// One build. A failed one is kept, too: its log is the result, and trying again would not change it.
+/// One build. A failed build is cached, too: its log is the result, and another try would not change it.
 fn make(
     kernel: &Kernel,
     source: &Path,
@@ -131,7 +131,7 @@ fn make(
             command
         }
     };
-    // kbuild takes these from the environment; a wrapper meant for this machine's own compiler must not reach it.
+    // kbuild reads these from the environment. A compiler wrapper of this machine must not be used.
     command.args(make_args).arg("modules").env_remove("MAKEFLAGS").env_remove("CC").env("LC_ALL", "C");
     let succeeded = run_to_log(&mut command, &folder.join("log"))?;
     if succeeded {
@@ -142,8 +142,8 @@ fn make(
     Ok(std::fs::remove_dir_all(&work)?)
 }
 
-/// A command that runs its arguments inside the kernel's folder. A compiler needs /dev/null there; making the node takes root, and
-/// another user gets a user namespace in which the machine's own node is mounted.
+/// A command that runs its arguments in a chroot of the kernel's folder. A compiler needs /dev/null there. Root makes the node; another user
+/// gets a user namespace with the machine's node mounted.
 fn enter(kernel: &Kernel) -> Result<Command> {
     let root = kernel.root();
     let null = root.join("dev/null");

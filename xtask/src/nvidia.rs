@@ -10,7 +10,7 @@ use crate::arch::Arch;
 use crate::run::print_progress;
 use crate::{files, paths};
 
-/// What is kept of a release.
+/// The files kept of a release.
 pub const PROGRAMS: [&str; 2] = ["nvidia-smi", "libnvidia-ml.so.1"];
 
 /// Releases, oldest first: the suite and its packages.
@@ -24,10 +24,10 @@ static CLIENTS: [(&str, &str, [&str; 2]); 7] = [
     ("555.58.02", "experimental", ["nvidia-smi", "libnvidia-ml1"]),
 ];
 
-/// The one that the archive has for this machine's architecture alone.
+/// The archive has this release for amd64 only.
 const AMD64_ONLY: &str = "418.226.00";
 
-/// The releases that there are for an architecture.
+/// The releases for an architecture.
 pub fn versions(arch: Arch) -> impl Iterator<Item = &'static str> + Clone {
     CLIENTS.iter().map(|row| row.0).filter(move |version| arch == Arch::Amd64 || *version != AMD64_ONLY)
 }
@@ -52,7 +52,7 @@ pub fn ready(version: &str, arch: Arch) -> Result<PathBuf> {
     })
 }
 
-/// Copies the one regular file of that name, wherever the packages put it: names its folder after the release or the flavour.
+/// Copies the regular file of that name. The packages put it into folders with the release or the flavour in their names.
 fn keep(unpacked: &Path, version: &str, name: &str, to: &Path) -> Result<()> {
     let is_it = |path: &PathBuf| path.ends_with(name) && !path.ends_with(format!("share/bug/{name}"));
     let found = files::below(unpacked)?.into_iter().find(|path| is_it(path) && !path.is_symlink());
@@ -69,7 +69,7 @@ mod tests {
     use super::{Arch, versions};
     use crate::{Cli, Verb};
 
-    /// What `x guest` plays if no client is named.
+    /// The default of `x guest --client`.
     #[test]
     fn default_client_is_had_for_every_processor() {
         let Verb::Guest(args) = Cli::parse_from(["x", "guest"]).verb else { panic!("no guest") };

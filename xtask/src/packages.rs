@@ -8,9 +8,9 @@ use crate::guest::verdict::{Ending, Tally};
 use crate::programs::Build;
 use crate::{node, paths, skips};
 
-/// Makes them, and holds them to what must be true of packages.
+/// Makes the packages, and checks them.
 pub fn check(full: bool, tally: &mut Tally) -> Result<()> {
-    // Checkers of packages find faults of ours while they are made: what comes after is played all the same.
+    // lintian and rpmlint can fail while packages are made. Later stages run all the same.
     let out = match node::packages() {
         Ok(out) => out,
         Err(error) => {

@@ -8,32 +8,32 @@ use std::time::Duration;
 use rustix::io::retry_on_intr;
 use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 
-/// What /proc counts in: a hundredth of a second on every x86.
+/// The unit of times in /proc: a hundredth of a second on every x86.
 const TICK: Duration = Duration::from_millis(10);
 
-/// Behind the process's name, its time in its own code and in the kernel, and that of processes that it waited for (proc_pid_stat(5)).
+/// The fields after the process's name with its user and system time, and with those of its waited-for children. Source: proc_pid_stat(5).
 const OWN: [usize; 2] = [11, 12];
 const OF_CHILDREN: [usize; 2] = [13, 14];
 
-/// By all its threads, until it was waited for; nothing from then on.
+/// The time of all threads of a process; zero once the process was waited for.
 pub fn used(pid: u32) -> Duration {
     std::fs::read_to_string(format!("/proc/{pid}/stat")).map_or(Duration::ZERO, |stat| read(&stat, &OWN))
 }
 
-/// By this process and those that ended below it.
+/// The time of this process and its ended children.
 pub fn used_in_all() -> Duration {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     read(&stat, &OWN) + read(&stat, &OF_CHILDREN)
 }
 
 thread_local! {
-    /// Of children that this thread waited for.
+    /// The time of children that this thread waited for.
     static OF_WAITED: Cell<Duration> = const { Cell::new(Duration::ZERO) };
 }
 
 /// Waits for a child, whose time counts as this thread's.
 pub fn wait(child: &mut Child) -> io::Result<ExitStatus> {
-    // Its times are in /proc until it is waited for.
+    // /proc has its times until it is waited for.
     let ended = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
     retry_on_intr(|| waitid(WaitId::Pid(Pid::from_child(child)), ended))?;
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap_or_default();
@@ -41,14 +41,14 @@ pub fn wait(child: &mut Child) -> io::Result<ExitStatus> {
     child.wait()
 }
 
-/// By this thread and the children that it waited for with [`wait`].
+/// The time of this thread and of the children that it waited for with [`wait`].
 pub fn used_by_thread() -> Duration {
     let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap_or_default();
     read(&stat, &OWN) + OF_WAITED.get()
 }
 
 fn read(stat: &str, times: &[usize]) -> Duration {
-    // A name may hold blanks and parentheses.
+    // A name can contain blanks and parentheses.
     let behind = stat.rsplit_once(')').map_or("", |(_, behind)| behind);
     let words: Vec<&str> = behind.split_whitespace().collect();
     let ticks = times.iter().filter_map(|at| words.get(*at)?.parse::<u32>().ok());

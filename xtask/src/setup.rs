@@ -11,7 +11,7 @@ use crate::arch::Arch;
 use crate::paths;
 use crate::run::{is_installed, is_root, output, print_progress};
 
-/// What a package is here for, and how to see that it is there without asking dpkg.
+/// A package with its reason, and a probe that finds it without dpkg.
 pub struct Need {
     /// A path, or the name of a program.
     pub probe: &'static str,
@@ -34,7 +34,7 @@ pub const KERNELS: &[Need] = &[
     need("pahole", "pahole", "type information of modules from 6.12 on"),
 ];
 
-/// For building a kernel from source: asked for with that kernel alone.
+/// For building a kernel from source: required only for such a kernel.
 pub const SOURCES: &[Need] = &[
     need("flex", "flex", "kconfig of the kernel that is built here"),
     need("bison", "bison", "kconfig of the kernel that is built here"),
@@ -82,7 +82,7 @@ pub const NODE: &[Need] = &[
 
 pub const IMAGES: &[Need] = &[need("buildah", "buildah", "container images from our Dockerfiles")];
 
-/// What Debian 12 has in its backports only, or in them new enough.
+/// Packages that Debian 12 has only in its backports, or only there new enough.
 const BACKPORTED: [&str; 5] =
     ["qemu-system-x86", "qemu-system-arm", "qemu-user-static", "python3-virt-firmware", "pkcs11-provider"];
 
@@ -99,7 +99,7 @@ pub const GUESTS: &[Need] = &[
     need("/usr/lib/gcc/x86_64-linux-gnu/12/32/libgcc.a", "gcc-12-multilib", "32-bit callers in guests"),
 ];
 
-/// For guests of another architecture, beside what guests need anyway.
+/// For arm64 guests, besides [`GUESTS`].
 pub const ARM64: &[Need] = &[
     need("qemu-system-aarch64", "qemu-system-arm", "arm64 guests"),
     need("aarch64-linux-gnu-gcc-12", "gcc-12-aarch64-linux-gnu", "the compiler of the arm64 kernel"),
@@ -124,13 +124,13 @@ pub fn install_all() -> Result<()> {
     Ok(())
 }
 
-/// Those of the needs that this machine does not meet.
+/// The missing packages of a list.
 pub fn missing<'a>(needs: impl IntoIterator<Item = &'a Need>) -> Vec<&'a Need> {
     needs.into_iter().filter(|need| !is_met(need)).collect()
 }
 
 pub fn require(needs: &'static [Need]) -> Result<()> {
-    // A process that waited finds what the other one brought.
+    // After waiting for the lock, another thread may have installed them.
     let guard = lock_apt();
     let missing = missing(needs);
     if missing.is_empty() {
@@ -163,7 +163,7 @@ fn install_locked(packages: &[&str], _guard: &MutexGuard<()>) -> Result<()> {
     update_index();
     let (newer, others): (Vec<&str>, Vec<&str>) = packages.iter().partition(|name| BACKPORTED.contains(name));
     apt_install(&others, &[])?;
-    // Alone: a target release would apply to everything installed beside it.
+    // In a separate call: the target release would apply to all packages of the call.
     apt_install(&newer, &if newer.is_empty() { Vec::new() } else { backports()? })
 }
 
@@ -189,12 +189,12 @@ fn apt_install(packages: &[&str], options: &[String]) -> Result<()> {
     let mut command = apt_get();
     command.args(["-qq", "-y", "--no-install-recommends"]).args(options);
     command.args(["-o", "DPkg::Lock::Timeout=600", "-o", "Dpkg::Use-Pty=0", "install"]).args(packages);
-    // What debconf and dpkg print is of interest only if the packages do not come.
+    // The output of debconf and dpkg is shown only on failure.
     output(&mut command).with_context(|| format!("cannot install {}", packages.join(" "))).map(drop)
 }
 
-/// Container images come without lists, and stale lists name files that are gone. A foreign source that is down is no reason to stop:
-/// what cannot be installed says so itself.
+/// Updates apt's lists once: container images have none, and stale lists name deleted files. A failure is ignored, because a missing package
+/// is reported later.
 fn update_index() {
     static ONCE: std::sync::Once = std::sync::Once::new();
     ONCE.call_once(|| {
@@ -202,12 +202,11 @@ fn update_index() {
     });
 }
 
-/// The suite of [`BACKPORTED`] on Debian 12. Its own QEMU is too old to start every kernel of the table as a plain ELF file, and
-/// conflicts with newer qemu-utils.
+/// The suite of [`BACKPORTED`]. Debian 12's own QEMU is too old to start every kernel of the table as an ELF file, and conflicts with newer
+/// qemu-utils.
 const BACKPORTS: &str = "bookworm-backports";
 
-/// Options by which apt installs from Debian 12's backports; none on other systems. A machine whose sources lack them gets them for
-/// this one installation: its sources stay as they are.
+/// apt's options for Debian 12's backports; none on other systems. If the machine's sources lack the suite, it is added for this call only.
 fn backports() -> Result<Vec<String>> {
     let release = std::fs::read_to_string("/etc/os-release").unwrap_or_default();
     if !release.lines().any(|line| line == "VERSION_CODENAME=bookworm") {
@@ -225,7 +224,7 @@ fn backports() -> Result<Vec<String>> {
     Ok(options.into_iter().chain(target).collect())
 }
 
-/// Ubuntu 24.04 and Debian 13 call a few libraries by the names of the 64-bit time_t transition.
+/// The package's name on this machine: in Ubuntu 24.04 and Debian 13 the 64-bit time_t transition renamed some libraries.
 fn local_package_name(package: &'static str) -> &'static str {
     let offered =
         |name: &str| output(Command::new("apt-cache").args(["show", name])).is_ok_and(|text| !text.trim().is_empty());

@@ -8,30 +8,30 @@ use anyhow::{Context, Result, ensure};
 use crate::run::{build_to_log, last_lines, output};
 use crate::{files, paths, run, setup};
 
-/// Two at a time, behind everything else: a build takes a quarter of an hour, and people go on working.
+/// Two jobs, niced: a build takes a quarter of an hour, and people go on working.
 const JOBS: &str = "-j2";
 
-/// Data races are looked for in modules alone: the kernel's own are many, and known.
+/// KCSAN checks modules only: the kernel's own data races are many, and known.
 const UNWATCHED: [&str; 1] = ["KCSAN_SANITIZE=n"];
 
-/// What building a module needs of a built tree, by the folders that stay; everything else is a gigabyte of sources and objects.
+/// The folders of a built tree that module builds need. The rest is a gigabyte of sources and objects.
 const TREE_FOLDERS: [&str; 4] = ["arch", "include", "scripts", "tools"];
 
-/// What every guest needs of a kernel that is built here.
+/// The options that guests need in every kernel that is built here.
 const BASE: &str = "guest.config";
 
-/// The configuration: what guests need, and the guards of the named file.
+/// The configuration: the guests' options, and the debugging options of the named file.
 pub fn fragment(name: &str) -> Result<String> {
     let read = |name: &str| files::read(&paths::repo().join("xtask").join(name));
     Ok(read(BASE)? + &read(name)?)
 }
 
-/// A line for the kernel's stamp: another fragment is another kernel.
+/// The stamp's line with the fragment's digest: another fragment makes another kernel.
 pub fn mark(fragment: &str) -> String {
     format!("fragment={}", files::sha256(fragment))
 }
 
-/// Builds the source package unpacked below `root` into `tree`, with `vmlinux` beside it, and returns what `uname -r` will say.
+/// Builds the source package unpacked below `root` into `tree`, and the kernel into `vmlinux`. Returns the release.
 pub fn build(root: &Path, config: &str, tree: &Path, vmlinux: &Path) -> Result<String> {
     setup::require(setup::SOURCES)?;
     let archive = archive(root)?;
@@ -56,7 +56,7 @@ pub fn build(root: &Path, config: &str, tree: &Path, vmlinux: &Path) -> Result<S
     Ok(release.trim().to_owned())
 }
 
-/// Lines of a fragment that a configuration does not have: kconfig leaves out what misses a dependency, without a word.
+/// The fragment's lines that are missing in a configuration: kconfig silently drops options with unmet dependencies.
 fn rejected_lines<'a>(fragment: &'a str, config: &str) -> Vec<&'a str> {
     let has = |line: &str| config.lines().any(|has| has == line);
     fragment.lines().filter(|line| line.starts_with("CONFIG_") && !has(line)).collect()
@@ -75,7 +75,7 @@ fn make(tree: &Path) -> Command {
     command
 }
 
-/// Leaves what modules are built against, as Debian's header packages do.
+/// Deletes what module builds do not need, as Debian's header packages do.
 fn prune(tree: &Path) -> Result<()> {
     for (folder, kept) in [("", &TREE_FOLDERS[..]), ("arch", &["x86"]), ("tools", &["objtool"])] {
         for path in files::entries(&tree.join(folder))?.iter().filter(|path| path.is_dir() && !path.is_symlink()) {

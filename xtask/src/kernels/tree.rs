@@ -1,5 +1,5 @@
-//! Uses a kernel that a person built, as its tree is. The bzImage boots; modules are built against the tree, with the compiler that its
-//! configuration names.
+//! Uses a kernel that a user built, without changing its tree. Guests boot its bzImage. Modules are built against the tree, with the compiler
+//! that its configuration names.
 
 use std::path::{Path, PathBuf};
 
@@ -10,10 +10,10 @@ use crate::arch::Arch;
 use crate::run::is_installed;
 use crate::{files, paths};
 
-/// How names of such kernels begin; the release follows.
+/// The prefix of such a kernel's name, before the release.
 const PREFIX: &str = "tree-";
 
-/// What a build leaves, and what of it is for what.
+/// Files of a built tree, with the make target that makes each.
 const IMAGE: &str = "arch/x86/boot/bzImage";
 const CONFIG: &str = ".config";
 const SYMBOLS: &str = "Module.symvers";
@@ -25,7 +25,7 @@ pub fn is_name(name: &str) -> bool {
     name.starts_with(PREFIX)
 }
 
-/// Makes a tree known by a name, which `ready` and the other functions take.
+/// Registers a tree, and returns its name for `ready` and the other functions.
 pub fn register_tree(tree: &Path) -> Result<String> {
     let tree = tree.canonicalize().with_context(|| format!("no kernel tree {}", tree.display()))?;
     for (file, target) in LEFT_BY {
@@ -71,7 +71,7 @@ fn read(tree: &Path, file: &str) -> Result<String> {
     files::read(&tree.join(file))
 }
 
-/// The compiler that built the kernel: kconfig notes its first line of `--version`, in a comment before 5.8, and as an option since.
+/// The compiler that built the kernel. kconfig records the first line of its `--version`: in a comment before 5.8, and as an option since.
 fn compiler(config: &str) -> Result<String> {
     let Some(program) = named_compiler(config) else {
         bail!("the tree's .config does not say which compiler built it")
