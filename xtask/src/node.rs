@@ -1,7 +1,7 @@
-//! A whole Debian in a guest, with systemd, dpkg and DKMS on a real kernel: tests the life of MPU on a node.
+//! A whole Debian in a guest, with systemd, dpkg and DKMS on a real kernel: tests MPU's installation, use and removal on a node.
 //!
-//! The image is a Debian 12 that debootstrap makes once, as the kernel's first root file system: it needs no disk, no driver for one and
-//! no loop mount. A second archive has a run's files. The stories are in tests/node; a test compares them with docs/node-stories.md.
+//! debootstrap makes the image once. It is an initramfs, which needs no disk, no disk driver and no loop mount. A second archive has a run's
+//! files. The stories are in tests/node; a test compares them with docs/node-stories.md.
 
 mod secure_boot;
 
@@ -26,7 +26,7 @@ use crate::programs::Build;
 use crate::run::{BuildOnce, find_program, is_root, output, print_progress, run};
 use crate::{apt, files, guest, kernels, modules, nvidia, paths, setup};
 
-/// Raised when the image is made otherwise, so that older caches are made anew.
+/// Raised when the image is made differently, so that older caches are made anew.
 const RECIPE: &str = "2";
 /// The kernel that the node is updated to.
 const NEXT_KERNEL: &str = "6.12";
@@ -35,13 +35,13 @@ pub const ERA: &str = "1";
 /// The version that the upgrade stories go to.
 pub const NEXT: &str = "0.9.9";
 
-/// A Debian for guests: beyond what debootstrap's smallest variant has.
+/// A Debian for guests: debootstrap's smallest variant with more packages.
 pub struct Debian {
     pub name: &'static str,
     pub suite: &'static str,
     pub kernel: &'static str,
     pub packages: &'static str,
-    /// What apt installs afterwards: debootstrap does not see through packages that others provide.
+    /// Packages that apt installs afterwards: debootstrap does not resolve virtual packages.
     pub more: &'static [&'static str],
     pub headers: bool,
 }
@@ -55,7 +55,7 @@ const BUILDER: Debian = Debian {
     headers: true,
 };
 
-/// With container engines, and nothing to build a module with.
+/// With container engines, and without a compiler.
 const ENGINES: Debian = Debian {
     name: "-engines",
     suite: "bookworm",
@@ -65,7 +65,7 @@ const ENGINES: Debian = Debian {
     headers: false,
 };
 
-/// With Slurm, whose slurmd needs D-Bus to get a scope of systemd for its jobs; and nothing to build a module with.
+/// With Slurm, and without a compiler. slurmd needs D-Bus to get a systemd scope for its jobs.
 const BATCH: Debian = Debian {
     name: "-slurm",
     suite: "bookworm",
@@ -75,7 +75,7 @@ const BATCH: Debian = Debian {
     headers: false,
 };
 
-/// With SELinux. Debian 12's policy has no containers in it, Debian 13's has.
+/// With SELinux, on Debian 13: Debian 12's policy does not cover containers.
 const LABELLED: Debian = Debian {
     name: "-selinux",
     suite: "trixie",
@@ -117,7 +117,7 @@ pub enum Play {
 }
 
 impl Play {
-    /// What a person calls it, and its file in tests/node.
+    /// Its name on the command line, and of its file in tests/node.
     pub fn name(self) -> &'static str {
         match self {
             Play::Package => "package",
@@ -145,7 +145,7 @@ impl Play {
     }
 }
 
-/// The stories that scripts play: the words behind those that give a verdict.
+/// The stories in scripts: the first arguments of functions that print a verdict.
 fn stories(scripts: &[PathBuf]) -> Result<BTreeSet<String>> {
     let script = scripts.iter().map(|script| files::read(script)).collect::<Result<String>>()?;
     let lines = script.lines().filter(|line| !line.trim_start().starts_with('#'));
@@ -171,12 +171,12 @@ pub fn node(args: &Args) -> Result<Outcome> {
     Ok(tally.outcome())
 }
 
-/// Whether this user can make a Debian: debootstrap makes device nodes and changes its root.
+/// Whether this user can make a Debian: debootstrap makes device nodes and uses chroot.
 pub fn can_bootstrap() -> bool {
     is_root()
 }
 
-/// Fetches and makes what a play needs, so that later steps need no network.
+/// Downloads and makes everything for a play, so that later steps need no network.
 pub fn fetch(play: Play) -> Result<()> {
     setup::require(setup::NODE)?;
     setup::require(setup::PACKAGES)?;
@@ -185,7 +185,7 @@ pub fn fetch(play: Play) -> Result<()> {
     headers().map(drop)
 }
 
-/// Makes the image: the Debian, and what this run brings.
+/// Makes the image: the Debian and this run's files.
 pub fn build(play: Play, shell: bool) -> Result<PathBuf> {
     setup::require(setup::NODE)?;
     setup::require(setup::PACKAGES)?;
@@ -264,7 +264,7 @@ pub fn build(play: Play, shell: bool) -> Result<PathBuf> {
     join(&parts, archive, out.join(play.name()))
 }
 
-/// Archives in one file, as the kernel unpacks them: one after another.
+/// Concatenates archives: the kernel unpacks one after another.
 pub fn join(parts: &[PathBuf], last: Archive, into: PathBuf) -> Result<PathBuf> {
     let mut file = fs_err::File::create(&into)?;
     for part in parts {
@@ -280,7 +280,7 @@ pub fn packages() -> Result<PathBuf> {
     package(None)
 }
 
-/// The package of this version, or of another, made once a run.
+/// The folder with the packages of this version, or of another, made once per run.
 fn package(version: Option<&'static str>) -> Result<PathBuf> {
     static MADE: BuildOnce = BuildOnce::new();
     MADE.get_or_make(version.unwrap_or_default(), || {
@@ -291,7 +291,7 @@ fn package(version: Option<&'static str>) -> Result<PathBuf> {
     })
 }
 
-/// The machine owner's key and one that is not enrolled, the driver with and without a signature, and the firmware's variables.
+/// Adds the machine owner's key and an unenrolled one, and the driver with and without a signature. Writes the firmware's variables.
 fn keys(archive: &mut Archive, kernel: &kernels::Kernel, driver: &Path, out: &Path) -> Result<()> {
     let dir = out.join("keys");
     std::fs::create_dir_all(&dir)?;
@@ -310,7 +310,7 @@ fn keys(archive: &mut Archive, kernel: &kernels::Kernel, driver: &Path, out: &Pa
     archive.file("node/nvidia-unsigned.ko", 0o644, driver)
 }
 
-/// The module as `mpu build` makes it on this machine, for a node that can build none, in a folder of the same name in the archive.
+/// Adds the module, built by `mpu build` on this machine, for a node without a compiler. The archive's folder has the same name.
 fn prebuilt(
     archive: &mut Archive,
     kernel: &kernels::Kernel,
@@ -336,15 +336,15 @@ fn variables(out: &Path) -> PathBuf {
     out.join("variables.fd")
 }
 
-/// A play builds the module some times, and an emulated processor beside another one takes minutes for that.
-const LONGEST: Duration = Duration::from_secs(45 * 60);
+/// The limit of a play. It builds the module several times, which takes minutes each on an emulated processor.
+const LIMIT: Duration = Duration::from_secs(45 * 60);
 
-/// Boots it, and returns what it reported.
+/// Boots a play, and returns its report.
 pub fn boot(play: Play, made: &Path, loud: bool) -> Result<Report> {
     watch(command(play, made, false)?, play.debian().kernel, play.name(), &[play.script()], made, loud)
 }
 
-/// Runs a machine until its scripts end. A story that prints nothing is as bad as one that fails.
+/// Runs a machine until its scripts end. A story without a verdict counts as failed.
 pub fn watch(
     machine: Command,
     kernel: &str,
@@ -353,7 +353,7 @@ pub fn watch(
     image: &Path,
     loud: bool,
 ) -> Result<Report> {
-    let job = Job { kernel: format!("{kernel} {name}"), rows: Vec::new(), cpus: 2, limit: LONGEST, redirect: None };
+    let job = Job { kernel: format!("{kernel} {name}"), rows: Vec::new(), cpus: 2, limit: LIMIT, redirect: None };
     let log = paths::target("guest/log")?.join(format!("node-{name}.log"));
     let console = qemu::watch(machine, image, job.limit, &log, loud)?;
     let mut report = Report::read(&job, &console, log);
@@ -367,7 +367,7 @@ pub fn watch(
 
 fn command(play: Play, made: &Path, shell: bool) -> Result<Command> {
     let kernel = kernels::ready(play.debian().kernel)?;
-    // SELinux's labels are not in the archive: they are written before the first process is.
+    // The archive has no SELinux labels: label.sh writes them before init starts.
     let first = match play {
         Play::Selinux => "rdinit=/node/label.sh security=selinux selinux=1",
         _ => "rdinit=/sbin/init",
@@ -380,52 +380,56 @@ fn command(play: Play, made: &Path, shell: bool) -> Result<Command> {
     Ok(command)
 }
 
-/// The emulator with a Debian in it.
+/// The command that runs a Debian in QEMU.
 pub fn machine(kernel: &kernels::Kernel, file: &Path, image: &Path, first: &str, shell: bool) -> Command {
     let mut command = qemu::emulator(kernel.arch);
     command.args(["-m", "4096", "-smp", "2"]);
     command.args(["-nodefaults", "-no-user-config", "-nographic", "-serial", "stdio", "-no-reboot"]);
     command.arg("-kernel").arg(file).arg("-initrd").arg(image);
     let clock = qemu::clock_arguments();
-    let words = format!("console=ttyS0 panic=-1 oops=panic {first} quiet loglevel=4 systemd.show_status=no {clock}");
-    // A login's prompt would stand before a verdict on the same line.
-    let quiet = if shell { "" } else { " systemd.mask=serial-getty@ttyS0.service" };
-    command.args(["-append", &format!("{words}{quiet}")]);
+    let arguments =
+        format!("console=ttyS0 panic=-1 oops=panic {first} quiet loglevel=4 systemd.show_status=no {clock}");
+    // A login prompt would be on the same line as a verdict.
+    let no_login = if shell { "" } else { " systemd.mask=serial-getty@ttyS0.service" };
+    command.args(["-append", &format!("{arguments}{no_login}")]);
     command
 }
 
 /// The archive of a Debian, made now unless the cache has it.
-pub fn debian(which: &Debian) -> Result<PathBuf> {
-    let kernel = kernels::ready(which.kernel)?;
-    let suite = which.suite;
-    let cached = paths::cache("node")?.join(format!("{suite}{}-{}-{RECIPE}.cpio", which.name, kernel.release));
+pub fn debian(variant: &Debian) -> Result<PathBuf> {
+    let kernel = kernels::ready(variant.kernel)?;
+    let suite = variant.suite;
+    let cached = paths::cache("node")?.join(format!("{suite}{}-{}-{RECIPE}.cpio", variant.name, kernel.release));
     if cached.is_file() {
         return Ok(cached);
     }
-    print_progress(format!("making a Debian of {suite}{} for the node's guest", which.name));
+    print_progress(format!("making a Debian of {suite}{} for the node's guest", variant.name));
     let root = paths::cache("node")?.join(format!("root-{}", std::process::id()));
     let _ = std::fs::remove_dir_all(&root);
     let mut tried = Vec::new();
     for base in apt::mirrors(suite)? {
         let mut debootstrap = Command::new("debootstrap");
-        debootstrap.args(["--variant=minbase", &format!("--include={}", which.packages), suite]).arg(&root).arg(&base);
+        debootstrap
+            .args(["--variant=minbase", &format!("--include={}", variant.packages), suite])
+            .arg(&root)
+            .arg(&base);
         match output(&mut debootstrap) {
             Ok(_) => break,
             Err(error) => tried.push(format!("{base}: {error:#}")),
         }
         let _ = std::fs::remove_dir_all(&root);
     }
-    let last = which.packages.rsplit(',').next().unwrap_or_default();
+    let last = variant.packages.rsplit(',').next().unwrap_or_default();
     let installed = root.join(format!("var/lib/dpkg/info/{last}.list"));
     ensure!(installed.exists(), "no Debian with {last}: {}", tried.join("\n"));
-    add(&root, which.more)?;
-    finish_root(&root, &kernel, which.headers)?;
+    add(&root, variant.more)?;
+    finish_root(&root, &kernel, variant.headers)?;
     pack(&root, &cached)?;
     std::fs::remove_dir_all(&root)?;
     Ok(cached)
 }
 
-/// Installs packages in a Debian, and starts none of their services: they would run on this machine.
+/// Installs packages in a Debian without starting their services, which would run on this machine.
 fn add(root: &Path, packages: &[&str]) -> Result<()> {
     if packages.is_empty() {
         return Ok(());
@@ -442,7 +446,7 @@ fn add(root: &Path, packages: &[&str]) -> Result<()> {
     Ok(std::fs::remove_file(policy)?)
 }
 
-/// A folder as an archive, in place only when it is whole.
+/// Packs a folder into an archive, which appears only when it is complete.
 fn pack(root: &Path, to: &Path) -> Result<()> {
     let partial = to.with_extension("partial");
     let mut find = Command::new("find").arg(".").current_dir(root).stdout(Stdio::piped()).spawn()?;
@@ -454,7 +458,7 @@ fn pack(root: &Path, to: &Path) -> Result<()> {
     Ok(std::fs::rename(&partial, to)?)
 }
 
-/// The headers of the kernel that comes, as an archive, made once.
+/// The headers of [`NEXT_KERNEL`] as an archive, made once.
 fn headers() -> Result<PathBuf> {
     let kernel = kernels::ready(NEXT_KERNEL)?;
     let cached = paths::cache("node")?.join(format!("headers-{}-{RECIPE}.cpio", kernel.release));
@@ -468,7 +472,7 @@ fn headers() -> Result<PathBuf> {
     Ok(cached)
 }
 
-/// Puts a kernel's headers into a folder, as their packages would.
+/// Copies a kernel's headers into a folder, as their packages would.
 fn put_headers(root: &Path, kernel: &kernels::Kernel) -> Result<()> {
     let of_kernel = kernel.root();
     for folder in ["usr/src", "usr/lib"] {
@@ -476,13 +480,13 @@ fn put_headers(root: &Path, kernel: &kernels::Kernel) -> Result<()> {
         let mut copy = Command::new("cp");
         run(copy.args(["-a", "--no-target-directory"]).arg(of_kernel.join(folder)).arg(root.join(folder)))?;
     }
-    // The rig made the headers name their common part by its place in the cache.
+    // In the cache, the headers' Makefile has the cache's path of their common part.
     let makefile = root.join(format!("usr/src/linux-headers-{}/Makefile", kernel.release));
     let text = std::fs::read_to_string(&makefile)?.replace(&of_kernel.display().to_string(), "");
     Ok(std::fs::write(&makefile, text)?)
 }
 
-/// Puts what belongs to the kernel in, and takes out what a guest has no use for.
+/// Adds the kernel's files, and deletes what a guest does not need.
 fn finish_root(root: &Path, kernel: &kernels::Kernel, headers: bool) -> Result<()> {
     if headers {
         put_headers(root, kernel)?;
@@ -498,7 +502,7 @@ fn finish_root(root: &Path, kernel: &kernels::Kernel, headers: bool) -> Result<(
     let headers_config = of_kernel.join(format!("usr/src/linux-headers-{}/.config", kernel.release));
     let config = root.join(format!("boot/config-{}", kernel.release));
     std::fs::copy(headers_config, config).context("the headers have no configuration")?;
-    for gone in [
+    for folder in [
         "var/cache/apt/archives",
         "var/lib/apt/lists",
         "usr/share/doc",
@@ -506,14 +510,14 @@ fn finish_root(root: &Path, kernel: &kernels::Kernel, headers: bool) -> Result<(
         "usr/share/man",
         "usr/share/info",
     ] {
-        files::recreate(&root.join(gone))?;
+        files::recreate(&root.join(folder))?;
     }
-    for gone in ["cc1plus", "lto1", "lto-wrapper", "g++-mapper-server"] {
-        let _ = std::fs::remove_file(root.join("usr/lib/gcc/x86_64-linux-gnu/12").join(gone));
+    for program in ["cc1plus", "lto1", "lto-wrapper", "g++-mapper-server"] {
+        let _ = std::fs::remove_file(root.join("usr/lib/gcc/x86_64-linux-gnu/12").join(program));
     }
-    // No login on the console that the verdicts go to; a shell only when it was asked for.
     std::fs::write(root.join("etc/hostname"), "node\n")?;
     std::fs::write(root.join("etc/fstab"), "")?;
+    // For `--shell`.
     run(Command::new("chroot").arg(root).args(["passwd", "-d", "root"]).stdout(Stdio::null()))?;
     Ok(())
 }
@@ -540,9 +544,9 @@ mod tests {
         }
     }
 
-    /// The shell has its own hand; what it writes is read as a guest's own.
+    /// tests/node/stories.sh formats its lines itself.
     #[test]
-    fn shells_verdicts_are_read_as_they_are_written() {
+    fn shell_verdicts_have_the_format_of_mpu_plan() {
         let script = std::fs::read_to_string(paths::repo().join("tests/node/stories.sh")).unwrap();
         let echoed = |start: &str| {
             let lines = script.lines().filter_map(|line| line.trim().strip_prefix("echo \"")?.strip_suffix('"'));

@@ -1,5 +1,5 @@
-//! NVIDIA's own driver in a guest, on a made-up GPU, for the stories of tests/guest. `tests/real-driver` has the parts. `source` makes an
-//! open driver from a source tree, `closed` a closed one, `rig` their overrides. The era of a release decides the expected faults.
+//! NVIDIA's own driver in a guest, with a made-up GPU, for the stories of tests/guest. `source` builds an open driver from a source tree,
+//! `closed` a closed one, `rig` the GPU and the overrides of `tests/real-driver`. The era of a release decides the expected faults.
 
 mod closed;
 mod rig;
@@ -87,7 +87,7 @@ pub fn fetch(release: &str, is_closed: bool) -> Result<()> {
     if is_closed { closed::fetch(release) } else { source::fetch(release) }.map(drop)
 }
 
-/// Makes what a row of this release of drivers.toml is played with, and returns the release as a row names it.
+/// Builds the modules of a release of drivers.toml, and returns the release as a row names it.
 pub fn ready(kernel: &str, release: &str, is_closed: bool) -> Result<String> {
     let kernel = kernels::ready(kernel)?;
     let driver = match is_closed {
@@ -97,7 +97,7 @@ pub fn ready(kernel: &str, release: &str, is_closed: bool) -> Result<String> {
     make_modules(&kernel, &driver)
 }
 
-/// The release as a row names it.
+/// Builds all modules of a driver, and returns the release as a row names it.
 fn make_modules(kernel: &kernels::Kernel, driver: &source::Driver) -> Result<String> {
     let mark = if driver.internals.is_none() { CLOSED } else { "" };
     let name = format!("{}{mark}", driver.release);
@@ -105,7 +105,7 @@ fn make_modules(kernel: &kernels::Kernel, driver: &source::Driver) -> Result<Str
     Ok(name)
 }
 
-/// A row of every story, of the era that the release is of unless another is given.
+/// A row with every story. The release decides the era, unless one is given.
 pub fn row(name: &str, engines: &[String], known: Option<&str>) -> Result<Row> {
     let era = match known {
         Some(era) => era.to_owned(),
@@ -116,10 +116,10 @@ pub fn row(name: &str, engines: &[String], known: Option<&str>) -> Result<Row> {
     Ok(Row { era: format!("{era}{MARK}{name}"), client, engines, stories: Vec::new(), reloads: FEW_RELOADS })
 }
 
-/// Each takes seconds here.
+/// Each reload takes seconds.
 const FEW_RELOADS: u32 = 3;
 
-/// The nvidia-smi at hand that is nearest to a release, and not newer. The guest finds out whether it works there.
+/// The newest available nvidia-smi that is not newer than a release, or the oldest. The guest checks whether it works.
 fn client(release: &str) -> String {
     let clients = nvidia::versions(Arch::Amd64);
     let release = release.trim_end_matches(CLOSED);

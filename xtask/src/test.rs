@@ -51,7 +51,7 @@ pub struct Args {
     guests: usize,
 }
 
-/// Whose headers the module is also built with as if they knew no return thunks: no kernel without them can be had.
+/// The module is also built for this kernel as for one without return thunks: no such kernel is available.
 const THUNKLESS_BUILD_KERNEL: &str = "6.1";
 
 /// The verb.
@@ -67,13 +67,13 @@ pub fn test(args: &Args) -> Result<Outcome> {
         tally.check(&args.only.join(" "), Ending::Fail, "nothing of it was played");
     }
     clock.print();
-    // What was found out before the rig broke is still worth reading.
+    // Print the results so far even if the rig broke.
     tally.print();
     all_ran.map(|()| tally.outcome())
 }
 
-/// What tests this machine, and beside it, on the processor that this leaves idle, what makes packages and guests, and the first guests;
-/// then one guest more at a time.
+/// Runs two lanes: host checks in one, packages and guests' images in the other, with the first guests in parallel. After the host checks one
+/// more guest runs at a time.
 fn run_stages(args: &Args, selection: &Selection, clock: &Clock) -> (Tally, Result<()>) {
     let (sender, received) = channel();
     std::thread::scope(|scope| {
@@ -84,7 +84,7 @@ fn run_stages(args: &Args, selection: &Selection, clock: &Clock) -> (Tally, Resu
         });
         let mut lane = Lane::of(clock);
         let mut checked = Ok(());
-        // They leave a processor idle most of the time.
+        // The host checks leave a processor idle most of the time.
         let began = Instant::now();
         let reports = boot_all(received, args.guests.max(1), || checked = check_host(args.full, selection, &mut lane));
         if !reports.is_empty() {
@@ -99,7 +99,7 @@ fn run_stages(args: &Args, selection: &Selection, clock: &Clock) -> (Tally, Resu
     })
 }
 
-/// What guests are made of first, so that they start early; then packages and programs for arm64.
+/// Makes the guests' images first, so that guests start early; then packages and programs for arm64.
 fn make(args: &Args, selection: &Selection, lane: &mut Lane, sender: Sender<GuestImage>) -> Result<()> {
     make_guests(args, selection, lane, sender)?;
     if selection.has(Stage::Packages) {
@@ -113,11 +113,11 @@ fn make(args: &Args, selection: &Selection, lane: &mut Lane, sender: Sender<Gues
     Ok(())
 }
 
-/// Modules, and then the guests' images, the longest guest's first.
+/// Makes the modules, and then the guests' images, the longest guest's first.
 fn make_guests(args: &Args, selection: &Selection, lane: &mut Lane, sender: Sender<GuestImage>) -> Result<()> {
     if selection.has(Stage::Modules) {
         lane.enter("the module for every kernel");
-        // Without a module there is nothing to boot a guest for.
+        // Without a module no guest is needed.
         if !build_modules(args.full, &mut lane.tally)? {
             return Ok(());
         }
@@ -142,13 +142,13 @@ fn make_guests(args: &Args, selection: &Selection, lane: &mut Lane, sender: Send
         (true, false) => lane.tally.check("guests", Ending::Skip, "those of the other shards: `--shard`"),
         (false, _) => {}
     }
-    // One that begins late and takes long would be waited for alone.
+    // A long guest that starts late would run alone at the end.
     work.sort_by_key(|(seconds, _)| Reverse(*seconds));
     if !work.is_empty() {
         lane.enter("images of guests");
     }
     for (_, work) in work {
-        // Images share one build folder: they are made one at a time.
+        // Images share a build folder, so they are made one at a time.
         let image = work.build();
         if sender.send(GuestImage { work, image }).is_err() {
             break;
@@ -157,10 +157,10 @@ fn make_guests(args: &Args, selection: &Selection, lane: &mut Lane, sender: Send
     Ok(())
 }
 
-/// The guests of the matrix, ready to be made.
+/// The selected guests of the matrix.
 fn guests(matrix: &Matrix, args: &Args, selection: &Selection, tally: &mut Tally) -> Result<Vec<Guest>> {
     let mut guests = matrix::simulated(matrix, args.full)?;
-    // So that each shard gets as much to do.
+    // Sorted, so that all shards take about the same time.
     guests.sort_by_key(|guest| Reverse(guest.seconds));
     let mut guests = args.shard.share(guests);
     guests.extend(matrix::real(matrix, args.full, args.shard, tally)?);
@@ -171,7 +171,7 @@ fn guests(matrix: &Matrix, args: &Args, selection: &Selection, tally: &mut Tally
     Ok(guests)
 }
 
-/// One guest to boot: a kernel with what is tried on it, or a whole Debian.
+/// One guest to boot: a kernel with rows, or a whole Debian.
 enum Work {
     Guest(Job),
     Node(Play),
@@ -187,7 +187,7 @@ impl Work {
         }
     }
 
-    /// Downloads what it is made of: a guest's time is for the guest.
+    /// Downloads everything for it.
     fn fetch(self) -> Result<Self> {
         match &self {
             Work::Guest(job) => job.fetch()?,
@@ -214,7 +214,7 @@ impl Work {
     }
 }
 
-/// Whole Debians, where this user can make one.
+/// Whole Debians, if this user can make one.
 fn debian_guests(args: &Args, tally: &mut Tally) -> Vec<Work> {
     let is_quick = |debian: &Work| matches!(debian, Work::Node(Play::Package | Play::Containers));
     let possible = node::can_bootstrap();
@@ -267,21 +267,21 @@ fn run_host_tests(tally: &mut Tally) -> Result<()> {
         Err(error) => skip_or_fail(tally, "promtool", &error),
     }
     let log = |name: &str| Ok::<_, anyhow::Error>(paths::target("log")?.join(name));
-    // What a test prints is shown of those that pass, too: one that was skipped says so there. One that fails hides no other.
+    // --show-output shows passed tests, too: a skipped test prints its reason. --no-fail-fast runs all tests after a failure.
     cargo.args(["test", "--quiet", "--locked", "--no-fail-fast", "--", "--show-output"]);
     let text = libtest::check(&mut cargo, "cargo test", &log("cargo-test.log")?, tally)?;
-    // Those that need the rig are the stage `containers`.
+    // Tests that need the rig belong to the stage `containers`.
     for reason in libtest::skip_reasons(&text).filter(|reason| !reason.contains(rig::VARIABLE)) {
         tally.check("cargo test", Ending::Skip, reason);
     }
-    // No default member: what it builds is for the kernel. Its test holds kmod/mpu_core.h to it.
+    // mpu-kmod is no default member: it builds for the kernel. Its test compares it with kmod/mpu_core.h.
     let mut boundary = lint::linting_cargo();
     boundary.args(["test", "--quiet", "--locked", "--package", "mpu-kmod"]);
     libtest::check(&mut boundary, "the boundary of C and Rust", &log("boundary-test.log")?, tally)?;
     Ok(())
 }
 
-/// The module for every kernel: no complaint of compiler, modpost or objtool is let pass. True if all came out.
+/// Builds the module for every kernel, without any warning of compiler, modpost or objtool. True if all builds succeeded.
 fn build_modules(full: bool, tally: &mut Tally) -> Result<bool> {
     let mut all_built = true;
     for arch in Arch::ALL {
@@ -308,7 +308,7 @@ fn build_modules(full: bool, tally: &mut Tally) -> Result<bool> {
     Ok(all_built)
 }
 
-/// The module for kernels that no guest boots; one whose headers cannot be reached from here is a counted skip.
+/// Builds the module for kernels that no guest boots. If a kernel's headers cannot be downloaded, it is skipped and counted.
 fn build_flavours(full: bool, tally: &mut Tally) -> Result<bool> {
     let mut all_built = true;
     for name in kernels::flavours(full)? {
@@ -327,14 +327,13 @@ fn build_flavours(full: bool, tally: &mut Tally) -> Result<bool> {
     Ok(all_built)
 }
 
-/// A guest's image, or why there is none.
+/// A guest's image, or the error.
 struct GuestImage {
     work: Work,
     image: Result<PathBuf>,
 }
 
-/// Boots what comes, a few at a time, one fewer during `beside`. One whose image cannot be made, or that breaks, is reported as such beside
-/// the others.
+/// Boots the received guests, a few at a time, one fewer while `beside` runs. A guest without an image, or that breaks, gets a report, too.
 fn boot_all(made: Receiver<GuestImage>, at_a_time: usize, beside: impl FnOnce() + Send) -> Vec<Report> {
     play_all(made, at_a_time, |made| made.work.name(), |made| made.work.boot(made.image?.as_path()), beside)
 }

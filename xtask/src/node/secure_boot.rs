@@ -1,9 +1,8 @@
-//! A machine under UEFI Secure Boot: Debian's OVMF with the rig's own key as platform key, key exchange key and in db, and a second key that
-//! is not enrolled.
+//! A machine with UEFI Secure Boot: Debian's OVMF with a test key as platform key, as key exchange key and in db; and a second key that is
+//! not enrolled.
 //!
-//! QEMU hands the kernel, with a changed header, to the firmware, which accepts it unverified: the firmware's refusal is not under test.
-//! All after it is real: the kernel sees Secure Boot on, locks down, and trusts the keys in db for modules, as Debian's kernels do with
-//! a machine owner's key.
+//! QEMU passes the kernel with a changed header to the firmware, which accepts it unverified: the firmware's check is not tested. The rest is
+//! real: the kernel finds Secure Boot on, locks down, and trusts the keys in db for modules, as Debian's kernels do with a machine owner's key.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -13,11 +12,11 @@ use anyhow::{Context, Result};
 use crate::kernels::Kernel;
 use crate::run::{output, run};
 
-/// The firmware that enforces Secure Boot, and a variable store with nothing in it.
+/// The firmware that enforces Secure Boot, and an empty variable store.
 pub const CODE: &str = "/usr/share/OVMF/OVMF_CODE_4M.secboot.fd";
 const VARS: &str = "/usr/share/OVMF/OVMF_VARS_4M.fd";
 
-/// Whose keys the rig's are, in the variable store.
+/// The owner GUID of the test keys in the variable store.
 const OWNER: &str = "6d70752d-7269-4700-8000-000000000001";
 
 /// A key pair: `<name>.key`, `<name>.pem` and `<name>.der` in a folder.
@@ -26,7 +25,7 @@ pub struct Key {
 }
 
 impl Key {
-    /// The one of that name, made before.
+    /// An existing key pair.
     pub fn of(dir: &Path, name: &str) -> Self {
         Self { stem: dir.join(name) }
     }
@@ -51,12 +50,12 @@ impl Key {
         self.stem.with_extension("pem")
     }
 
-    /// The certificate as the kernel's tools want it.
+    /// The certificate in the kernel's format.
     pub fn der(&self) -> PathBuf {
         self.stem.with_extension("der")
     }
 
-    /// A copy of a module, signed as the kernel's own build signs.
+    /// Copies a module, and signs the copy with the kernel's sign-file.
     pub fn sign(&self, kernel: &Kernel, module: &Path, to: &Path) -> Result<()> {
         fs_err::copy(module, to)?;
         let series = kernel.release.splitn(3, '.').take(2).collect::<Vec<_>>().join(".");
@@ -65,7 +64,7 @@ impl Key {
     }
 }
 
-/// A variable store with Secure Boot on and this key as the only one trusted.
+/// Writes a variable store with Secure Boot on, which trusts this key only.
 pub fn variables(key: &Key, to: &Path) -> Result<()> {
     let mut tool = Command::new("virt-fw-vars");
     tool.args(["--input", VARS, "--output"]).arg(to);
@@ -73,11 +72,11 @@ pub fn variables(key: &Key, to: &Path) -> Result<()> {
         tool.args([option, OWNER]).arg(key.pem());
     }
     tool.args(["--no-microsoft", "--sb"]);
-    // It tells every variable that it sets.
+    // The tool prints every variable to standard error.
     output(tool.stderr(Stdio::null())).map(drop).context("cannot enrol the key")
 }
 
-/// QEMU's options for a machine with that firmware. Without SMM nothing would keep a guest from changing the store.
+/// QEMU's options for a machine with that firmware. SMM keeps the guest from changing the store.
 pub fn machine(command: &mut Command, variables: &Path) {
     command.args(["-machine", "q35,smm=on", "-global", "driver=cfi.pflash01,property=secure,value=on"]);
     command.args(["-drive", &format!("if=pflash,format=raw,unit=0,readonly=on,file={CODE}")]);

@@ -12,13 +12,13 @@ use crate::kernels::Kernel;
 use crate::run::{print_progress, run};
 use crate::{files, paths, setup};
 
-/// Raised when what is kept changes.
+/// Raised when the cached files change.
 const RECIPE: &str = "recipe 1";
 
-/// Beside the unpacked package: its name and its version in the archive, whose revision brings patches.
+/// A file with the package's name and version in the archive: a new revision can have other patches.
 const VERSION: &str = "version";
 
-/// The package says in a shell's words which patches it wants.
+/// dkms.conf, a shell script, lists the patches.
 const PATCHED: &str = ". ./dkms.conf; for name in \"${PATCH[@]}\"; do patch -s -p1 -i \"patches/$name\"; done";
 
 /// The package of a release of drivers.toml, unpacked, fetched unless the cache has it.
@@ -45,7 +45,7 @@ pub fn build(kernel: &Kernel, release: &str) -> Result<Driver> {
         setup::require(setup::KERNELS)?;
         let work = partial.join("tree");
         run(Command::new("cp").arg("-r").arg(sources(&package)?).arg(&work))?;
-        // What DKMS does with the package: its patches are what lets an old release fit to this kernel.
+        // As DKMS does: the patches make an old release build for this kernel.
         run(Command::new("bash").args(["-ec", PATCHED]).env("kernelver", &kernel.release).current_dir(&work))?;
         build_module(kernel, &work, partial)?;
         files::remove(&work)

@@ -14,7 +14,7 @@ use crate::kernels::Kernel;
 use crate::run::output;
 use crate::{modules, paths};
 
-/// The parts that are ours.
+/// The folder with our sources.
 fn parts() -> PathBuf {
     paths::repo().join("tests/real-driver")
 }
@@ -69,7 +69,7 @@ struct Used {
     reason: String,
 }
 
-/// Puts the driver and the made-up GPU into `folder`, as modules; and the overrides, if the driver is open.
+/// Puts the modules of the driver and the made-up GPU into `folder`; for an open driver also the overrides.
 pub fn make(kernel: &Kernel, driver: &Driver, folder: &Path) -> Result<()> {
     std::fs::copy(&driver.module, folder.join("nvidia.ko")).context("cannot copy the driver")?;
     modules::build(kernel, &parts().join("gpu"), folder, &[])?.checked("the made-up GPU")?;
@@ -101,7 +101,7 @@ fn standins(internals: &Internals, sources: &Path) -> Result<()> {
     output(&mut compiler).map(drop)
 }
 
-/// The rows as the module's C includes them, each held to the symbols that the driver has.
+/// The rows as a C header. Each row's symbol must exist in the driver, if its release has it.
 fn table(rows: &str, release: &str, symbols: &BTreeSet<&str>) -> Result<String> {
     let rows: Table = toml::from_str(rows).context("tests/real-driver/overrides.toml")?;
     let (mut text, mut missing) = (String::from("/* Made of tests/real-driver/overrides.toml. */\n"), Vec::new());

@@ -14,10 +14,10 @@ use crate::kernels::{Build, Kernel};
 use crate::run::{build_to_log, last_lines, output, print_progress};
 use crate::{files, paths, run, setup};
 
-/// Raised when what is kept changes.
+/// Raised when the cached files change.
 const RECIPE: &str = "recipe 1";
 
-/// Parts of the driver that have a module of their own, which no guest loads.
+/// The driver's other modules, which no guest loads.
 pub const EXCLUDED_MODULES: &str = "nvidia-uvm nvidia-drm nvidia-modeset nvidia-peermem";
 
 #[derive(Deserialize)]
@@ -46,14 +46,14 @@ pub fn row(release: &str, is_closed: bool) -> Result<Row> {
 
 pub struct Driver {
     pub release: String,
-    /// The module, without what debuggers want.
+    /// The module without debug information.
     pub module: PathBuf,
-    /// What is needed to compile for its inside; none of a closed driver.
+    /// For compiling against the driver's internal headers; none for a closed driver.
     pub internals: Option<Internals>,
 }
 
 pub struct Internals {
-    /// The folder that the flags are meant in: its headers are found from there.
+    /// The folder to which paths in the flags are relative.
     pub folder: PathBuf,
     pub flags: Vec<String>,
 }
@@ -72,7 +72,7 @@ pub fn fetch(release: &str) -> Result<PathBuf> {
     )
 }
 
-/// Any source tree. It is read, and built elsewhere.
+/// Builds a copy of any source tree.
 pub fn from_tree(kernel: &Kernel, tree: &Path) -> Result<Driver> {
     check_compiler(kernel)?;
     let release = release(tree)
@@ -86,7 +86,7 @@ pub fn from_tree(kernel: &Kernel, tree: &Path) -> Result<Driver> {
     Ok(Driver { release, module: cached.join("nvidia.ko"), internals })
 }
 
-/// The driver's makefiles take the compiler of this machine.
+/// The driver's makefiles support this machine's compiler only.
 pub fn check_compiler(kernel: &Kernel) -> Result<()> {
     ensure!(
         kernel.build == Build::Here,
@@ -96,7 +96,7 @@ pub fn check_compiler(kernel: &Kernel) -> Result<()> {
     Ok(())
 }
 
-/// The tree's files, without what a build or a version control left there.
+/// The tree's files, without build products and files of version control.
 fn sources(tree: &Path) -> Result<Vec<PathBuf>> {
     let is_left = |entry: &walkdir::DirEntry| {
         let name = entry.file_name().to_string_lossy();
@@ -129,7 +129,7 @@ fn build(kernel: &Kernel, release: &str, tree: &Path, sources: &[PathBuf], parti
     setup::require(setup::KERNELS)?;
     let work = partial.join("tree");
     sources.iter().try_for_each(|path| files::copy(&tree.join(path), &work.join(path)))?;
-    // The part that knows no kernel, and then the module around it, as the tree's own makefile does it for all its modules.
+    // First the kernel-independent part, then the module around it, as the tree's makefile does for all its modules.
     step(
         make(&work).arg("kernel-open/nvidia/nv-kernel.o_binary"),
         &partial.join("log.kernel"),
@@ -139,7 +139,7 @@ fn build(kernel: &Kernel, release: &str, tree: &Path, sources: &[PathBuf], parti
     keep(&work, partial)
 }
 
-/// Makes `nvidia.ko` around the part that knows no kernel; without what debuggers want, and with its log, it lies in `to`.
+/// Builds `nvidia.ko` around the kernel-independent part. Puts it, without debug information, and its log into `to`.
 pub fn build_module(kernel: &Kernel, folder: &Path, to: &Path) -> Result<()> {
     let headers = kernel.dir.join("build").canonicalize().context("the kernel has no headers")?;
     let common = headers.to_string_lossy().replace("-amd64", "-common");
@@ -153,7 +153,7 @@ pub fn build_module(kernel: &Kernel, folder: &Path, to: &Path) -> Result<()> {
     output(&mut strip).map(drop).context("the driver's makefiles left no nvidia.ko that can be read")
 }
 
-/// A folder that is kept once it is done.
+/// A cached folder, complete when it has the file `done`.
 pub fn get_or_make(cached: PathBuf, make: impl FnOnce(&Path) -> Result<()>) -> Result<PathBuf> {
     files::get_or_make(
         cached,
@@ -165,7 +165,7 @@ pub fn get_or_make(cached: PathBuf, make: impl FnOnce(&Path) -> Result<()>) -> R
     )
 }
 
-/// The flags, and of the tree the headers.
+/// Writes the compiler flags, and deletes everything but the headers from the tree.
 fn keep(work: &Path, to: &Path) -> Result<()> {
     let folder = work.join("src/nvidia");
     let arguments = ["--no-print-directory", "--silent", "--eval=mpu-flags: ; @echo $(CFLAGS)", "mpu-flags"];

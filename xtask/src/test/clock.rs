@@ -7,7 +7,7 @@ use crate::guest::verdict::Tally;
 use crate::processor;
 use crate::run::print_progress;
 
-/// Since when, and what each stage took by the clock and of a processor, in the order of their ends.
+/// The start, and each stage's elapsed and processor time, in the order of their ends.
 pub struct Clock {
     began: Instant,
     took: Mutex<Vec<(&'static str, Duration, Duration)>>,
@@ -18,25 +18,25 @@ impl Clock {
         Self { began: Instant::now(), took: Mutex::default() }
     }
 
-    pub fn add(&self, what: &'static str, took: Duration, used: Duration) {
-        self.took.lock().unwrap_or_else(PoisonError::into_inner).push((what, took, used));
+    pub fn add(&self, stage: &'static str, took: Duration, used: Duration) {
+        self.took.lock().unwrap_or_else(PoisonError::into_inner).push((stage, took, used));
     }
 
-    /// At the end of all.
+    /// Prints all stages and the sum.
     pub fn print(&self) {
-        let row = |what: &str, took: Duration, used: Duration| {
-            print_progress(format!("{:5} s, {:5} s of a processor: {what}", took.as_secs(), used.as_secs()));
+        let row = |stage: &str, took: Duration, used: Duration| {
+            print_progress(format!("{:5} s, {:5} s of a processor: {stage}", took.as_secs(), used.as_secs()));
         };
         self.took
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .iter()
-            .for_each(|(what, took, used)| row(what, *took, *used));
+            .for_each(|(stage, took, used)| row(stage, *took, *used));
         row("in all; some stages ran at the same time", self.began.elapsed(), processor::used_in_all());
     }
 }
 
-/// What is done one after another, and what came out.
+/// Stages that run one after another, with their tally.
 pub struct Lane<'a> {
     clock: &'a Clock,
     now: Option<(&'static str, Instant, Duration)>,
@@ -48,21 +48,21 @@ impl<'a> Lane<'a> {
         Self { clock, now: None, tally: Tally::default() }
     }
 
-    pub fn enter(&mut self, what: &'static str) {
+    pub fn enter(&mut self, stage: &'static str) {
         self.leave();
-        print_progress(format!("{what}, after {} s", self.clock.began.elapsed().as_secs()));
-        self.now = Some((what, Instant::now(), processor::used_by_thread()));
+        print_progress(format!("{stage}, after {} s", self.clock.began.elapsed().as_secs()));
+        self.now = Some((stage, Instant::now(), processor::used_by_thread()));
     }
 
-    /// The last stage has ended.
+    /// Ends the last stage, and returns the tally.
     pub fn end(mut self) -> Tally {
         self.leave();
         std::mem::take(&mut self.tally)
     }
 
     pub fn leave(&mut self) {
-        if let Some((what, began, used)) = self.now.take() {
-            self.clock.add(what, began.elapsed(), processor::used_by_thread() - used);
+        if let Some((stage, began, used)) = self.now.take() {
+            self.clock.add(stage, began.elapsed(), processor::used_by_thread() - used);
         }
     }
 }
@@ -86,7 +86,7 @@ mod tests {
         assert!(!one.is_idle() && one.outcome() == crate::outcome::Outcome::Passed);
         one.join(std::mem::take(other));
         assert!(one.outcome() == crate::outcome::Outcome::Failed, "what failed in the other lane counts");
-        let stages: Vec<&str> = clock.took.into_inner().unwrap().into_iter().map(|(what, ..)| what).collect();
+        let stages: Vec<&str> = clock.took.into_inner().unwrap().into_iter().map(|(stage, ..)| stage).collect();
         assert_eq!(stages, ["first", "second", "first", "second"]);
     }
 }

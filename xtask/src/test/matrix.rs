@@ -16,18 +16,18 @@ use crate::{apt, kernels, real_driver};
 #[derive(Deserialize)]
 pub struct Matrix {
     engines: Vec<String>,
-    /// Stories of the engine in user space where a cell plays it briefly.
+    /// Stories of the engine in user space in cells with `notify_briefly`.
     brief: Vec<String>,
     minutes: u64,
     reloads: u32,
-    /// What a row takes, where it was not measured.
+    /// The time of a row that was not measured.
     pub row_seconds: u32,
-    /// What a row with every story and `reloads` takes.
+    /// The time of a row with every story and `reloads`.
     whole_seconds: u32,
     pub plays: BTreeMap<String, u32>,
     pair: Vec<Pair>,
     quick: Vec<Cell>,
-    /// On kernels that watch themselves, or that only the full run plays.
+    /// Cells on kernels with debugging checks, or on kernels of the full run only.
     watched: Vec<Cell>,
     real: Vec<Real>,
 }
@@ -35,12 +35,12 @@ pub struct Matrix {
 /// NVIDIA's own driver, on a GPU that is made up.
 #[derive(Deserialize)]
 struct Real {
-    /// Of several, each is exchanged for the next.
+    /// Several releases run in one guest, one after the other.
     releases: Vec<String>,
     #[serde(default)]
     closed: bool,
     kernel: String,
-    /// Which stories the quick run plays.
+    /// The stories of the quick run.
     quick: Vec<String>,
     #[serde(default)]
     seconds: u32,
@@ -52,16 +52,16 @@ impl Real {
     }
 }
 
-/// Which clients a driver of an era meets in the field.
+/// The clients that are used with drivers of an era.
 #[derive(Deserialize)]
 struct Pair {
     era: String,
-    /// They take turns over the kernels, of which there are at least as many.
+    /// Each kernel gets the next client. There are at least as many kernels.
     clients: Vec<String>,
-    /// Whether its rows play the stories of the kernel, too.
+    /// Whether its rows have kernel stories, too.
     #[serde(default)]
     whole: bool,
-    /// Whether the guest ends with the story that leaves it unfit for others.
+    /// Whether the guest ends with the story after which no other can run.
     #[serde(default)]
     last: bool,
 }
@@ -70,27 +70,27 @@ struct Pair {
 struct Cell {
     kernel: String,
     rows: Vec<[String; 2]>,
-    /// Eras whose first row is played with the engine in user space, too.
+    /// Eras whose first row also runs with the engine in user space.
     #[serde(default)]
     notify: Vec<String>,
-    /// Eras whose first row is followed by one with that engine and `brief` only.
+    /// Eras whose first row is followed by one with that engine and the stories of `brief`.
     #[serde(default)]
     notify_briefly: Vec<String>,
     #[serde(default)]
     last: bool,
-    /// How the module redirects, where it is not left to it.
+    /// The module's parameter `redirect`, if it is set.
     redirect: Option<String>,
-    /// Eras whose rows play every story; others leave out those of the kernel. Without any, no row leaves something out.
+    /// Eras whose rows have every story; rows of others have no kernel stories. If empty, all rows have every story.
     #[serde(default)]
     whole: Vec<String>,
-    /// Stories that the quick run is content with; all unless named.
+    /// The only stories of the quick run; all if empty.
     #[serde(default)]
     stories: Vec<String>,
     #[serde(default)]
     seconds: u32,
 }
 
-/// One guest, and what it takes of a processor, in seconds: the longest are booted first.
+/// One guest, and its processor time in seconds: the longest are booted first.
 pub struct Guest {
     pub job: Job,
     pub seconds: u32,
@@ -106,23 +106,23 @@ impl Cell {
 const NOTIFY: &str = "notify";
 /// The engine in the kernel.
 const MODULE: &str = "module";
-/// Reloads of the module under load, where they are not counted in hundreds.
+/// Reloads of the module under load, except in the full run's whole rows.
 const FEW_RELOADS: u32 = 2;
 const BARE: &str = "none";
 
 impl Matrix {
-    /// As it stands in the file.
+    /// Parses matrix.toml.
     pub fn read() -> Result<Self> {
         toml::from_str(include_str!("../../matrix.toml")).context("matrix.toml")
     }
 }
 
-/// The story that leaves a guest unfit for others.
+/// The story after which no other can run in a guest.
 pub fn last_story() -> &'static str {
     stories::LAST[0].name
 }
 
-/// Stories that a row has which leaves out those of the kernel.
+/// The stories without kernel stories.
 fn driver_stories() -> Vec<String> {
     stories::usual().filter(|story| !story.is_kernel_story).map(|story| story.name.to_owned()).collect()
 }
@@ -178,7 +178,7 @@ pub fn simulated(matrix: &Matrix, full: bool) -> Result<Vec<Guest>> {
     if !full {
         return Ok(matrix.quick.iter().map(|cell| once(cell, &cell.rows)).collect());
     }
-    // One row a guest: guests are played beside each other where there are processors.
+    // One row per guest: guests run in parallel if there are processors.
     let short = matrix.quick.iter().filter(|cell| !cell.stories.is_empty());
     let cells = matrix.watched.iter().chain(short);
     let mut guests: Vec<Guest> = cells.flat_map(|cell| cell.rows.chunks(1).map(|row| once(cell, row))).collect();
@@ -195,7 +195,7 @@ pub fn simulated(matrix: &Matrix, full: bool) -> Result<Vec<Guest>> {
     Ok(guests)
 }
 
-/// NVIDIA's own drivers, built now unless the cache has them; a release whose archive cannot be reached from here is a counted skip.
+/// The guests with NVIDIA's own drivers, built now unless the cache has them. If an archive is unreachable, its release is skipped and counted.
 pub fn real(matrix: &Matrix, full: bool, shard: Shard, tally: &mut Tally) -> Result<Vec<Guest>> {
     let mut guests = Vec::new();
     let engines = [BARE, MODULE, NOTIFY].map(str::to_owned);
@@ -222,7 +222,7 @@ pub fn real(matrix: &Matrix, full: bool, shard: Shard, tally: &mut Tally) -> Res
     Ok(guests)
 }
 
-/// What it is that something cannot be fetched: with a wrong checksum or a package that is not there, something is wrong.
+/// The result of a failed download: skipped if the archive is unreachable. A wrong checksum or a missing package is a failure.
 fn fetch_failure(error: &anyhow::Error) -> Ending {
     if apt::is_unreachable(error) { Ending::Skip } else { Ending::Fail }
 }
@@ -238,7 +238,7 @@ mod tests {
         assert!(matches!(fetch_failure(&error), Ending::Fail));
     }
 
-    /// A name that is misspelled would be played, or left out, nowhere.
+    /// A misspelled name would select nothing.
     #[test]
     fn every_name_of_matrix_is_known() {
         let matrix = Matrix::read().unwrap();
@@ -257,7 +257,7 @@ mod tests {
         }
     }
 
-    /// A cell that is content with a few stories is played whole with `--full`, and by the engines of every other.
+    /// With `--full`, a cell with few stories runs all of them, with all engines.
     #[test]
     fn full_run_plays_stories_omitted_by_quick() {
         let matrix = Matrix::read().unwrap();
@@ -276,7 +276,7 @@ mod tests {
         }
     }
 
-    /// A guest's image and log are found by its name.
+    /// The paths of a guest's image and log have its name.
     #[test]
     fn full_run_names_each_guest_once() {
         let guests = simulated(&Matrix::read().unwrap(), true).unwrap();
@@ -284,7 +284,7 @@ mod tests {
         assert_eq!(names.len(), guests.len());
     }
 
-    /// What a row leaves out, another row of the same guest plays, with every engine that the guest has.
+    /// Another row of the same guest runs the stories that a row leaves out, with every engine of the guest.
     #[test]
     fn each_guest_runs_every_story_and_engine() {
         let matrix = Matrix::read().unwrap();
@@ -314,7 +314,7 @@ mod tests {
         );
     }
 
-    /// What some rows of a kernel leave out, another of the same kernel plays, with every engine that the kernel has.
+    /// Another row of the same kernel runs the stories that a row leaves out, with every engine of the kernel.
     #[test]
     fn full_run_runs_every_story_and_engine_on_each_kernel() {
         let matrix = Matrix::read().unwrap();
@@ -339,7 +339,7 @@ mod tests {
         }
     }
 
-    /// What the engine in user space leaves out on a kernel, it plays on an older and on a newer one.
+    /// The oldest and the newest kernel run the stories that the engine in user space leaves out on the others.
     #[test]
     fn oldest_and_newest_kernel_run_every_story_of_notify() {
         let matrix = Matrix::read().unwrap();

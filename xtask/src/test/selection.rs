@@ -32,7 +32,7 @@ pub enum Stage {
     Node,
 }
 
-/// The guests of one run of several: each `count`th, from number `first`, counted from 0.
+/// One of several runs: every `count`th guest, starting with number `first`, counted from 0.
 #[derive(Clone, Copy, Debug)]
 pub struct Shard {
     first: usize,
@@ -40,12 +40,12 @@ pub struct Shard {
 }
 
 impl Shard {
-    /// What of all falls to this run.
+    /// The items of this run.
     pub fn share<T>(self, all: impl IntoIterator<Item = T>) -> Vec<T> {
         all.into_iter().skip(self.first).step_by(self.count).collect()
     }
 
-    /// Whether other shards have something.
+    /// Whether there are other shards.
     pub fn is_partial(self) -> bool {
         self.count > 1
     }
@@ -63,15 +63,15 @@ impl FromStr for Shard {
     }
 }
 
-/// What of it is wanted.
+/// The selected stages and stories.
 pub struct Selection {
     stages: Vec<Stage>,
-    /// Of guests, by name; all if there is none.
+    /// Stories of guests, by name; all if empty.
     pub stories: Vec<String>,
 }
 
 impl Selection {
-    /// Everything if nothing is named. A story is played by guests alone.
+    /// Everything if `words` is empty. A story selects the stage `guest`.
     pub fn of(words: &[String]) -> Result<Selection> {
         let (mut stages, mut named) = (Vec::new(), Vec::new());
         for word in words {
@@ -95,8 +95,8 @@ impl Selection {
         Ok(Selection { stages, stories: named })
     }
 
-    /// Leaves of a guest's row what is wanted of it. `last` makes a guest unfit for others, and has a row of its own; of a closed driver only
-    /// the stories that its row names can be played.
+    /// Limits a guest's row to the selected stories. `last` has a separate row, because no other story can run after it. A closed driver can run
+    /// only the stories that its row names. False if no story is left.
     pub fn keeps(&self, row: &mut Row, last: &str) -> bool {
         if self.stories.is_empty() {
             return true;
@@ -108,7 +108,7 @@ impl Selection {
         !row.stories.is_empty()
     }
 
-    /// Whether this part of it is.
+    /// Whether a stage is selected.
     pub fn has(&self, stage: Stage) -> bool {
         self.stages.contains(&stage)
     }
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn story_goes_where_it_can_be_played() {
+    fn selected_story_stays_in_suitable_rows_only() {
         let row = |era: &str, stories: &[&str]| Row {
             era: era.to_owned(),
             client: String::new(),
