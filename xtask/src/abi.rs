@@ -86,7 +86,7 @@ pub fn abi(args: &Args) -> Result<Outcome> {
     outcome(&tree, &findings)
 }
 
-/// What the exit says. What is wrong is wrong, however little was read; that nothing is, takes fields.
+/// The exit status. A finding counts even if little of the driver was read. Success needs the parameters' fields.
 fn outcome(tree: &Tree, findings: &[Finding]) -> Result<Outcome> {
     if findings.iter().any(is_alarm) {
         return Ok(Outcome::Failed);
@@ -102,7 +102,7 @@ fn source(text: &str) -> Result<PathBuf, String> {
     Some(PathBuf::from(text)).filter(|path| path.exists()).ok_or_else(|| "not there".to_owned())
 }
 
-/// What a person has to look at.
+/// Whether a person has to look at a finding.
 fn is_alarm(finding: &Finding) -> bool {
     matches!(finding.verdict, Verdict::New | Verdict::Changed)
 }
@@ -135,7 +135,7 @@ fn as_json(tree: &Tree, findings: &[Finding]) -> Result<String> {
     Ok(serde_json::to_string_pretty(&report)? + "\n")
 }
 
-/// What no source shows, however much of it was read.
+/// Facts that no source shows.
 const NOT_COVERED: &str =
     "not seen: what the driver does with a field, a PID under a name that does not say so, a PID in opaque bytes\n";
 

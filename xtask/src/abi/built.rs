@@ -1,8 +1,8 @@
 //! Reads a built driver: an object (`nvidia.ko`, `nv-kernel.o`, `nv-interface.o`), or the BTF of a running kernel. Fills the same tree
 //! as sources do, and lists the facts that are missing.
 //!
-//! Method tables are data, so an object always has them, unless symbols were stripped. Structures and prototypes are in its debug
-//! information. Names of controls and meanings of flags are macros, and gone.
+//! Method tables are data, so an object has them unless symbols were stripped. Structures and prototypes are in its debug information. The
+//! names of controls and the meanings of flags are macros, which an object does not have.
 
 mod btf;
 mod dwarf;
@@ -23,29 +23,28 @@ use super::c::{Headers, Type};
 use super::tree::{Carrier, Control, Flags, Reach, Tree, is_escape};
 use dwarf::Dwarf;
 use elf::Elf;
-use tables::{Method, Shape, TABLE, is_called_internal, meaning, methods, spelled, without_repeats};
+use tables::{Method, Shape, TABLE, deduplicate, flag_layout, is_called_internal, methods, parameters_by_name};
 
-/// Where a running kernel shows its types, and those of the driver.
+/// The driver's BTF in a running kernel.
 pub const HOST: &str = "/sys/kernel/btf/nvidia";
 
-/// What the closed driver prints before its release; the open one says so.
+/// The text before the release in a closed driver. In an open one, another text is there.
 const CLOSED: &str = "UNIX x86_64 Kernel Module  ";
 
-/// Why a host that runs the driver has none of its types.
+/// Why a host that runs the driver can lack its BTF.
 const WHY_NO_TYPES: &str = "the module was built without BTF (most builds of it are: they have no vmlinux at hand), or the \
 kernel has no CONFIG_DEBUG_INFO_BTF_MODULES. Its nvidia.ko or its sources tell more";
 
-/// What every driver is known to have. A built driver in which little of that is found is a piece of one, or one that this
-/// reader does not understand: of such a source it is unknown whether anything is new.
+/// Controls that every driver has. If few of them are found, the source is only a part of a driver, or this reader does not understand it.
+/// Then it is unknown whether anything is new.
 pub struct Expected<'a> {
     pub rows: &'a [Row],
-    /// Controls' numbers by their structures: of the rows, and of what is known without a row.
+    /// Numbers of controls by their structures, for controls with and without a row.
     pub numbers: BTreeMap<String, u32>,
 }
 
 impl Expected<'_> {
-    /// Whether programs are known to call this control. A row's number counts with a row's size, because a later release
-    /// may give the number to another control.
+    /// Whether programs call this control. A row's number counts only with a row's size: a later release can give the number to another control.
     pub fn is_called(&self, cmd: u32, size: usize) -> bool {
         let mut rows = self.rows.iter().filter(|row| row.cmd.0 == cmd).peekable();
         match rows.peek() {
@@ -54,13 +53,13 @@ impl Expected<'_> {
         }
     }
 
-    /// What is missing, in a sentence, if fewer than two thirds of the controls that every driver has are found.
+    /// Returns a sentence about the missing controls, if fewer than two thirds of the controls that every driver has are found.
     ///
-    /// A control counts if 515.43.04 has it and the newest driver too, by the rows: those are ten. The releases up to 595.45.04
-    /// have nine of them in their tables, and the biggest piece of one (the subdevice's tables) has five. Two thirds are seven:
-    /// a later release may drop a control, and a piece never does for the whole.
+    /// By the rows, ten controls are in 515.43.04 and in the newest driver. The tables of releases up to 595.45.04 have nine of them, and the
+    /// largest part of a driver (the subdevice's tables) has five. Two thirds are seven: a later release may drop a control, and a part does
+    /// not pass for a whole driver.
     pub fn too_few(&self, found: impl Fn(u32) -> bool) -> Option<String> {
-        let lasting = self.rows.iter().filter(|row| lasts(row));
+        let lasting = self.rows.iter().filter(|row| is_in_every_release(row));
         let all: BTreeSet<&str> = lasting.clone().map(|row| row.control.name()).collect();
         let here: BTreeSet<&str> = lasting.filter(|row| found(row.cmd.0)).map(|row| row.control.name()).collect();
         let missing: Vec<&str> = all.difference(&here).copied().collect();
@@ -75,14 +74,14 @@ known. Not found: {missing}"
 }
 
 /// Whether every open driver has a row's control.
-fn lasts(row: &Row) -> bool {
+fn is_in_every_release(row: &Row) -> bool {
     let is_ours = mpu_abi::find(row.cmd, row.params_size).is_some();
     let has = |release| mpu_abi::row_of(row.control, release).is_some();
-    // Rows that a test makes up last.
+    // Made-up rows of a test count, too.
     !is_ours || (has(Release::new(515, 43, 4)) && has(Release::new(u16::MAX, 0, 0)))
 }
 
-/// Reads a file of either sort.
+/// Reads an object or a BTF file.
 pub fn read(path: &Path, expected: &Expected) -> Result<Tree> {
     let bytes = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
     let tree = match bytes.as_slice() {
@@ -96,7 +95,7 @@ pub fn read(path: &Path, expected: &Expected) -> Result<Tree> {
     tree.with_context(|| format!("{}", path.display()))
 }
 
-/// Reads what the running kernel shows: types, and the names of the driver's functions.
+/// Reads a running kernel's BTF, and the names of the driver's functions.
 pub fn read_host(root: &Path, expected: &Expected) -> Result<Tree> {
     let symbols = std::fs::read_to_string(root.join("proc/kallsyms")).unwrap_or_default();
     let functions: Vec<&str> = functions_of_module(&symbols, "[nvidia]").filter(|name| is_helper(name)).collect();
@@ -122,7 +121,7 @@ pub fn read_host(root: &Path, expected: &Expected) -> Result<Tree> {
     Ok(tree)
 }
 
-/// Names in `/proc/kallsyms` that are a module's code: `0000000000000000 t name\t[module]`.
+/// A module's functions in `/proc/kallsyms`: `0000000000000000 t name\t[module]`.
 fn functions_of_module<'a>(symbols: &'a str, module: &'a str) -> impl Iterator<Item = &'a str> {
     symbols.lines().filter_map(move |line| {
         let mut words = line.split_whitespace();
@@ -152,23 +151,23 @@ fn object(bytes: &[u8], expected: &Expected) -> Result<Tree> {
     })?;
     let dwarf = sections.borrow(|section| EndianSlice::new(section, LittleEndian));
 
-    // Tables in a known form name their functions. A form that only the debug information knows takes a note of every function.
+    // Tables with a known layout name their functions. If only the debug information has the layout, every function is indexed.
     let first = methods(&elf, None).unwrap_or_default();
     let functions: BTreeSet<&str> = first.iter().filter_map(|method| method.function.as_deref()).collect();
     let is_method = |name: &str| functions.contains(name) || functions.is_empty() && elf.defined.contains(name);
     let mut dwarf = Dwarf::index(dwarf, |name| is_helper(name) || is_method(name))?;
     let mut headers = Headers::default();
-    dwarf.take_public(&mut headers, is_escape);
+    dwarf.add_public(&mut headers, is_escape);
     let shape = shape(&mut dwarf, &mut headers, "NVOC_EXPORTED_METHOD_DEF");
-    let methods = without_repeats(methods(&elf, shape)?);
-    let flags = meaning(&methods, |method| expected.is_called(method.cmd, method.size));
+    let methods = deduplicate(methods(&elf, shape)?);
+    let flags = flag_layout(&methods, |method| expected.is_called(method.cmd, method.size));
     let mut controls = controls(&methods, flags, &mut dwarf, &mut headers);
     controls.sort_by_key(|control| control.cmd);
     let descriptors = descriptors(&elf, &mut dwarf, &mut headers).unwrap_or_default();
     let (release, is_closed) = release(&elf)?;
     let too_few = expected.too_few(|cmd| methods.iter().any(|method| method.cmd == cmd)).filter(|_| has_tables);
 
-    // Controls that programs may call, with parameters; and those of which only the size of these is known.
+    // Controls with parameters that programs may call; and those with unknown fields.
     let is_open = |control: &&Control| control.reach != Reach::Kernel && control.parameters.is_some();
     let is_unknown =
         |control: &&Control| control.parameters.as_ref().is_some_and(|parameters| headers.opaque(parameters).is_some());
@@ -183,9 +182,9 @@ fn object(bytes: &[u8], expected: &Expected) -> Result<Tree> {
     let mut tree = Tree { release, has_tables, is_whole, has_fields, controls, ..Tree::of(headers) };
     (tree.declares_all, tree.has_functions) = (false, true);
     carriers(&mut tree, &descriptors);
-    // A function of another part is known by its declaration, if there is one.
-    let there = |name: &&String| elf.defined.contains(*name) || !is_whole && elf.asked_for.contains(*name);
-    let names = elf.defined.iter().chain(dwarf.function_names().filter(there)).filter(|name| is_helper(name));
+    // In a part of a driver, functions of other parts have declarations only.
+    let is_known = |name: &&String| elf.defined.contains(*name) || !is_whole && elf.undefined.contains(*name);
+    let names = elf.defined.iter().chain(dwarf.function_names().filter(is_known)).filter(|name| is_helper(name));
     tree.functions = names.map(|name| (name.clone(), dwarf.prototypes(name))).collect();
 
     let sentences = [
@@ -224,15 +223,15 @@ fn object(bytes: &[u8], expected: &Expected) -> Result<Tree> {
     Ok(tree)
 }
 
-/// A structure as the driver's compiler laid it out.
+/// The layout of a structure, from the debug information.
 fn shape(dwarf: &mut Dwarf, headers: &mut Headers, name: &str) -> Option<Shape> {
-    dwarf.take(headers, name).ok()?;
+    dwarf.add(headers, name).ok()?;
     let fields = headers.fields(name).ok()?.into_iter().map(|field| (field.name, field.offset)).collect();
     Some(Shape { size: headers.layout(name).ok()?.size, fields })
 }
 
-/// Controls with the types of their parameters: of the function that is called, of the class's pointer to it where the
-/// firmware answers, or as the method's name spells it. A type of another size than the table says is not it.
+/// Controls with the types of their parameters. The type comes from the called function, from the class's function pointer if the firmware
+/// answers, or from the method's name. It must have the size in the table.
 fn controls(methods: &[Method], flags: Option<Flags>, dwarf: &mut Dwarf, headers: &mut Headers) -> Vec<Control> {
     let mut out = Vec::new();
     for method in methods {
@@ -248,11 +247,11 @@ fn controls(methods: &[Method], flags: Option<Flags>, dwarf: &mut Dwarf, headers
         let candidates = [method.function.as_deref().and_then(|function| dwarf.last_parameter(function))]
             .into_iter()
             .chain(structures.iter().map(|structure| dwarf.last_parameter_of_member(structure, &member)))
-            .chain([spelled(method, dwarf.parameters_of_class(method.cmd >> 16))])
+            .chain([parameters_by_name(method, dwarf.parameters_of_class(method.cmd >> 16))])
             .flatten()
             .collect::<Vec<String>>();
         let fits = |name: &String| {
-            dwarf.take(headers, name).is_ok() && headers.layout(name).is_ok_and(|layout| layout.size == method.size)
+            dwarf.add(headers, name).is_ok() && headers.layout(name).is_ok_and(|layout| layout.size == method.size)
         };
         let parameters = match candidates.into_iter().find(fits) {
             _ if method.size == 0 => None,
@@ -283,8 +282,7 @@ fn number(data: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_le_bytes(*data.get(at..)?.first_chunk()?))
 }
 
-/// What programs meet otherwise, by the names that the driver gives such structures: allocation parameters, escapes, and
-/// what class headers declare for a mapped page.
+/// Other structures that programs use, found by their names: allocation parameters, escapes, and mapped pages in class headers.
 fn carriers(tree: &mut Tree, descriptors: &BTreeMap<u32, usize>) {
     let mut sizes = BTreeSet::new();
     for (name, file) in &tree.headers.records {
@@ -321,7 +319,7 @@ fn add_escapes(tree: &mut Tree) {
     tree.carriers.extend(escapes);
 }
 
-/// The release that the driver prints when it loads, and whether it says that it is the closed one.
+/// The release in the driver's load message, and whether it is the closed driver.
 fn release(elf: &Elf) -> Result<(Option<String>, bool)> {
     let marks = [(".modinfo", "version="), (".rodata", "UNIX Open Kernel Module for x86_64  "), (".rodata", CLOSED)];
     for (section, before) in marks {

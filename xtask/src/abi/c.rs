@@ -12,10 +12,10 @@ use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 
-/// A piece of a header. Headers stay in memory for the rest of the run.
+/// A token of a header. Headers are leaked: they stay in memory for the rest of the run.
 type Token = tokens::Token<'static>;
 
-/// The driver's own names for what C has, by their bytes, which are their alignment, too.
+/// The driver's names of C's basic types, by size, which is also their alignment.
 const BUILT_IN: [(usize, &str); 4] = [
     (1, "NvU8 NvS8 NvV8 NvBool NvTristate char uint8_t int8_t bool __u8"),
     (2, "NvU16 NvS16 NvV16 NvWchar short uint16_t int16_t __u16"),
@@ -23,24 +23,24 @@ const BUILT_IN: [(usize, &str); 4] = [
     (8, "NvU64 NvS64 NvF64 NvP64 NvUPtr NvSPtr NvLength long size_t uint64_t int64_t __u64 __s64"),
 ];
 
-/// The bytes of a type that the parser knows by itself.
+/// The size of a basic type.
 pub fn built_in(name: &str) -> Option<usize> {
     BUILT_IN.iter().find(|(_, names)| names.split(' ').any(|other| other == name)).map(|(size, _)| *size)
 }
 
-/// A type as it was written.
+/// A type as the header has it.
 #[derive(Clone, Debug)]
 pub enum Type {
     Plain(String, usize),
     Pointer,
     Named(String),
     Record(Rc<Record>),
-    /// So many bytes, and nothing else is known of them.
+    /// Only the size is known.
     Opaque(usize),
     Array(Box<Type>, Vec<Number>),
 }
 
-/// A length or an alignment. A macro in it may be defined in a later header, so it has its value only when it is used.
+/// A length or an alignment. It is evaluated when it is used, because a later header can define its macros.
 #[derive(Clone, Debug)]
 pub enum Number {
     Known(usize),
@@ -52,7 +52,7 @@ pub enum Number {
 pub struct Record {
     pub union: bool,
     pub packed: bool,
-    /// Bytes, where a compiler laid it out; its members have their offsets then.
+    /// The size, if a compiler laid it out. Then its members have offsets.
     pub size: Option<usize>,
     pub members: Vec<Member>,
 }
@@ -67,8 +67,8 @@ pub struct Member {
 }
 
 impl Member {
-    /// A member that a compiler placed.
-    pub fn placed(name: Option<String>, kind: Type, offset: usize) -> Member {
+    /// A member with an offset from debug information.
+    pub fn at_offset(name: Option<String>, kind: Type, offset: usize) -> Member {
         Member { name, kind, align: None, bits: None, offset: Some(offset) }
     }
 }
@@ -79,7 +79,7 @@ pub struct Layout {
     pub align: usize,
 }
 
-/// A member that holds no other: where it is, how often, and what it is called.
+/// An innermost member: its name, offset and repetitions.
 #[derive(Clone, Debug)]
 pub struct Field {
     /// Names from the outermost structure inwards, with dots.
@@ -89,12 +89,12 @@ pub struct Field {
     pub size: usize,
     /// Byte offset of the first one.
     pub offset: usize,
-    /// How often it is repeated, and each time after how many bytes, from the outermost array inwards.
+    /// Count and stride of each array around it, the outermost first.
     pub repeats: Vec<(usize, usize)>,
 }
 
 impl Field {
-    /// Byte offsets of all of them.
+    /// The byte offsets of all repetitions.
     pub fn offsets(&self) -> Vec<usize> {
         let mut all = vec![self.offset];
         for &(count, stride) in &self.repeats {
@@ -109,18 +109,18 @@ struct Macro {
     body: Vec<Token>,
 }
 
-/// One enumerator: so many after the value of an expression.
+/// An enumerator: its value is an expression plus `after`.
 struct Enumerator {
     from: Rc<[Token]>,
     after: i128,
 }
 
-/// All declarations of a set of headers, in one space of names: what is read first stays.
+/// All declarations of a set of headers in one namespace. The first declaration of a name counts.
 #[derive(Default)]
 pub struct Headers {
     macros: HashMap<String, Macro>,
     enumerators: HashMap<String, Enumerator>,
-    /// Types by name or tag: where both are the same, they are of one type.
+    /// Types by name or tag. A name and an equal tag are one type.
     names: HashMap<String, Type>,
     /// Structures by name, with the file each is in, in the order of reading.
     pub records: Vec<(String, String)>,
@@ -142,7 +142,7 @@ impl Headers {
         self.layout_of(&Type::Named(name.to_owned()))
     }
 
-    /// Gives a type a name; what has one keeps it.
+    /// Names a type. An existing name keeps its type.
     pub fn name(&mut self, name: &str, kind: Type) {
         self.names.entry(name.to_owned()).or_insert(kind);
     }
@@ -196,7 +196,7 @@ impl Headers {
         }
     }
 
-    /// What a name stands for.
+    /// Resolves a named type one step.
     fn resolved(&self, kind: &Type) -> Result<Type, String> {
         let Type::Named(name) = kind else { return Ok(kind.clone()) };
         match built_in(name) {
@@ -304,7 +304,7 @@ impl Headers {
     }
 }
 
-/// A type of one word, or of several as `unsigned long long`, and how many pieces it took.
+/// A basic or named type, such as `unsigned long long`, and the number of its tokens.
 fn plain(tokens: &[&str]) -> Option<(Type, usize)> {
     const PARTS: [&str; 8] = ["unsigned", "signed", "long", "short", "int", "char", "void", "const"];
     let words: Vec<&str> = tokens.iter().copied().take_while(|word| PARTS.contains(word)).collect();

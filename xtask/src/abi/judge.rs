@@ -11,7 +11,7 @@ use super::c::Field;
 use super::names::{names_kernel_pointer, names_pid, words};
 use super::tree::{Control, Reach, Tree, Use};
 
-/// The verdict on one thing.
+/// The verdict on one field, control or function.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
@@ -48,28 +48,28 @@ pub struct Finding {
 }
 
 impl Finding {
-    /// Something that is new as long as nothing says otherwise.
+    /// A finding with the verdict `New`.
     fn new(way: &'static str, name: &str, fields: Vec<String>, why: impl Into<String>) -> Finding {
         let (name, why) = (name.to_owned(), why.into());
         Finding { verdict: Verdict::New, way, name, cmd: None, size: None, reach: None, fields, why, sort: None }
     }
 
-    fn but(self, verdict: Verdict, why: impl Into<String>) -> Finding {
+    fn with_verdict(self, verdict: Verdict, why: impl Into<String>) -> Finding {
         Finding { verdict, why: why.into(), ..self }
     }
 
-    /// Known, if each of these fields is on the list; without fields, if it is itself.
+    /// Changes the verdict to `Known` if the list has all these fields; without fields, if it has the finding's name.
     fn or_known<'a>(self, list: &List, fields: impl IntoIterator<Item = &'a str>) -> Finding {
         let subject = self.cmd.as_ref().unwrap_or(&self.name);
         let entries: Option<Vec<_>> = fields.into_iter().map(|field| list.known(self.way, subject, field)).collect();
         match entries.and_then(|entries| entries.first().copied().or(list.known(self.way, subject, ""))) {
-            Some((sort, reason)) => Finding { sort: Some(sort), ..self.but(Verdict::Known, reason) },
+            Some((sort, reason)) => Finding { sort: Some(sort), ..self.with_verdict(Verdict::Known, reason) },
             None => self,
         }
     }
 }
 
-/// Why something known has no row.
+/// Why the list has an entry instead of a row.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Sort {
@@ -97,18 +97,18 @@ pub struct List {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Function {
-    /// One of them is enough.
+    /// Alternative names: one must exist.
     names: Vec<String>,
-    /// The prototype that the redirect can live with.
+    /// The prototype that the redirect supports.
     wants: String,
-    /// Drivers without it are served, too.
+    /// MPU also works with drivers without it.
     #[serde(default)]
     optional: bool,
     why: String,
 }
 
 impl List {
-    /// The list beside the sources.
+    /// The list in xtask/abi.toml.
     pub fn committed() -> Result<List> {
         List::parse(include_str!("../../abi.toml"))
     }
@@ -145,12 +145,12 @@ impl List {
     }
 }
 
-/// Everything that there is to say of a tree.
+/// All findings of a tree.
 pub fn judge(tree: &Tree, list: &List) -> Vec<Finding> {
     judge_by(tree, list, ROWS, &|row| find(row.cmd, row.params_size).map(history))
 }
 
-/// What is known of a row beside its bytes.
+/// The releases of a row.
 pub type Histories<'a> = &'a dyn Fn(&Row) -> Option<&'static History>;
 
 /// The same, by other rows.
@@ -162,7 +162,7 @@ pub fn judge_by(tree: &Tree, list: &List, rows: &[Row], histories: Histories<'_>
     let mut before = BTreeSet::new();
     for row in rows.iter().filter(|row| !has(row) && before.insert(row.cmd)) {
         let finding = Finding::new("control", row.control.name(), Vec::new(), "")
-            .but(Verdict::Gone, "nothing here has this number");
+            .with_verdict(Verdict::Gone, "nothing here has this number");
         out.push(Finding { cmd: Some(number(row.cmd.0)), size: Some(row.params_size as usize), ..finding });
     }
     out = out.into_iter().map(|finding| judge_release(tree, rows, histories, finding)).collect();
@@ -172,7 +172,9 @@ pub fn judge_by(tree: &Tree, list: &List, rows: &[Row], histories: Histories<'_>
         let finding = Finding::new("event", name, vec![pid.clone()], why).or_known(list, []);
         let number = tree.headers.constant(name).and_then(|number| u32::try_from(number).ok());
         out.push(match number.filter(|number| event::CARRYING.contains(number)) {
-            Some(number) => finding.but(Verdict::Fits, format!("{number} in CARRYING of crates/mpu-abi/src/event.rs")),
+            Some(number) => {
+                finding.with_verdict(Verdict::Fits, format!("{number} in CARRYING of crates/mpu-abi/src/event.rs"))
+            }
             None => finding,
         });
     }
@@ -196,8 +198,8 @@ pub fn judge_by(tree: &Tree, list: &List, rows: &[Row], histories: Histories<'_>
     out
 }
 
-/// Holds the releases of the rows against the release that was read. The rows of what is found in it must name it, and of what is
-/// not there none may; a source that does not declare everything shows too little for that.
+/// Compares the rows' releases with the release of the tree. Rows of found controls must include it, and rows of missing ones must not. A
+/// source without all declarations cannot show that.
 fn judge_release(tree: &Tree, rows: &[Row], histories: Histories<'_>, mut finding: Finding) -> Finding {
     let same_number = rows.iter().filter(|row| finding.cmd == Some(number(row.cmd.0)));
     let of_it: Vec<(&Row, &History)> = same_number.filter_map(|row| Some((row, histories(row)?))).collect();
@@ -213,7 +215,7 @@ fn judge_release(tree: &Tree, rows: &[Row], histories: Histories<'_>, mut findin
         _ => return finding,
     };
     let why = format!("{}; the row {wrong} {release} in its releases (crates/mpu-abi/src/rows.rs)", finding.why);
-    finding.but(Verdict::Changed, why)
+    finding.with_verdict(Verdict::Changed, why)
 }
 
 fn judge_control(tree: &Tree, list: &List, rows: &[Row], control: &Control) -> Option<Finding> {
@@ -226,17 +228,17 @@ fn judge_control(tree: &Tree, list: &List, rows: &[Row], control: &Control) -> O
     let Some(parameters) = &control.parameters else {
         // A number that a later release gave to a control without parameters: no call of it meets the row's size.
         let why = "the number is another control's here, without parameters";
-        return (!rows.is_empty()).then(|| finding.but(Verdict::Gone, why));
+        return (!rows.is_empty()).then(|| finding.with_verdict(Verdict::Gone, why));
     };
     let row_of = |size: usize| rows.iter().find(|row| row.params_size as usize == size);
     let sizes = rows.iter().map(|row| row.params_size.to_string()).collect::<Vec<_>>().join(", ");
     if let Some(size) = tree.headers.opaque(parameters) {
         finding.size = Some(size);
         let finding = match row_of(size) {
-            Some(_) => finding.but(Verdict::Fits, "the size fits; where its fields stand is not known here"),
+            Some(_) => finding.with_verdict(Verdict::Fits, "the size fits; where its fields stand is not known here"),
             None => {
                 let why = format!("{size} bytes; rows have {sizes}, unless the number is another control's now");
-                finding.but(Verdict::Changed, why)
+                finding.with_verdict(Verdict::Changed, why)
             }
         };
         return (!rows.is_empty()).then_some(finding);
@@ -266,26 +268,26 @@ fn judge_control(tree: &Tree, list: &List, rows: &[Row], control: &Control) -> O
             _ => "no row",
         };
         let names = sensitive.into_iter().chain(behind.iter().map(|(_, field)| field));
-        return Some(finding.but(Verdict::New, why).or_known(list, names.map(|field| field.name.as_str())));
+        return Some(finding.with_verdict(Verdict::New, why).or_known(list, names.map(|field| field.name.as_str())));
     }
     let Some(row) = row_of(size) else {
         return Some(match finding.fields.is_empty() {
-            true => finding.but(Verdict::Gone, "the number is another control's here, without PIDs"),
-            false => finding.but(Verdict::Changed, format!("{size} bytes; rows have {sizes}")),
+            true => finding.with_verdict(Verdict::Gone, "the number is another control's here, without PIDs"),
+            false => finding.with_verdict(Verdict::Changed, format!("{size} bytes; rows have {sizes}")),
         });
     };
     let is_known = |field: &Field| list.known("control", &number(control.cmd), &field.name).is_some();
     let doubts = fit(tree, row, &fields, &behind, is_known);
     Some(match row.layout {
-        _ if !doubts.is_empty() => finding.but(Verdict::Changed, doubts.join("; ")),
+        _ if !doubts.is_empty() => finding.with_verdict(Verdict::Changed, doubts.join("; ")),
         Layout::Embedded { .. } if behind.is_empty() => {
-            finding.but(Verdict::Fits, "what its pointer leads to is not declared here")
+            finding.with_verdict(Verdict::Fits, "what its pointer leads to is not declared here")
         }
-        _ => finding.but(Verdict::Fits, ""),
+        _ => finding.with_verdict(Verdict::Fits, ""),
     })
 }
 
-/// What of a row is not so in these fields.
+/// The differences between a row and these fields.
 fn fit(
     tree: &Tree,
     row: &Row,
@@ -380,7 +382,7 @@ fn in_samples(samples: &Samples) -> (BTreeSet<usize>, BTreeSet<usize>) {
     (pids, pointers)
 }
 
-/// PIDs in structures that parameters with a pointer are declared with, and do not hold themselves.
+/// PIDs in structures to which the parameters only have a pointer.
 fn behind_pointers<'a>(tree: &'a Tree, parameters: &str, own: &[Field]) -> Vec<(&'a str, Field)> {
     let mut out: Vec<(&str, Field)> = Vec::new();
     for structure in tree.declared_with(parameters) {
@@ -430,20 +432,22 @@ fn judge_function(tree: &Tree, function: &Function) -> Finding {
     let Some((name, prototypes)) = found else {
         let finding = Finding::new("function", &function.names[0], Vec::new(), "");
         return match function.optional {
-            _ if !tree.is_whole => finding.but(Verdict::Gone, "not in this part of the driver"),
-            true => finding.but(Verdict::Gone, "not in this tree; MPU does without"),
-            false => finding.but(Verdict::Changed, format!("not in this tree: {}", function.why)),
+            _ if !tree.is_whole => finding.with_verdict(Verdict::Gone, "not in this part of the driver"),
+            true => finding.with_verdict(Verdict::Gone, "not in this tree; MPU does without"),
+            false => finding.with_verdict(Verdict::Changed, format!("not in this tree: {}", function.why)),
         };
     };
     let finding = Finding::new("function", name, prototypes.iter().cloned().collect(), &function.why);
     match prototypes.iter().all(|prototype| *prototype == function.wants) {
-        _ if prototypes.is_empty() => finding.but(Verdict::Fits, "the name is there; its signature is not known here"),
+        _ if prototypes.is_empty() => {
+            finding.with_verdict(Verdict::Fits, "the name is there; its signature is not known here")
+        }
         true => Finding { verdict: Verdict::Fits, ..finding },
-        false => finding.but(Verdict::Changed, format!("the redirect wants {}", function.wants)),
+        false => finding.with_verdict(Verdict::Changed, format!("the redirect wants {}", function.wants)),
     }
 }
 
-/// Helpers of the driver about PIDs or namespaces that are on no list: a redirected one under another name, perhaps.
+/// Unlisted helpers of the driver about PIDs or namespaces: such a helper can be a redirected one under a new name.
 fn helpers(tree: &Tree, list: &List) -> Vec<Finding> {
     let is_listed = |name: &String| list.function.iter().any(|function| function.names.contains(name));
     let about_pids = |name: &&String| {
@@ -457,7 +461,7 @@ fn helpers(tree: &Tree, list: &List) -> Vec<Finding> {
     found.into_iter().map(|name| Finding::new("function", name, Vec::new(), why).or_known(list, [])).collect()
 }
 
-/// What is looked for: a PID, or an address of the kernel's.
+/// Whether a field is a PID or a kernel address.
 pub fn is_sensitive(field: &Field) -> bool {
     is_pid(field) || names_kernel_pointer(field)
 }
@@ -467,7 +471,7 @@ fn is_pid(field: &Field) -> bool {
     names_pid(&field.name) && (field.size == 4 || field.size == 8) && !["NvP64", "*"].contains(&field.kind.as_str())
 }
 
-/// A number inside a virtual machine, beside the PID of the process that runs it: 0 without one.
+/// A PID inside a virtual machine, next to that of its host process; 0 without a virtual machine.
 fn is_companion(field: &Field) -> bool {
     words(&field.name).first().is_some_and(|word| word == "sub")
 }

@@ -11,10 +11,10 @@ use btf_rs::{Btf, BtfType, Type as Kind};
 use super::super::c::{Headers, Member, Number, Record, Type, built_in};
 use super::super::judge::is_sensitive;
 use super::super::tree::{Carrier, Control, Reach, Tree, is_escape};
-use super::dwarf::{BIGGEST, DEEPEST, plainly, prototype as written_prototype};
+use super::dwarf::{MAX_DEPTH, MAX_SIZE, prototype as written_prototype, source_name};
 use super::{Expected, add_escapes, is_helper};
 
-/// Reads the types of a module; `base` is the file with those of its kernel, which it is a supplement to.
+/// Reads the types of a module; `base` is the file with the types of its kernel.
 pub fn tree(bytes: &[u8], base: &Path, expected: &Expected) -> Result<Tree> {
     let btf = if base.is_file() {
         let kernel = std::fs::read(base).with_context(|| format!("cannot read {}", base.display()))?;
@@ -101,7 +101,7 @@ impl Reader<'_> {
     }
 
     fn kind(&mut self, id: u32, depth: usize) -> Result<Type> {
-        ensure!(depth < DEEPEST, "types inside types without an end");
+        ensure!(depth < MAX_DEPTH, "types inside types without an end");
         let kind = self.btf.resolve_type_by_id(id)?;
         let onward = |kind: &dyn BtfType| kind.get_type_id().unwrap_or(0);
         Ok(match &kind {
@@ -120,18 +120,18 @@ impl Reader<'_> {
             Kind::Ptr(_) => Type::Pointer,
             Kind::Array(array) => {
                 let one = self.kind(onward(array), depth + 1)?;
-                ensure!(array.len() <= BIGGEST, "an array of gigabytes");
+                ensure!(array.len() <= MAX_SIZE, "an array of gigabytes");
                 Type::Array(Box::new(one), vec![Number::Known(array.len())])
             }
             Kind::Struct(record) | Kind::Union(record) => {
-                ensure!(record.size() <= BIGGEST, "a type of gigabytes");
+                ensure!(record.size() <= MAX_SIZE, "a type of gigabytes");
                 let mut members = Vec::new();
                 for member in &record.members {
                     let kind = self.kind(onward(member), depth + 1)?;
                     let name = Some(self.name(member)).filter(|name| !name.is_empty());
                     let offset = member.bit_offset() as usize / 8;
                     ensure!(offset <= record.size(), "a member outside its structure");
-                    members.push(Member::placed(name, kind, offset));
+                    members.push(Member::at_offset(name, kind, offset));
                 }
                 Type::Record(Rc::new(Record { size: Some(record.size()), members, ..Record::default() }))
             }
@@ -158,7 +158,7 @@ impl Reader<'_> {
 
     /// A type as the driver's sources write it.
     fn written(&self, id: u32, depth: usize) -> Result<String> {
-        ensure!(depth < DEEPEST, "types inside types without an end");
+        ensure!(depth < MAX_DEPTH, "types inside types without an end");
         let kind = self.btf.resolve_type_by_id(id)?;
         let inner = |kind: &dyn BtfType| self.written(kind.get_type_id().unwrap_or(0), depth + 1);
         Ok(match &kind {
@@ -172,7 +172,7 @@ impl Reader<'_> {
             Kind::Union(kind) => format!("union {}", self.name(kind)),
             Kind::Fwd(kind) => format!("struct {}", self.name(kind)),
             Kind::Enum(kind) => format!("enum {}", self.name(kind)),
-            Kind::Int(kind) => plainly(&self.name(kind)),
+            Kind::Int(kind) => source_name(&self.name(kind)),
             Kind::FuncProto(_) => "function".to_owned(),
             other => match other.as_btf_type() {
                 Some(kind) => self.name(kind),

@@ -9,11 +9,11 @@ use gimli::{AttributeValue, DebuggingInformationEntry, DwAt, DwTag, EndianSlice,
 
 use super::super::c::{Headers, Member, Number, Record, Type, built_in};
 
-/// Bytes of a type, and entries of an array. What is more is a damaged file.
-pub const BIGGEST: usize = 1 << 24;
+/// The limit of a type's size and an array's length. Only a damaged file has more.
+pub const MAX_SIZE: usize = 1 << 24;
 
-/// Types inside types; what is deeper is no C but a damaged file.
-pub const DEEPEST: usize = 64;
+/// The limit of nested types. Only a damaged file has more.
+pub const MAX_DEPTH: usize = 64;
 
 /// Where the driver keeps the headers that programs see.
 const SDK: &str = "sdk/nvidia/inc/";
@@ -30,13 +30,13 @@ pub struct Dwarf<'a> {
     typedefs: HashMap<String, At>,
     tags: HashMap<String, At>,
     functions: HashMap<String, Vec<At>>,
-    /// Header, line and name of what the driver's public headers declare.
+    /// Header, line and name of the declarations in the driver's public headers.
     public: BTreeSet<(String, u64, String)>,
     cache: HashMap<At, Type>,
 }
 
 impl<'a> Dwarf<'a> {
-    /// Notes what is declared at the top of each unit; `includes` names the functions.
+    /// Indexes the top-level declarations of each unit; `includes` selects functions.
     pub fn index(dwarf: gimli::Dwarf<Bytes<'a>>, includes: impl Fn(&str) -> bool) -> Result<Dwarf<'a>> {
         let mut headers = dwarf.units();
         let mut units = Vec::new();
@@ -46,12 +46,12 @@ impl<'a> Dwarf<'a> {
         let (typedefs, tags, functions, public, cache) = Default::default();
         let mut index = Dwarf { dwarf, units, typedefs, tags, functions, public, cache };
         for unit in 0..index.units.len() {
-            index.note(unit, &includes).with_context(|| format!("unit {unit} of .debug_info"))?;
+            index.index_unit(unit, &includes).with_context(|| format!("unit {unit} of .debug_info"))?;
         }
         Ok(index)
     }
 
-    fn note(&mut self, number: usize, includes: &impl Fn(&str) -> bool) -> Result<()> {
+    fn index_unit(&mut self, number: usize, includes: &impl Fn(&str) -> bool) -> Result<()> {
         let unit = &self.units[number];
         let mut files: HashMap<u64, Option<String>> = HashMap::new();
         let mut tree = unit.entries_tree(None)?;
@@ -131,22 +131,22 @@ impl<'a> Dwarf<'a> {
         self.units.iter().any(|unit| unit.dwo_name().is_ok_and(|name| name.is_some()))
     }
 
-    /// Takes in every structure that the public headers declare, in their order, and those whose name is asked for.
-    pub fn take_public(&mut self, headers: &mut Headers, also: impl Fn(&str) -> bool) {
+    /// Adds every structure of the public headers, in their order, and those that `also` selects.
+    pub fn add_public(&mut self, headers: &mut Headers, also: impl Fn(&str) -> bool) {
         let also: BTreeSet<String> = self.typedefs.keys().filter(|name| also(name)).cloned().collect();
         for (file, _, name) in std::mem::take(&mut self.public) {
-            if self.take(headers, &name).is_ok() && headers.layout(&name).is_ok_and(|layout| layout.size > 0) {
+            if self.add(headers, &name).is_ok() && headers.layout(&name).is_ok_and(|layout| layout.size > 0) {
                 headers.records.push((name, file));
             }
         }
         for name in also {
             // What cannot be read stays undeclared, and says so where it is asked for.
-            let _ = self.take(headers, &name);
+            let _ = self.add(headers, &name);
         }
     }
 
-    /// Takes in a type by its name.
-    pub fn take(&mut self, headers: &mut Headers, name: &str) -> Result<()> {
+    /// Adds a type by its name.
+    pub fn add(&mut self, headers: &mut Headers, name: &str) -> Result<()> {
         if headers.has(name) {
             return Ok(());
         }
@@ -160,20 +160,20 @@ impl<'a> Dwarf<'a> {
     }
 
     fn kind(&mut self, headers: &mut Headers, at: Option<At>, depth: usize) -> Result<Type> {
-        ensure!(depth < DEEPEST, "types inside types without an end");
+        ensure!(depth < MAX_DEPTH, "types inside types without an end");
         let Some(at) = at else { return Ok(Type::Plain("void".into(), 0)) };
         if let Some(cache) = self.cache.get(&at) {
             return Ok(cache.clone());
         }
-        let kind = self.kind_anew(headers, at, depth)?;
+        let kind = self.read_kind(headers, at, depth)?;
         self.cache.insert(at, kind.clone());
         Ok(kind)
     }
 
-    fn kind_anew(&mut self, headers: &mut Headers, at: At, depth: usize) -> Result<Type> {
+    fn read_kind(&mut self, headers: &mut Headers, at: At, depth: usize) -> Result<Type> {
         let entry = self.entry(at)?;
         let size = usize::try_from(value(&entry, gimli::DW_AT_byte_size).unwrap_or(0)).ok();
-        let size = size.filter(|size| *size <= BIGGEST).context("a type of gigabytes")?;
+        let size = size.filter(|size| *size <= MAX_SIZE).context("a type of gigabytes")?;
         let name = self.name(at.0, &entry).unwrap_or_default();
         let of = self.of(at.0, &entry);
         Ok(match entry.tag() {
@@ -198,7 +198,7 @@ impl<'a> Dwarf<'a> {
                 });
                 let counts: Vec<usize> = counts.collect();
                 let all = counts.iter().try_fold(1, |all: usize, count| all.checked_mul(*count));
-                ensure!(all.is_some_and(|all| all <= BIGGEST), "an array of gigabytes");
+                ensure!(all.is_some_and(|all| all <= MAX_SIZE), "an array of gigabytes");
                 Type::Array(Box::new(one), counts.into_iter().map(Number::Known).collect())
             }
             gimli::DW_TAG_structure_type | gimli::DW_TAG_union_type if entry.has_attr(gimli::DW_AT_declaration) => {
@@ -220,7 +220,7 @@ impl<'a> Dwarf<'a> {
                     let bit = value(&member, gimli::DW_AT_data_bit_offset);
                     let offset = place.transpose()?.or(bit.map(|bit| bit / 8)).unwrap_or(0) as usize;
                     ensure!(offset <= size, "a member outside its structure");
-                    members.push(Member::placed(self.name(at.0, &member), kind, offset));
+                    members.push(Member::at_offset(self.name(at.0, &member), kind, offset));
                 }
                 Type::Record(Rc::new(Record { size: Some(size), members, ..Record::default() }))
             }
@@ -235,7 +235,7 @@ impl<'a> Dwarf<'a> {
         places.filter_map(|at| self.prototype(*at).ok()).collect()
     }
 
-    /// Functions by name, as far as they were wanted.
+    /// The names of the indexed functions.
     pub fn function_names(&self) -> impl Iterator<Item = &String> {
         self.functions.keys()
     }
@@ -250,7 +250,7 @@ impl<'a> Dwarf<'a> {
 
     /// A type as the driver's sources write it.
     fn written(&self, at: Option<At>, depth: usize) -> Result<String> {
-        ensure!(depth < DEEPEST, "types inside types without an end");
+        ensure!(depth < MAX_DEPTH, "types inside types without an end");
         let Some(at) = at else { return Ok("void".to_owned()) };
         let entry = self.entry(at)?;
         let name = self.name(at.0, &entry).unwrap_or_default();
@@ -263,7 +263,7 @@ impl<'a> Dwarf<'a> {
             gimli::DW_TAG_structure_type => format!("struct {name}"),
             gimli::DW_TAG_union_type => format!("union {name}"),
             gimli::DW_TAG_enumeration_type => format!("enum {name}"),
-            gimli::DW_TAG_base_type => plainly(&name),
+            gimli::DW_TAG_base_type => source_name(&name),
             gimli::DW_TAG_subroutine_type => "function".to_owned(),
             _ => name,
         })
@@ -287,7 +287,7 @@ impl<'a> Dwarf<'a> {
     fn pointed_to_by_last(&self, function: At) -> Option<String> {
         let mut at = self.of(function.0, self.inside(function, gimli::DW_TAG_formal_parameter).ok()?.last()?)?;
         let mut is_pointer = false;
-        for _ in 0..DEEPEST {
+        for _ in 0..MAX_DEPTH {
             let entry = self.entry(at).ok()?;
             match entry.tag() {
                 gimli::DW_TAG_pointer_type if !is_pointer => is_pointer = true,
@@ -325,8 +325,8 @@ pub fn prototype(result: &str, parameters: &[String]) -> String {
     }
 }
 
-/// `long unsigned int` is what sources call `unsigned long`.
-pub fn plainly(name: &str) -> String {
+/// The name that sources use: `unsigned long` for `long unsigned int`.
+pub fn source_name(name: &str) -> String {
     let words: Vec<&str> = name.split(' ').collect();
     let long_or_short = words.iter().any(|word| ["long", "short", "char"].contains(word));
     let mut out: Vec<&str> = words.iter().copied().filter(|word| *word == "unsigned").collect();

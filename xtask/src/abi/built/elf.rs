@@ -13,10 +13,10 @@ pub type Place = (SectionIndex, u64);
 pub struct Elf<'a> {
     file: object::File<'a>,
     functions: HashMap<Place, String>,
-    /// Functions that are in the file, and not only named by it.
+    /// Functions that the file defines.
     pub defined: BTreeSet<String>,
-    /// Functions and data that the file names, and another has.
-    pub asked_for: BTreeSet<String>,
+    /// Undefined symbols.
+    pub undefined: BTreeSet<String>,
 }
 
 impl<'a> Elf<'a> {
@@ -24,11 +24,11 @@ impl<'a> Elf<'a> {
     pub fn parse(bytes: &'a [u8]) -> Result<Elf<'a>> {
         let file = object::File::parse(bytes).context("the file is damaged or cut short")?;
         ensure!(file.is_64() && file.is_little_endian(), "an ELF file, and not of a 64-bit little-endian machine");
-        let (mut functions, mut defined, mut asked_for) = (HashMap::new(), BTreeSet::new(), BTreeSet::new());
+        let (mut functions, mut defined, mut undefined) = (HashMap::new(), BTreeSet::new(), BTreeSet::new());
         for symbol in file.symbols() {
             let name = symbol.name().context("a symbol's name")?;
             if symbol.is_undefined() {
-                asked_for.insert(name.to_owned());
+                undefined.insert(name.to_owned());
             } else if symbol.kind() == SymbolKind::Text
                 && let Some(section) = symbol.section_index()
             {
@@ -36,7 +36,7 @@ impl<'a> Elf<'a> {
                 defined.insert(name.to_owned());
             }
         }
-        Ok(Elf { file, functions, defined, asked_for })
+        Ok(Elf { file, functions, defined, undefined })
     }
 
     /// Whether there is a section of that name.
@@ -44,7 +44,7 @@ impl<'a> Elf<'a> {
         self.file.section_by_name(section).is_some()
     }
 
-    /// A section as a linker would leave it; empty if it is not there.
+    /// A section after relocation; empty if it does not exist.
     pub fn section(&self, name: &str) -> Result<Cow<'a, [u8]>> {
         let Some(section) = self.file.section_by_name(name) else { return Ok(Cow::Borrowed(&[])) };
         let packed = section.compressed_file_range().with_context(|| format!("the section {name}"))?;
@@ -72,7 +72,7 @@ impl<'a> Elf<'a> {
         Ok(out)
     }
 
-    /// Data with a name that begins so: name, place, bytes.
+    /// Data symbols with this prefix: name, place, size.
     pub fn objects(&self, start: &str) -> Vec<(String, Place, usize)> {
         let named = self.file.symbols().filter_map(|symbol| {
             let name = symbol.name().ok().filter(|name| name.starts_with(start) && symbol.size() > 0)?;
@@ -92,7 +92,7 @@ impl<'a> Elf<'a> {
         data.get(start..start.saturating_add(size)).context("data outside its section")
     }
 
-    /// Where the pointers in some bytes lead, by their offset in them.
+    /// The targets of the pointers in some data, by offset.
     pub fn pointers(&self, place: Place, size: usize) -> Result<BTreeMap<usize, Place>> {
         let mut out = BTreeMap::new();
         for (offset, relocation) in self.file.section_by_index(place.0)?.relocations() {
@@ -109,12 +109,12 @@ impl<'a> Elf<'a> {
         Ok(out)
     }
 
-    /// The function that begins there.
+    /// The function at this place.
     pub fn function_at(&self, place: Place) -> Option<String> {
         self.functions.get(&place).cloned()
     }
 
-    /// The string that begins there.
+    /// The string at this place.
     pub fn text(&self, place: Place) -> Option<String> {
         let data = self.file.section_by_index(place.0).ok()?.data().ok()?;
         let rest = data.get(usize::try_from(place.1).ok()?..)?;

@@ -14,23 +14,23 @@ pub struct Method {
     pub cmd: u32,
     pub flags: u64,
     pub access_right: u64,
-    /// Bytes of the parameters; 0 for a method without.
+    /// The size of the parameters; 0 if there are none.
     pub size: usize,
     /// The class that the table belongs to.
     pub class: String,
-    /// What the driver calls the method; drivers are built with these names in.
+    /// The method's name, which is in built drivers.
     pub name: Option<String>,
-    /// The function that is called; none where the firmware answers.
+    /// The called function; none if the firmware answers.
     pub function: Option<String>,
 }
 
-/// A structure in bytes, with the offsets of its fields by name.
+/// The size of a structure, and its fields' offsets by name.
 pub struct Shape {
     pub size: usize,
     pub fields: HashMap<String, usize>,
 }
 
-/// An entry of every release from 515.43.04 to 595.45.04, and the bytes of all of it and of it without the method's name.
+/// An entry in releases 515.43.04 to 595.45.04, and its size with and without the method's name.
 const FIELDS: [(&str, usize); 7] = [
     ("pFunc", 0),
     ("flags", 8),
@@ -42,10 +42,10 @@ const FIELDS: [(&str, usize); 7] = [
 ];
 const SIZES: [usize; 2] = [40, 32];
 
-/// How a table is called, with the name of its class behind it.
+/// The prefix of a table's symbol, before its class.
 pub const TABLE: &str = "__nvoc_exported_method_def_";
 
-/// Every entry of every table. A shape out of debug information goes first.
+/// All entries of all tables. A shape from debug information takes precedence.
 pub fn methods(elf: &Elf, shape: Option<Shape>) -> Result<Vec<Method>> {
     let known = SIZES.map(|size| {
         let fields = FIELDS.iter().filter(|(_, at)| *at < size).map(|(name, at)| ((*name).to_owned(), *at));
@@ -83,8 +83,7 @@ pub fn methods(elf: &Elf, shape: Option<Shape>) -> Result<Vec<Method>> {
     Ok(out)
 }
 
-/// Which bits of a method's flags mean what. They moved once; `rmapi/control.h` of the releases
-/// says how.
+/// The layouts of a method's flags. They changed once. Source: `rmapi/control.h` of the releases.
 const FLAGS: [Flags; 2] = [
     // 515.43.04 to 550.163.01
     Flags { any: 0x10, root: 0x4 | 0x100, internal: 0x400 },
@@ -92,14 +91,13 @@ const FLAGS: [Flags; 2] = [
     Flags { any: 0x8, root: 0x4 | 0x20, internal: 0x80 },
 ];
 
-/// Who may call what, by the meaning of the flags that agrees with what is known of methods otherwise. None if no known
-/// meaning does.
+/// The layout of the flags that is consistent with other facts about the methods; none if no known layout is.
 ///
-/// - Of the bit for the driver's own the names say it: of methods that are called internal nine in ten have it, of the
-///   others one in twenty (counted in 535, 550 and 595).
-/// - Of the bits for anybody and for root the methods say it that programs are known to call: none of them is the driver's
-///   own in any release. Where a bit has moved they would be, and with them what is new.
-pub fn meaning(methods: &[Method], is_called: impl Fn(&Method) -> bool) -> Option<Flags> {
+/// - The bit for internal methods: nine in ten methods with an internal name have it, and one in twenty of the others (counted in 535, 550 and
+///   595).
+/// - The bits for anybody and for root: no method that programs call is internal in any release. In a wrong layout such methods would be, and
+///   new ones with them.
+pub fn flag_layout(methods: &[Method], is_called: impl Fn(&Method) -> bool) -> Option<Flags> {
     let (internal, others): (Vec<&Method>, Vec<&Method>) =
         methods.iter().partition(|method| is_called_internal(method));
     let share = |some: &[&Method], bit: u64| {
@@ -121,8 +119,8 @@ pub fn is_called_internal(method: &Method) -> bool {
     method.name.as_ref().is_some_and(|name| name.contains("Internal"))
 }
 
-/// The structure of a class that a method's name spells: `subdeviceCtrlCmdGpuGetPids` is `NV2080_CTRL_GPU_GET_PIDS_PARAMS`.
-pub fn spelled<'a>(method: &Method, structures: impl Iterator<Item = &'a String>) -> Option<String> {
+/// The structure that belongs to a method's name: `subdeviceCtrlCmdGpuGetPids` has `NV2080_CTRL_GPU_GET_PIDS_PARAMS`.
+pub fn parameters_by_name<'a>(method: &Method, structures: impl Iterator<Item = &'a String>) -> Option<String> {
     let plain = |text: &str| text.replace('_', "").to_lowercase();
     let expected = plain(method.name.as_ref()?.split_once("CtrlCmd")?.1);
     let spells = |name: &&String| {
@@ -132,8 +130,8 @@ pub fn spelled<'a>(method: &Method, structures: impl Iterator<Item = &'a String>
     structures.filter(spells).max().cloned()
 }
 
-/// Methods that two classes export with the same parameters are one.
-pub fn without_repeats(methods: Vec<Method>) -> Vec<Method> {
+/// Merges methods that two classes export with the same parameters.
+pub fn deduplicate(methods: Vec<Method>) -> Vec<Method> {
     let mut seen = BTreeSet::new();
     methods.into_iter().filter(|method| seen.insert((method.cmd, method.size))).collect()
 }

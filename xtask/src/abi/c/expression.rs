@@ -1,9 +1,9 @@
-//! Evaluates constant expressions: sizes of arrays, numbers of controls, conditions of `#if`. Names what has no value.
+//! Evaluates constant expressions: sizes of arrays, numbers of controls, conditions of `#if`. An error names the unknown identifier.
 
-use super::tokens::{between_commas, closing, is_word, number};
+use super::tokens::{after_closing_bracket, between_commas, is_word, number};
 use super::{Headers, Token, Type, built_in, plain};
 
-/// What is defined where MPU runs; everything else that a header asks for with `#ifdef` is not.
+/// Whether a name in `#ifdef` is defined for MPU's platform; any other name is not.
 pub fn is_defined(name: &str) -> bool {
     "NV_UNIX NV_LINUX NVCPU_X86_64 NVCPU_IS_X86_64 NVCPU_IS_64_BITS NV_64_BITS __linux__ __GNUC__ __x86_64__"
         .split(' ')
@@ -12,7 +12,7 @@ pub fn is_defined(name: &str) -> bool {
 
 type Operation = fn(i128, i128) -> Option<i128>;
 
-/// Operators, how strongly each binds, and what it does.
+/// Operators with precedence and function.
 const OPERATORS: [(&str, u8, Operation); 18] = [
     ("||", 1, |a, b| Some((a != 0 || b != 0).into())),
     ("&&", 2, |a, b| Some((a != 0 && b != 0).into())),
@@ -37,15 +37,15 @@ const OPERATORS: [(&str, u8, Operation); 18] = [
 impl Headers {
     /// The value of a macro or an enumerator.
     pub fn constant(&self, name: &str) -> Option<i128> {
-        self.valued(&[name], 0).ok()
+        self.evaluate(&[name], 0).ok()
     }
 
     /// The value of a constant expression; the error names what is unknown.
     pub(super) fn value(&self, expression: &[Token]) -> Result<i128, String> {
-        self.valued(expression, 0)
+        self.evaluate(expression, 0)
     }
 
-    fn valued(&self, tokens: &[&str], depth: u8) -> Result<i128, String> {
+    fn evaluate(&self, tokens: &[&str], depth: u8) -> Result<i128, String> {
         if depth > 40 {
             return Err("macros that name each other in a circle".to_owned());
         }
@@ -60,37 +60,38 @@ impl Headers {
 
 struct Expression<'a> {
     headers: &'a Headers,
-    /// What is not read yet.
+    /// The remaining tokens.
     tokens: &'a [&'a str],
     depth: u8,
 }
 
 impl<'a> Expression<'a> {
-    /// Takes the next piece if it is this one.
-    fn takes(&mut self, token: &str) -> bool {
+    /// Consumes the next token if it is this one.
+    fn accept(&mut self, token: &str) -> bool {
         let is_next = self.tokens.first() == Some(&token);
         self.tokens = &self.tokens[usize::from(is_next)..];
         is_next
     }
 
-    /// Takes a pair of brackets with what is in it.
+    /// Consumes a pair of brackets with its contents.
     fn brackets(&mut self) -> Result<&'a [&'a str], String> {
-        let end = closing(self.tokens, 0).filter(|_| self.tokens[0] == "(").ok_or("brackets are missing")?;
+        let end =
+            after_closing_bracket(self.tokens, 0).filter(|_| self.tokens[0] == "(").ok_or("brackets are missing")?;
         let (inner, rest) = self.tokens.split_at(end);
         self.tokens = rest;
         Ok(&inner[1..end - 1])
     }
 
     fn nested(&self, tokens: &[&str]) -> Result<i128, String> {
-        self.headers.valued(tokens, self.depth + 1)
+        self.headers.evaluate(tokens, self.depth + 1)
     }
 
     fn binary(&mut self, least: u8) -> Result<i128, String> {
         let mut left = self.unary()?;
         loop {
-            if least == 0 && self.takes("?") {
+            if least == 0 && self.accept("?") {
                 let yes = self.binary(0)?;
-                if !self.takes(":") {
+                if !self.accept(":") {
                     return Err("a ? without its :".to_owned());
                 }
                 let no = self.binary(0)?;
@@ -99,7 +100,7 @@ impl<'a> Expression<'a> {
             let is_next =
                 |(mark, strength, _): &&(&str, u8, Operation)| self.tokens.first() == Some(mark) && *strength > least;
             let Some((mark, strength, operation)) = OPERATORS.iter().find(is_next) else { return Ok(left) };
-            self.takes(mark);
+            self.accept(mark);
             let right = self.binary(*strength)?;
             left = operation(left, right).ok_or_else(|| format!("{left} {mark} {right} has no value"))?;
         }

@@ -3,13 +3,13 @@
 use std::rc::Rc;
 
 use super::expression::is_defined;
-use super::tokens::{between_commas, closing, is_word, lines};
+use super::tokens::{after_closing_bracket, between_commas, is_word, lines};
 use super::{Enumerator, Headers, Macro, Member, Number, Record, Token, Type, plain};
 
 impl Headers {
-    /// Takes in what a file declares.
+    /// Adds a file's declarations.
     pub fn read(&mut self, file: &str, text: impl Into<String>) {
-        let tokens = self.preprocessed(file, text.into().leak());
+        let tokens = self.preprocess(file, text.into().leak());
         let mut rest = tokens.as_slice();
         while !rest.is_empty() {
             let (statement, behind) = rest.split_at(statement(rest));
@@ -18,8 +18,8 @@ impl Headers {
         }
     }
 
-    /// The pieces of the branches that are taken; macros are noted, directives gone.
-    fn preprocessed(&mut self, file: &str, text: &'static str) -> Vec<Token> {
+    /// The tokens of the active branches, without directives. Adds the macros.
+    fn preprocess(&mut self, file: &str, text: &'static str) -> Vec<Token> {
         // A comment behind a macro says what its number was made of; it goes with the others.
         for line in text.lines().filter(|line| line.contains("_PARAMS_MESSAGE_ID\"")) {
             let mut words = line.split_whitespace();
@@ -61,7 +61,7 @@ impl Headers {
         // Only a bracket that touches the name begins parameters.
         let touches =
             rest.first().is_some_and(|next| *next == "(" && name.as_bytes().as_ptr_range().end == next.as_ptr());
-        let end = closing(rest, 0).filter(|_| touches);
+        let end = after_closing_bracket(rest, 0).filter(|_| touches);
         let parameters = end.map(|end| rest[1..end - 1].iter().copied().filter(|name| *name != ",").collect());
         if parameters.is_none() && !self.macros.contains_key(name) {
             self.defines.push((name.to_owned(), String::new(), file.to_owned()));
@@ -91,7 +91,7 @@ impl Headers {
         }
     }
 
-    /// The type that a declaration begins with, and how many pieces it took.
+    /// The type at the start of a declaration, and the number of its tokens.
     fn base_type(&mut self, file: &str, tokens: &[Token]) -> Option<(Type, usize)> {
         const QUALIFIERS: [&str; 4] = ["const", "volatile", "static", "extern"];
         let mut at = tokens.iter().take_while(|word| QUALIFIERS.contains(word)).count();
@@ -102,7 +102,7 @@ impl Headers {
         at += 1;
         let mut packed = false;
         if tokens.get(at) == Some(&"__attribute__") {
-            let end = closing(tokens, at + 1)?;
+            let end = after_closing_bracket(tokens, at + 1)?;
             packed = tokens[at..end].contains(&"packed");
             at = end;
         }
@@ -112,14 +112,14 @@ impl Headers {
             let kind = if sort == "enum" { Type::Plain("enum".into(), 4) } else { Type::Named(tag?) };
             return Some((kind, at));
         }
-        let end = closing(tokens, at)?;
+        let end = after_closing_bracket(tokens, at)?;
         let body = &tokens[at + 1..end - 1];
         if sort == "enum" {
             self.enumeration(body);
             return Some((Type::Plain("enum".into(), 4), end));
         }
         packed |= tokens.get(end) == Some(&"__attribute__")
-            && closing(tokens, end + 1).is_some_and(|last| tokens[end..last].contains(&"packed"));
+            && after_closing_bracket(tokens, end + 1).is_some_and(|last| tokens[end..last].contains(&"packed"));
         let mut record = Record { union: sort == "union", packed, ..Record::default() };
         let mut rest = body;
         while !rest.is_empty() {
@@ -147,7 +147,7 @@ impl Headers {
         }
     }
 
-    /// What one statement declares, with names or without.
+    /// The members that one statement declares.
     fn members(&mut self, file: &str, statement: &[Token]) -> Vec<Member> {
         let text = statement.strip_suffix(&[";"]).unwrap_or(statement);
         // NV_DECLARE_ALIGNED(type name, bytes)
@@ -184,7 +184,7 @@ fn statement(tokens: &[Token]) -> usize {
             // extern "C" is closed by a bracket that nothing here opened.
             ";" | "}" => return at + 1,
             open @ ("{" | "(") => {
-                at = closing(tokens, at).unwrap_or(tokens.len());
+                at = after_closing_bracket(tokens, at).unwrap_or(tokens.len());
                 if open == "{" && (is_function || tokens[0] == "extern") {
                     return at;
                 }
@@ -196,7 +196,7 @@ fn statement(tokens: &[Token]) -> usize {
     tokens.len()
 }
 
-/// What one declarator makes of a type: `*name`, `name[2][3]`, `(*name)(…)`, `name : 3`, with an alignment behind it.
+/// Applies one declarator to a type: `*name`, `name[2][3]`, `(*name)(…)`, `name : 3`, and a following alignment.
 fn declare(base: &Type, tokens: &[Token]) -> Option<Member> {
     let (mut kind, mut name, mut align, mut bits) = (base.clone(), None, None, None);
     let mut lengths = Vec::new();
@@ -212,7 +212,7 @@ fn declare(base: &Type, tokens: &[Token]) -> Option<Member> {
                 break;
             }
             "[" => {
-                let end = closing(all, 0)?;
+                let end = after_closing_bracket(all, 0)?;
                 lengths.push(written(&all[1..end - 1]));
                 rest = &all[end..];
             }
@@ -221,12 +221,12 @@ fn declare(base: &Type, tokens: &[Token]) -> Option<Member> {
                 break;
             }
             "NV_ALIGN_BYTES" | "__attribute__" | "__aligned" => {
-                let (inner, after) = behind.split_at(closing(behind, 0)?);
+                let (inner, after) = behind.split_at(after_closing_bracket(behind, 0)?);
                 let open = match *token {
                     "__attribute__" => inner.iter().position(|token| *token == "aligned").map(|at| at + 1),
                     _ => Some(0),
                 };
-                align = open.and_then(|open| Some(written(&inner[open + 1..closing(inner, open)? - 1])));
+                align = open.and_then(|open| Some(written(&inner[open + 1..after_closing_bracket(inner, open)? - 1])));
                 rest = after;
             }
             "const" | "volatile" | "NV_API_CALL" => {}

@@ -1,11 +1,11 @@
 //! Splits C into tokens without comments, and finds matching brackets.
 
-/// A word, a number, a string or a mark, as it is written.
+/// A word, a number, a string or an operator, as in the source.
 pub type Token<'a> = &'a str;
 
 const LONG_MARKS: [&str; 10] = ["<<", ">>", "<=", ">=", "==", "!=", "&&", "||", "->", "##"];
 
-/// The pieces of each line. Comments are gone, and a backslash joins its line to the next.
+/// The tokens of each line, without comments. A backslash joins its line to the next.
 pub fn lines(text: &str) -> Vec<Vec<Token<'_>>> {
     let mut out = vec![Vec::new()];
     let mut rest = text;
@@ -33,12 +33,12 @@ pub fn lines(text: &str) -> Vec<Vec<Token<'_>>> {
     out
 }
 
-/// The pieces of a text.
+/// The tokens of a text.
 pub fn tokens(text: &str) -> Vec<Token<'_>> {
     lines(text).concat()
 }
 
-/// The bytes of a string or a character, which ends with its line at the latest.
+/// The length of a string or character literal. An unterminated one ends with its line.
 fn quoted(text: &str, quote: u8) -> usize {
     let mut is_escaped = false;
     let end = text.bytes().skip(1).position(|byte| {
@@ -68,8 +68,8 @@ pub fn number(token: Token) -> Option<i128> {
     }
 }
 
-/// By how much a piece changes the number of open brackets.
-fn step(token: Token) -> i32 {
+/// The change of the bracket depth by a token.
+fn bracket_step(token: Token) -> i32 {
     match token {
         "(" | "[" | "{" => 1,
         ")" | "]" | "}" => -1,
@@ -77,21 +77,21 @@ fn step(token: Token) -> i32 {
     }
 }
 
-/// The index behind the bracket that closes the one at `open`.
-pub fn closing(tokens: &[Token], open: usize) -> Option<usize> {
+/// The index after the bracket that closes the one at `open`.
+pub fn after_closing_bracket(tokens: &[Token], open: usize) -> Option<usize> {
     let mut depth = 0;
     let length = tokens.get(open..)?.iter().position(|token| {
-        depth += step(token);
+        depth += bracket_step(token);
         depth == 0
     });
     Some(open + length? + 1)
 }
 
-/// What stands between commas that no bracket encloses.
+/// Splits at commas outside brackets.
 pub fn between_commas<'t, 'a>(tokens: &'t [Token<'a>]) -> Vec<&'t [Token<'a>]> {
     let mut depth = 0;
     let parts = tokens.split(|token| {
-        depth += step(token);
+        depth += bracket_step(token);
         depth == 0 && *token == ","
     });
     let mut parts: Vec<_> = parts.collect();

@@ -1,6 +1,6 @@
 //! Functions in a source file: prototypes by their types alone, bodies, and calls.
 
-use super::super::c::tokens::{Token, between_commas, closing, is_word};
+use super::super::c::tokens::{Token, after_closing_bracket, between_commas, is_word};
 use super::super::names::names_pid;
 
 /// Functions that are declared or defined at the top, with their types.
@@ -14,11 +14,11 @@ pub fn prototypes(tokens: &[Token]) -> Vec<(String, String)> {
                 start = at;
             }
             "{" => {
-                at = closing(tokens, at).unwrap_or(tokens.len());
+                at = after_closing_bracket(tokens, at).unwrap_or(tokens.len());
                 start = at;
             }
             "(" => {
-                let Some(end) = closing(tokens, at) else { break };
+                let Some(end) = after_closing_bracket(tokens, at) else { break };
                 if matches!(tokens.get(end), Some(&(";" | "{"))) && at > start + 1 && is_word(tokens[at - 1]) {
                     let result = kind(&tokens[start..at - 1], false);
                     let parameters = between_commas(&tokens[at + 1..end - 1]);
@@ -43,11 +43,11 @@ pub fn bodies<'t, 'a>(tokens: &'t [Token<'a>]) -> Vec<(Token<'a>, &'t [Token<'a>
             continue;
         }
         let start = at;
-        at = closing(tokens, at).unwrap_or(tokens.len());
+        at = after_closing_bracket(tokens, at).unwrap_or(tokens.len());
         let name = start.checked_sub(1).map(|before| tokens[before]).filter(|name| is_word(name));
         // What is in braces at the top is no function.
         if let (Some(name), "(", Some(&"{")) = (name, *token, tokens.get(at)) {
-            at = closing(tokens, at).unwrap_or(tokens.len());
+            at = after_closing_bracket(tokens, at).unwrap_or(tokens.len());
             out.push((name, &tokens[start..at]));
         }
     }
@@ -71,7 +71,7 @@ pub fn calls<'t, 'a>(
         if pair[1] != "(" || !is_word(pair[0]) || !includes(pair[0]) {
             return None;
         }
-        let end = closing(tokens, at + 1)?;
+        let end = after_closing_bracket(tokens, at + 1)?;
         Some(Call { at, end, arguments: between_commas(&tokens[at + 2..end - 1]) })
     })
 }
