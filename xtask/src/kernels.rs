@@ -273,7 +273,7 @@ fn choose_release(row: &Row, suite: &Suite) -> Result<String> {
 }
 
 /// Splits a release into the part that all flavours share, and `-amd64`, `-cloud-amd64` or `-arm64-16k`.
-fn flavoured<'a>(row: &Row, release: &'a str) -> Result<(&'a str, &'a str)> {
+fn split_flavour<'a>(row: &Row, release: &'a str) -> Result<(&'a str, &'a str)> {
     let name = row.flavour.as_ref().map_or_else(String::new, |flavour| format!("-{}", flavour.name));
     let at =
         release.find(&format!("{name}-{}", row.arch)).with_context(|| format!("{release} is not of {}", row.arch))?;

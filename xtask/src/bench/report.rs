@@ -1,6 +1,6 @@
 //! Prints runs: one table for each, or one Markdown table of all.
 
-use super::goals::{CALLERS, allowance, callers, measured, per_query, verdicts};
+use super::goals::{CALLERS, allowance, callers, metrics, per_query, verdicts};
 use super::guest::{CROWD, Run};
 
 pub fn print(run: &Run) {
