@@ -1,4 +1,4 @@
-# The agent that is killed, and that has no API server, under pods that ask all the time: sourced by stories.sh.
+# A killed agent, and an agent without an API server, while pods poll. Sourced by stories.sh.
 
 both poller start
 
@@ -14,11 +14,11 @@ event_is_counted_on() {
 check restarted_agent_counts_its_event_on wait_for event_is_counted_on
 check tables_stay_right_without_agent none_was_wrong
 
-# Connections that the agent began: nothing else does in its network namespace.
+# Outgoing TCP connections in the agent's network namespace, which only the agent opens.
 connections() { on_node sh -c 'awk "/^Tcp: [0-9]/ { print \$6 }" "/proc/$(pgrep -f "^/usr/bin/mpu agent run")/net/snmp"'; }
 both poller start
 before=$(connections)
-# First it takes connections and answers none, then it takes none.
+# First the server accepts connections and does not answer, then it accepts none.
 kill -STOP "$server"
 sleep 30
 check stopped_api_server_answers_nothing not kubectl --request-timeout=5s get nodes

@@ -1,6 +1,6 @@
-# The chart's life on a node: sourced by stories.sh.
+# The chart's installation and use on a node. Sourced by stories.sh.
 
-# The node has neither headers nor a module: what the agent says of it, and that it goes on by itself when there is one.
+# The node has neither headers nor a module: the agent must report it, and continue by itself once there is a module.
 on_node sh -c 'mkdir -p /lib/modules/$(uname -r)/updates/dkms'
 files_of_node >"$logs/files"
 kubectl apply -f "$folder/defaults.yaml"

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Process 1 of namespaces of its own, with nothing in their network but what is here: the control plane, the guest of the node,
-# and the stories, or a shell. All end with it. cluster.sh PROGRAMS FOLDER stories|- QEMU…
+# Process 1 of new namespaces: starts the control plane, the node's guest, and the stories or a shell. All of them end with it.
+# cluster.sh PROGRAMS FOLDER stories|- QEMU…
 programs=$1 folder=$2 play=$3
 shift 3
 trap 'exit 130' INT TERM
@@ -10,10 +10,10 @@ pki=$folder/pki
 mkdir -p "$logs"
 mount -t tmpfs data "$folder/etcd"
 ip link set lo up
-# The guest's packets to the server end at this machine's loopback, and a port here is the kubelet's.
+# The guest reaches the API server on this loopback. QEMU forwards a port here to the kubelet.
 ip address add "$SERVER/32" dev lo
 ip address add "$NODE/32" dev lo
-# What comes from the node's own address the guest would drop.
+# The guest drops packets from its own address.
 ip route replace local "$NODE" dev lo table local src 127.0.0.1
 
 etcd --data-dir "$folder/etcd" --unsafe-no-fsync >"$logs/etcd" 2>&1 &

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Builds the images by the Dockerfiles, with Debian's buildah: images.sh STORAGE FOLDER VERSION NEXT. FOLDER has the programs as `./x dist`
-# puts them; its folder `next` has the newer agent and its modules. The Dockerfiles' Debian is made here: no public registry is asked.
+# Builds the images from the Dockerfiles with Debian's buildah: images.sh STORAGE FOLDER VERSION NEXT. FOLDER has the programs as from `./x dist`;
+# its folder `next` has the newer agent and its modules. The Debian base image is made here, without a public registry.
 set -eu
 storage=$1 folder=$2 version=$3 next=$4
 here=$(dirname "$0")

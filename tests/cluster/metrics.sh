@@ -1,4 +1,4 @@
-# What the exporter, `mpu ps` and `mpu who` say of pods: sourced by stories.sh. full.yaml has the exporter on.
+# Pods in the output of the exporter, `mpu ps` and `mpu who`. Sourced by stories.sh. full.yaml switches the exporter on.
 
 uid() { kubectl get pod -n "$1" holder -o 'jsonpath={.metadata.uid}'; }
 # A holder has two clients of 40 MiB.
@@ -33,7 +33,7 @@ check ps_names_both_pods_in_the_exporters_container ps_in_pod
 check ps_names_both_pods_on_the_node ps_on_node
 check who_names_both_pods_on_the_node who_on_node
 
-# Real Prometheus, with the alerts that MPU ships. It reaches no pod of the guest's network: kubectl carries its scrapes.
+# Real Prometheus, with MPU's alerts. It cannot reach pods in the guest's network, so kubectl forwards its scrapes.
 kubectl port-forward -n mpu-system "$(agent)" 19567 >"$logs/forward" 2>&1 &
 forward=$!
 cat >"$folder/prometheus.yml" <<YAML

@@ -3,7 +3,7 @@
 PATH=/usr/sbin:/usr/bin:/sbin:/bin
 export PATH
 if [ "$1" != join ]; then
-	# runc pivots roots, which it cannot on the kernel's first one.
+	# runc calls pivot_root, which fails on the initramfs.
 	mount --bind / /mnt
 	cd /mnt || exit
 	mount --move . /
@@ -11,7 +11,7 @@ if [ "$1" != join ]; then
 fi
 exec >/dev/console 2>&1
 for module in /node/modules/*.ko; do insmod "$module" || echo "node: no $module"; done
-# Pods are in the network of the guest's one card: no address is translated, and no proxy is needed.
+# Pods are in the network of the guest's only card, without NAT and proxy.
 ip link add br0 type bridge
 ip link set eth0 master br0
 ip link set eth0 up

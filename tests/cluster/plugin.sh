@@ -1,6 +1,6 @@
-# GPUs from a device plugin, whose pods name no GPU themselves: sourced by stories.sh.
+# GPUs from a device plugin, for pods that name no GPU themselves. Sourced by stories.sh.
 
-# What NVIDIA's own plugin makes: the file of CDI devices.
+# The CDI file that NVIDIA's plugin makes.
 on_node /usr/local/nvidia/toolkit/nvidia-ctk cdi generate --output=/var/run/cdi/nvidia.yaml
 pod two variable nvidia-legacy test.io/variable | kubectl apply -f -
 pod one cdi "" test.io/cdi | kubectl apply -f -

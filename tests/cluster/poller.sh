@@ -1,7 +1,7 @@
 #!/bin/sh
-# Asks in a pod all the time: real nvidia-smi, and a caller that does not wait between two calls, half a second of each one and a half.
-# `poller start` begins; `poller stop` ends it, prints how many answers there were, and each that did not have exactly the pod's own process,
-# and fails if there is one, or no answer.
+# Polls the GPU's processes in a pod: with real nvidia-smi, and with nvctl, which calls without a pause for half a second of each 1.5 s.
+# `poller start` starts both. `poller stop` stops them, and prints the number of answers and each wrong one. It fails after a wrong answer, or
+# without any answer.
 read -r own </tmp/own
 
 # Prints `calls N`, for N right answers.

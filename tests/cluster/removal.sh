@@ -1,4 +1,4 @@
-# A node that is drained, whose driver is loaded again, and which the chart leaves: sourced by stories.sh.
+# Draining a node, reloading its driver, and removing the chart. Sourced by stories.sh.
 
 # full.yaml has all that defaults.yaml has, and more; an engine goes with its agent again.
 kubectl apply -f "$folder/defaults.yaml"

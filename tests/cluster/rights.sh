@@ -1,4 +1,4 @@
-# The agent's rights are the least that works: without each of them something is missing. Sourced by stories.sh; the agent is full.yaml's.
+# Each right of the agent is needed: without it something is missing. Sourced by stories.sh; the agent is that of full.yaml.
 
 # allow KIND NAMESPACE NAME VERBS: what the first rule of that role allows.
 allow() {

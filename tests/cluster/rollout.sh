@@ -1,6 +1,6 @@
-# A rollout under pods that ask all the time: sourced by stories.sh. Kubernetes 1.20 has no maxSurge, so the old agent goes first.
+# A rollout while pods poll. Sourced by stories.sh. Kubernetes 1.20 has no maxSurge, so the old agent ends first.
 
-# The last agent takes the engine down: that poller.sh notices this is what makes the next story one.
+# The last agent takes the engine down. poller.sh must notice this, or the next story would prove nothing.
 both poller start
 kubectl apply -f "$folder/full.yaml"
 check changed_values_roll_out wait_for rolled_out

@@ -36,7 +36,7 @@ wait_for() {
 
 on_node() { kubectl exec -n kube-system admin -- nsenter -t 1 -m -u -i -n -p -- env PATH=/usr/sbin:/usr/bin "$@"; }
 
-# agent [DAEMONSET]: the agent's pod, without those that end.
+# agent [DAEMONSET]: the name of the agent's pod; terminating pods do not count.
 agent() {
 	kubectl get pods -n mpu-system -l "app.kubernetes.io/name=${1:-mpu}" -o \
 		'jsonpath={range .items[?(@.status.phase=="Running")]}{.metadata.deletionTimestamp}{.metadata.name}{"\n"}{end}' |
@@ -50,7 +50,7 @@ ready() { [ "$(kubectl get pod -n "$1" "$2" -o 'jsonpath={.status.conditions[?(@
 rolled_out() { kubectl rollout status -n mpu-system "daemonset/${1:-mpu}" --timeout=1s && agent_is_ready "$@"; }
 agent_is_ready() { name=$(agent "$@") && [ -n "$name" ] && ready mpu-system "$name"; }
 
-# event REASON WORDS: whether the node has that Event.
+# event REASON TEXT: whether the node has that Event.
 event() {
 	kubectl get events -n default --field-selector "source=mpu,reason=$1" -o 'jsonpath={.items[*].type}: {.items[*].message}{"\n"}' |
 		tee /dev/stderr | grep -q -e "$2"
@@ -61,7 +61,7 @@ event_field() { kubectl get event -n default "$1" --ignore-not-found -o "jsonpat
 # The exporter's page as the node gets it by HTTP.
 page() { kubectl exec -n kube-system admin -- busybox wget -q -O - "http://$(agent_field .status.podIP):19567/metrics"; }
 
-# table NAMESPACE [POD]: the numbers that real nvidia-smi shows in that pod, and the pod's own process. Fails if nvidia-smi does.
+# table NAMESPACE [POD]: the PIDs that the real nvidia-smi shows in that pod, and the pod's own process. Fails if nvidia-smi fails.
 table() {
 	own=$(kubectl exec -n "$1" "${2:-holder}" -- cat /tmp/own) || return
 	shown=$(kubectl exec -n "$1" "${2:-holder}" -- nvidia-smi --query-compute-apps=pid --format=csv,noheader 2>&1)
@@ -97,7 +97,7 @@ YAML
 }
 holds() { kubectl exec -n "$1" "$2" -- grep ready /tmp/held; }
 
-# What the node's file system has, but for what the kubelet, containerd, systemd and the clock write by themselves.
+# The node's files, except those that the kubelet, containerd, systemd and the clock write.
 files_of_node() {
 	on_node find / /run -xdev \( -path /tmp -o -path /var/log -o -path /var/lib/kubelet -o -path /var/lib/cni -o -path /run/containerd \
 		-o -path /run/netns -o -path /run/systemd -o -path /run/udev -o -path /run/log \) -prune -o -print | sort

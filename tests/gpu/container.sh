@@ -1,5 +1,5 @@
 #!/bin/bash
-# Puts a real GPU into containers by mpu-container, three ways, and shows what is inside.
+# Injects a real GPU into containers with mpu-container in three ways, and checks the containers.
 #
 #   sudo tests/gpu/container.sh PATH-TO-MPU-CONTAINER [WORK-FOLDER]
 #
@@ -41,7 +41,7 @@ root() {
 	cp -L /lib64/ld-linux-x86-64.so.2 "$1/lib64/"
 }
 
-# bundle NAME ENV...: what an engine would write. No GPU in it but the asking.
+# bundle NAME ENV...: a bundle as a container engine writes it. Only ENV requests the GPU.
 bundle() {
 	local name=$1
 	shift
@@ -60,7 +60,7 @@ bundle() {
 JSON
 }
 
-# configuration MODE: the stack's, with our links instead of what may be installed.
+# configuration MODE: writes the toolkit's configuration, with our links instead of installed programs.
 configuration() {
 	cat >config.toml <<-TOML
 		[nvidia-container-runtime]

@@ -21,7 +21,7 @@ took() {
 	runc exec "$who" bash -c "time for i in \$(seq $times); do $* >/dev/null; done" 2>&1 | sed -n 's/^real//p'
 }
 
-# inside WHO PIDS COMMAND...: what every kind of client shows in there; PIDS is what it should be.
+# inside WHO PIDS COMMAND...: every kind of client, run by COMMAND, must show PIDS.
 inside() {
 	local who=$1 pids=$2 seen
 	shift 2
@@ -169,7 +169,7 @@ runc exec a "$python" /gpu/first_tensor.py
 echo "controls of one import and tensor: $(($(passed_on) - before))"
 show mpu status
 
-# pollers NAME-PREFIX: sixteen containers that ask at once; the median of what each says, in microseconds.
+# pollers NAME-PREFIX: sixteen containers call at once; prints the median of their times, in microseconds.
 pollers() {
 	local i
 	rm -f polled.*
@@ -199,7 +199,7 @@ check "the engine listens to sixteen of them" "[ $listeners -ge 16 ]"
 show mpu status
 for i in $(seq 16); do runc delete --force "on$i"; runc delete --force "off$i"; done
 
-# Each GPU's processes, as a container of ours numbers them.
+# Each GPU's processes, by their PIDs in the container.
 by_gpu() { "$@" nvidia-smi --query-compute-apps=gpu_bus_id,pid --format=csv,noheader | sort | sed 's/.*, //' | xargs; }
 if [ "$(nvidia-smi -L | grep -c '^GPU ')" -ge 2 ]; then
 	headline "9. two GPUs"

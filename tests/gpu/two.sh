@@ -16,7 +16,7 @@ mapfile -t uuids < <(nvidia-smi --query-gpu=uuid --format=csv,noheader)
 }
 
 listed() { runc exec "$1" nvidia-smi --query-gpu=uuid --format=csv,noheader | sort | xargs; }
-# given WHO WANTED...: the container has these GPUs, by every client's word, and no other.
+# given WHO WANTED...: every client must show exactly these GPUs in the container.
 given() {
 	local who=$1 nodes
 	shift
@@ -28,7 +28,7 @@ given() {
 	check "$who: CUDA counts as many" \
 		"[ \"\$(runc exec $who $python -c 'import torch; print(torch.cuda.device_count())')\" = $# ]"
 }
-# asks NAME WORD MODE: a container that asks for a GPU by a word.
+# asks NAME WORD MODE: starts a container whose environment requests a GPU by this value.
 asks() {
 	configuration "$3"
 	rm -rf "$1"

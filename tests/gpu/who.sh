@@ -44,7 +44,7 @@ hold() {
 pid() { sed -n "s/^holds $1 //p" "$1.held"; }
 # field EXPRESSION: of the list, `who`.
 field() { "$python" -c "import json; who = json.load(open('who.json')); print(*$1)"; }
-# look: what mpu lists, and what the other looks find; sorted, one line each.
+# look: the processes that mpu lists, and those that other tools find; sorted, one line each.
 look() {
 	"$mpu" who --json >who.json
 	ours=$(field "[row['pid'] for row in who['processes']]")
@@ -53,7 +53,7 @@ look() {
 	lsof=$(lsof -t /dev/nvidia* 2>/dev/null | sort -nu | xargs)
 	printf '%s\n' "mpu who:  $ours" "/proc:    $proc" "fuser:    $fuser" "lsof:     $lsof"
 }
-# unreadable: the processes that this root may not look at, as in a virtual machine whose first process has more capabilities.
+# unreadable: the processes that this root may not inspect, as in a virtual machine whose first process has more capabilities.
 unreadable() {
 	for process in /proc/[0-9]*; do
 		cat "$process/maps" >/dev/null 2>&1 || [ ! -e "$process" ] || echo "${process#/proc/}"

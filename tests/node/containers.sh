@@ -1,6 +1,6 @@
 # GPU containers on a node with systemd, by the package mpu-container; sourced by stories.sh.
 
-# start_in MODE: a container that asks for the GPU, in a scope of systemd's. This root is the kernel's first, which cannot be pivoted.
+# start_in MODE: starts a container that requests the GPU, in a systemd scope. pivot_root fails on this root, the initramfs.
 start_in() {
 	printf '[nvidia-container-cli]\nno-pivot = true\n[nvidia-container-runtime]\nmode = "%s"\nruntimes = ["runc"]\n%s\n' "$1" \
 		'[nvidia-container-runtime.modes.jit-cdi]

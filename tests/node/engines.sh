@@ -2,7 +2,7 @@
 
 . $here/served.sh
 
-# The kernel's first root cannot be pivoted, nor does it take overlays: both engines get options for that.
+# The initramfs supports neither pivot_root nor overlays: both engines get options for that.
 export DOCKER_RAMDISK=true
 options="--network none --env NVIDIA_VISIBLE_DEVICES=all --env NVIDIA_DRIVER_CAPABILITIES=utility"
 

@@ -1,7 +1,7 @@
 #!/bin/sh
-# Stands before the node's compiler and remembers what that made: a play installs the same version again and again, and a compiler in an
-# emulated processor takes a minute for it. The first time is real. Remembered is by the arguments, the source and the headers beside it,
-# wherever their folder is; the kernel's headers stay the same in a play. Whatever is no compilation for kbuild goes straight through.
+# A compiler cache: a play installs the same version again and again, and an emulated compiler takes a minute each time. The first compilation is
+# real. The key is made of the arguments, the source and the headers beside it, whatever their folder; the kernel's headers do not change in a
+# play. Other calls than kbuild's compilations go to the compiler unchanged.
 real=/usr/bin/x86_64-linux-gnu-gcc-12
 memory=/tmp/compiled
 compiles='' source='' object='' depends='' last=''
@@ -26,7 +26,7 @@ if ! [ -f "$made.o" ]; then
 	$real "$@" || exit
 	mkdir -p $memory
 	sed "s|$folder|@folder@|g" "$depends" >"$made.d"
-	# In place when it is whole: a play kills compilers.
+	# Renamed when complete: a play kills compilers.
 	cp "$object" "$made.$$" && mv "$made.$$" "$made.o"
 	exit
 fi

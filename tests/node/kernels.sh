@@ -1,4 +1,4 @@
-# The driver that comes late or again, the boot, and a kernel update; sourced by stories.sh.
+# A driver that loads late or again, the boot, and a kernel update. Sourced by stories.sh.
 
 log "the engine before the driver"
 next=$(cat $here/next-kernel)

@@ -1,6 +1,6 @@
 #!/bin/sh
-# The first process of a node with SELinux. No archive that the kernel unpacks carries labels, and its policy lets no file on the kernel's first
-# root be labelled; so the node moves to another, loads the policy and labels every file, before systemd is executed and gets its own label.
+# The first process of a node with SELinux. An initramfs archive has no labels, and the policy does not allow labels on the initramfs. So this
+# moves the node to another root, loads the policy and labels every file. Then it executes systemd, which gets its label.
 PATH=/usr/sbin:/usr/bin
 export PATH
 mount -t proc proc /proc

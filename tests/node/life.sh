@@ -1,4 +1,4 @@
-# MPU beside another project's modules, by hand, interrupted, and with the notify engine; sourced by stories.sh.
+# MPU beside another project's modules, by hand, interrupted, and with the notify engine. Sourced by stories.sh.
 
 # Names the step and the way out, and leaves no engine up.
 install_fails_for_make() {

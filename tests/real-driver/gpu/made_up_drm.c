@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The one function of drm.ko that NVIDIA's driver is linked to and that no guest calls: it frees a buffer of another graphics driver's.
- * Guests have no drm.ko. The declaration is the kernel's own, so that the symbol has the version that the driver was built against.
+ * The one function of drm.ko that NVIDIA's driver links to: it frees a buffer of another graphics driver. No guest calls it, and guests have no
+ * drm.ko. The declaration is the kernel's, so that the symbol has the version that the driver was built against.
  */
 #include <linux/module.h>
 #include <drm/drm_gem.h>

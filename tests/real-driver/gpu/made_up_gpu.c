@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * A PCI bus of its own with one device on it that looks like an NVIDIA GPU for as long as NVIDIA's driver only probes it: ids, base
- * address registers, capabilities, and two registers that say which chip this is. All other registers read as zero.
+ * A separate PCI bus with one device that looks like an NVIDIA GPU while NVIDIA's driver probes it: ids, base address registers, capabilities,
+ * and two registers that identify the chip. All other registers read as zero.
  *
- * Its memory is RAM that mem= keeps from the guest's kernel. Knows nothing of the driver.
+ * Its memory is RAM that mem= keeps from the guest's kernel. Independent of the driver.
  */
 #include <linux/io.h>
 #include <linux/module.h>
@@ -39,7 +39,7 @@ MODULE_PARM_DESC(boot_42, "NV_PMC_BOOT_42: the same in the newer form");
 
 static u8 config[PCI_CFG_SPACE_EXP_SIZE];
 static struct pci_bus *bus;
-/* A domain of its own: the machine's bus numbers are all in domain 0. */
+/* A separate domain: all bus numbers of the machine are in domain 0. */
 static struct pci_sysdata sysdata = { .domain = 1, .node = NUMA_NO_NODE };
 static struct resource window = { .name = "made-up GPU", .flags = IORESOURCE_MEM };
 static struct resource numbers = { .name = "made-up GPU's bus", .start = 0, .end = 0, .flags = IORESOURCE_BUS };
@@ -54,7 +54,7 @@ static void put32(int at, u32 value)
 	memcpy(config + at, &value, sizeof(value));
 }
 
-static bool is_there(unsigned int function, int at, int size)
+static bool exists(unsigned int function, int at, int size)
 {
 	return function == 0 && at + size <= sizeof(config);
 }
@@ -62,14 +62,14 @@ static bool is_there(unsigned int function, int at, int size)
 static int read_config(struct pci_bus *of, unsigned int function, int at, int size, u32 *value)
 {
 	PCI_SET_ERROR_RESPONSE(value);
-	if (!is_there(function, at, size))
+	if (!exists(function, at, size))
 		return PCIBIOS_DEVICE_NOT_FOUND;
 	*value = 0;
 	memcpy(value, config + at, size);
 	return PCIBIOS_SUCCESSFUL;
 }
 
-/* The bits of a base address that can be written: the others say how large the region is. */
+/* The writable bits of a base address; the others encode the region's size. */
 static bool base_address(int at, u32 *writable, u32 *fixed)
 {
 	*fixed = 0;
@@ -101,7 +101,7 @@ static int write_config(struct pci_bus *of, unsigned int function, int at, int s
 {
 	u32 writable, fixed;
 
-	if (!is_there(function, at, size))
+	if (!exists(function, at, size))
 		return PCIBIOS_DEVICE_NOT_FOUND;
 	if (base_address(at, &writable, &fixed))
 		put32(at, (value & writable) | fixed);
@@ -112,7 +112,7 @@ static int write_config(struct pci_bus *of, unsigned int function, int at, int s
 
 static struct pci_ops ops = { .read = read_config, .write = write_config };
 
-static void describe(void)
+static void fill_config(void)
 {
 	put16(PCI_VENDOR_ID, PCI_VENDOR_ID_NVIDIA);
 	put16(PCI_DEVICE_ID, device);
@@ -153,7 +153,7 @@ static int fill_registers(struct pci_dev *dev)
 	return 0;
 }
 
-static void take_away(void)
+static void remove_gpu(void)
 {
 	pci_lock_rescan_remove();
 	pci_stop_root_bus(bus);
@@ -167,7 +167,7 @@ static int __init made_up_gpu_init(void)
 	struct pci_dev *dev;
 	int error;
 
-	describe();
+	fill_config();
 	window.start = base;
 	window.end = base + WINDOW - 1;
 	pci_add_resource(&resources, &window);
@@ -185,15 +185,15 @@ static int __init made_up_gpu_init(void)
 	pci_unlock_rescan_remove();
 	dev = pci_get_slot(bus, 0);
 	if (!dev) {
-		take_away();
+		remove_gpu();
 		return -ENODEV;
 	}
-	/* Where the kernel put them, which need not be where they were. */
+	/* The kernel may have moved the regions. */
 	error = pci_resource_start(dev, 0) ? fill_registers(dev) : -ENOSPC;
 	dev->irq = LINE;
 	pci_dev_put(dev);
 	if (error) {
-		take_away();
+		remove_gpu();
 		return error;
 	}
 	pci_lock_rescan_remove();
@@ -204,7 +204,7 @@ static int __init made_up_gpu_init(void)
 
 static void __exit made_up_gpu_exit(void)
 {
-	take_away();
+	remove_gpu();
 }
 
 module_init(made_up_gpu_init);

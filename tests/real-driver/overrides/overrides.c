@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Makes chosen functions of nvidia.ko return at once, and runs others of ours in the place of some: the rows of overrides.toml, as table.h.
+ * Overrides functions of nvidia.ko with kprobes, by the rows of overrides.toml (table.h): some return at once, others run a function of ours.
  *
- * Knows how a call is turned aside; what NVIDIA's structures look like is standins.c's.
+ * This file has the probes. standins.c has the functions that use NVIDIA's structures.
  */
 #include <linux/kprobes.h>
 #include <linux/module.h>
@@ -29,7 +29,7 @@ static struct override overrides[] = {
 #undef OVERRIDE
 #undef STANDIN
 
-/* A function in whose place another runs. */
+/* A function that is replaced by another. */
 struct standin {
 	const char *name;
 	void (*by)(void);
@@ -104,8 +104,8 @@ static int run_standin(struct kprobe *probe, struct pt_regs *regs)
 	return 1;
 }
 
-/* A probe with one of these is never turned into a jump, in which the instruction pointer could not be changed. */
-static void after(struct kprobe *probe, struct pt_regs *regs, unsigned long flags)
+/* With a post handler the kernel never optimizes a probe into a jump, from which a handler cannot change the instruction pointer. */
+static void keep_probe_unoptimized(struct kprobe *probe, struct pt_regs *regs, unsigned long flags)
 {
 }
 
@@ -122,33 +122,33 @@ static int change_class(struct kprobe *probe, struct pt_regs *regs)
 }
 
 static struct kprobe accounts = { .symbol_name = "gpuacctStartGpuAccounting_IMPL", .pre_handler = see_accounts };
-static struct kprobe classes = { .symbol_name = "gpuGetProcWithObject_IMPL", .pre_handler = change_class, .post_handler = after };
+static struct kprobe classes = { .symbol_name = "gpuGetProcWithObject_IMPL", .pre_handler = change_class, .post_handler = keep_probe_unoptimized };
 
-static int place(struct kprobe *probe, const char *name, kprobe_pre_handler_t handler)
+static int register_probe(struct kprobe *probe, const char *name, kprobe_pre_handler_t handler)
 {
 	int error;
 
 	probe->symbol_name = name;
 	probe->pre_handler = handler;
-	probe->post_handler = after;
+	probe->post_handler = keep_probe_unoptimized;
 	error = register_kprobe(probe);
 	if (error) {
 		pr_err("made_up_overrides: nvidia.ko has no %s (%d)\n", name, error);
-		/* So that it is seen not to be placed. */
+		/* Marks the probe as not registered. */
 		probe->addr = NULL;
 	}
 	return error;
 }
 
-static void take(struct kprobe *probe)
+static void remove_probe(struct kprobe *probe)
 {
 	if (probe->addr)
 		unregister_kprobe(probe);
 	probe->addr = NULL;
 }
 
-/* The kernel tells a module where a function is only in this way. */
-static int find(const char *name, void **at)
+/* A module can look up a function's address only with a kprobe. */
+static int find_function(const char *name, void **at)
 {
 	struct kprobe probe = { .symbol_name = name };
 	int error = register_kprobe(&probe);
@@ -162,28 +162,28 @@ static int find(const char *name, void **at)
 	return 0;
 }
 
-static void take_all(void)
+static void remove_all(void)
 {
 	int i;
 
-	take(&classes);
-	take(&accounts);
+	remove_probe(&classes);
+	remove_probe(&accounts);
 	for (i = 0; i < ARRAY_SIZE(standins); i++)
-		take(&standins[i].probe);
+		remove_probe(&standins[i].probe);
 	for (i = 0; i < ARRAY_SIZE(overrides); i++)
-		take(&overrides[i].probe);
+		remove_probe(&overrides[i].probe);
 }
 
-static int place_all(void)
+static int register_all(void)
 {
 	int i, error = 0;
 
 	for (i = 0; !error && i < ARRAY_SIZE(used); i++)
-		error = find(used[i].name, used[i].at);
+		error = find_function(used[i].name, used[i].at);
 	for (i = 0; !error && i < ARRAY_SIZE(overrides); i++)
-		error = place(&overrides[i].probe, overrides[i].name, return_at_once);
+		error = register_probe(&overrides[i].probe, overrides[i].name, return_at_once);
 	for (i = 0; !error && i < ARRAY_SIZE(standins); i++)
-		error = place(&standins[i].probe, standins[i].name, run_standin);
+		error = register_probe(&standins[i].probe, standins[i].name, run_standin);
 	if (!error)
 		error = register_kprobe(&accounts);
 	if (!error)
@@ -193,16 +193,16 @@ static int place_all(void)
 
 static int __init overrides_init(void)
 {
-	int error = place_all();
+	int error = register_all();
 
 	if (error)
-		take_all();
+		remove_all();
 	return error;
 }
 
 static void __exit overrides_exit(void)
 {
-	take_all();
+	remove_all();
 }
 
 module_init(overrides_init);

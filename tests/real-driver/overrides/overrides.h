@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Between overrides.c, which knows the kernel's headers, and standins.c, which knows NVIDIA's: plain types only.
+ * Shared by overrides.c, which includes the kernel's headers, and standins.c, which includes NVIDIA's: plain types only.
  */
 #ifndef MADE_UP_OVERRIDES_H
 #define MADE_UP_OVERRIDES_H
 
-/* The driver's own functions, by name, as they are found when the module is loaded. */
+/* Pointers to the driver's functions, set when the module is loaded. */
 #define USED(name) extern void *real_##name;
 #define OVERRIDE(name, value, is_void, argument, offset, byte, count)
 #define STANDIN(name, by)
@@ -17,13 +17,13 @@
 /* What the driver was seen to account with; none until it has. */
 extern void *seen_accounts;
 
-/* The calling process, as the driver numbers it. */
+/* The calling process's PID, as the driver uses it. */
 unsigned int calling_process(void);
 
-/* The process of the sample at this place, and how busy it kept the GPU in percent; 0 when there is no such sample. */
+/* The process of a sample and its utilisation in percent; 0 if there is no such sample. */
 unsigned int sample(unsigned int at, unsigned int *percent);
 
-/* The class to look for instead, given the class asked for. */
+/* Maps a requested class to the class to look for. */
 unsigned int standin_class(unsigned int asked, unsigned int internal);
 
 #endif

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * What runs in the place of functions of NVIDIA's that need a GPU behind them. Compiled with the headers and the flags of the release it
- * is for; the driver's own functions are called by the addresses that overrides.c found.
+ * Replacements of NVIDIA's functions that need a GPU. Compiled with the headers and the flags of one release. Calls the driver's functions by
+ * the addresses that overrides.c found.
  */
 #include "gpu/mem_mgr/mem_desc.h"
 #include "gpu/mem_mgr/heap.h"
@@ -19,20 +19,20 @@
 
 #include "overrides.h"
 
-/* Not 0, which would be no address. No code reads there. */
+/* An address that is never read; 0 would mean no address. */
 #define SOMEWHERE 0x1000000
 
 /* No process, in a sample. */
 #define NO_PROCESS 0xffffffff
 
-/* When samples were taken, in microseconds: later than whatever clients remember. */
+/* The time of the samples, in microseconds: later than any that clients remember. */
 #define SAMPLE_TIME 1795306161000000ULL
 
 NV_STATUS standin_memory_construct(VideoMemory *video, CALL_CONTEXT *context, RS_RES_ALLOC_PARAMS_INTERNAL *params);
 void standin_memory_destruct(VideoMemory *video);
 NV_STATUS standin_control(void *rpc, NvHandle client, NvHandle object, NvU32 command, void *params, NvU32 size);
 
-/* As the driver does when it has allocated memory: the process's memory is measured, and its peak kept. */
+/* Measures the process's memory and updates its peak, as the driver does after an allocation. */
 static void account(OBJGPU *gpu)
 {
 	__typeof__(&gpuFindClientInfoWithPidIterator_IMPL) measure = real_gpuFindClientInfoWithPidIterator_IMPL;
@@ -84,7 +84,7 @@ void standin_memory_destruct(VideoMemory *video)
 		destroy(description);
 }
 
-/* The utilisation samples that the firmware would give: one of each process that the test names, and no process in all others. */
+/* Fills in the utilisation samples in place of the firmware: one of each process that the test names, the others without a process. */
 static void fill_samples(NV2080_CTRL_PERF_GET_GPUMON_PERFMON_UTIL_SAMPLES_V2_PARAMS *params)
 {
 	NvU32 at, engine, pid, percent;
@@ -93,7 +93,7 @@ static void fill_samples(NV2080_CTRL_PERF_GET_GPUMON_PERFMON_UTIL_SAMPLES_V2_PAR
 	params->tracker = 0;
 	for (at = 0; at < NV2080_CTRL_PERF_GPUMON_SAMPLE_COUNT_PERFMON_UTIL; at++) {
 		NV2080_CTRL_PERF_GPUMON_PERFMON_UTIL_SAMPLE *to = &params->samples[at];
-		/* Releases differ in how many engines there are; each has the same form. */
+		/* The number of engines differs between releases; each engine has the same fields. */
 		NV2080_CTRL_PERF_GPUMON_ENGINE_UTIL_SAMPLE *engines = &to->fb;
 
 		for (engine = 0; (char *)(engines + engine) < (char *)(to + 1); engine++)
