@@ -4,7 +4,7 @@
  * `cargo test -p mpu-kmod`.
  *
  * `call` is MPU_CALL_BYTES of storage that mpu_rs_begin() fills when it returns any bit. `requested` is room for what
- * mpu_rs_questions() says, or NULL; `view` is the caller's struct mpu_view. Counters are indexes below MPU_COUNTERS, or
+ * mpu_rs_requested_count() says, or NULL; `view` is the caller's struct mpu_view. Counters are indexes below MPU_COUNTERS, or
  * MPU_NOT_COUNTED.
  */
 #ifndef MPU_CORE_H
@@ -61,11 +61,11 @@ struct mpu_copy {
 	bool refused;
 };
 
-bool mpu_rs_may_claim(u32 cmd);
+bool mpu_rs_may_carry_pids(u32 cmd);
 u32 mpu_rs_begin(void *call, const struct mpu_argument *argument, u32 *counter);
-u32 mpu_rs_questions(const void *call, u64 address, const void *bytes, u32 len);
-void mpu_rs_copied_in(void *call, u64 address, void *bytes, u32 len, u32 *requested, u32 questions, const void *view);
-u32 mpu_rs_copying_out(void *call, u64 address, void *bytes, u32 len, const u32 *requested, u32 questions, const void *view,
+u32 mpu_rs_requested_count(const void *call, u64 address, const void *bytes, u32 len);
+void mpu_rs_copied_in(void *call, u64 address, void *bytes, u32 len, u32 *requested, u32 requested_count, const void *view);
+u32 mpu_rs_copying_out(void *call, u64 address, void *bytes, u32 len, const u32 *requested, u32 requested_count, const void *view,
 		       struct mpu_copy *copy);
 u32 mpu_rs_event(void *bytes, u32 len, const void *view);
 bool mpu_rs_copy_missing(const void *call);

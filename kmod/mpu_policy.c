@@ -130,7 +130,7 @@ u32 mpu_policy_of_current(struct mpu_view *view)
 	if (sees == MPU_SEES_GROUP) {
 		cgroup = mpu_ancestor(cgroup, depth);
 		if (cgroup) {
-			view->group = mpu_group_id(cgroup);
+			view->group = mpu_cgroup_id(cgroup);
 			view->group_depth = depth;
 		} else {
 			/* It was moved meanwhile. */
@@ -142,10 +142,10 @@ u32 mpu_policy_of_current(struct mpu_view *view)
 	return sees;
 }
 
-bool mpu_policy_same_group(struct pid *pid, const struct mpu_view *view)
+bool mpu_policy_is_in_group(struct pid *pid, const struct mpu_view *view)
 {
 	struct task_struct *task = pid_task(pid, PIDTYPE_TGID);
 	struct cgroup *cgroup = task ? mpu_ancestor(task_dfl_cgroup(task), view->group_depth) : NULL;
 
-	return cgroup && mpu_group_id(cgroup) == view->group;
+	return cgroup && mpu_cgroup_id(cgroup) == view->group;
 }

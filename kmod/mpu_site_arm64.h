@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT */
 /*
  * What ftrace patches at a function's entry on arm64: `mov x9, lr`, which stays, and behind it a `bl` or the nop in its place; both behind
- * the `bti c` that the function may begin with (arch/arm64/kernel/ftrace.c). For mpu_ways.h alone.
+ * the `bti c` that the function may begin with (arch/arm64/kernel/ftrace.c). For mpu_methods.h alone.
  */
 #ifndef MPU_SITE_H
 #define MPU_SITE_H
@@ -13,7 +13,7 @@
 #define MPU_NOP 0xd503201fu
 #define MPU_MOV_X9_LR 0xaa1e03e9u
 
-/* Offsets at which a function is looked up (mpu_find): behind the longest of what ftrace patches. */
+/* Offsets at which a function is looked up (mpu_find_function): behind the longest of what ftrace patches. */
 enum { MPU_FIND_FIRST = 12, MPU_FIND_LAST = 24, MPU_FIND_STEP = 4 };
 
 static inline bool mpu_is_bl(u32 code)
@@ -32,18 +32,18 @@ static inline unsigned long mpu_behind_landing_pad(unsigned long begins)
 {
 	u32 code;
 
-	if (mpu_peek(&code, (void *)begins, sizeof(code)))
+	if (mpu_copy_from_kernel(&code, (void *)begins, sizeof(code)))
 		return 0;
 	return code == MPU_BTI_C ? begins + sizeof(code) : begins;
 }
 
 /* Where a function goes on behind the instruction that ftrace patches. 0 if there is no such instruction. */
-static inline unsigned long mpu_goes_on(unsigned long begins)
+static inline unsigned long mpu_resume_address(unsigned long begins)
 {
 	u32 code[3];
 	int i;
 
-	if (mpu_peek(code, (void *)begins, sizeof(code)))
+	if (mpu_copy_from_kernel(code, (void *)begins, sizeof(code)))
 		return 0;
 	for (i = 0; i < 2; i++) {
 		if ((code[i] == MPU_MOV_X9_LR || mpu_is_brk(code[i])) && (code[i + 1] == MPU_NOP || mpu_is_bl(code[i + 1])))
@@ -53,11 +53,11 @@ static inline unsigned long mpu_goes_on(unsigned long begins)
 }
 
 /* Whether a call stands before where a function goes on. The kernel changes it in one write. */
-static inline bool mpu_calls_before(unsigned long goes_on)
+static inline bool mpu_has_call_before(unsigned long resume)
 {
 	u32 code;
 
-	return !mpu_peek(&code, (void *)(goes_on - sizeof(code)), sizeof(code)) && mpu_is_bl(code);
+	return !mpu_copy_from_kernel(&code, (void *)(resume - sizeof(code)), sizeof(code)) && mpu_is_bl(code);
 }
 
 #endif

@@ -2,7 +2,7 @@
 /*
  * What ftrace patches at a function's entry on x86-64: five bytes, a call or the nop in its place, behind the ENDBR64 that the function may
  * begin with. For another tool's direct call it can be a jump where the kernel lets BPF return to the function's caller by itself
- * (CONFIG_DYNAMIC_FTRACE_WITH_JMP). For mpu_ways.h alone.
+ * (CONFIG_DYNAMIC_FTRACE_WITH_JMP). For mpu_methods.h alone.
  */
 #ifndef MPU_SITE_H
 #define MPU_SITE_H
@@ -15,7 +15,7 @@
 #define MPU_PATCHED_BYTES 5
 
 /*
- * Offsets at which a function is looked up (mpu_find): an instruction begins at 5 or, after an ENDBR64, at 9 in each function that ftrace
+ * Offsets at which a function is looked up (mpu_find_function): an instruction begins at 5 or, after an ENDBR64, at 9 in each function that ftrace
  * knows, and somewhere in this range in any other.
  */
 enum { MPU_FIND_FIRST = MPU_PATCHED_BYTES, MPU_FIND_LAST = 15, MPU_FIND_STEP = 1 };
@@ -34,7 +34,7 @@ static inline unsigned long mpu_behind_landing_pad(unsigned long begins)
 	u8 code[sizeof(pads[0])];
 	unsigned int i;
 
-	if (mpu_peek(code, (void *)begins, sizeof(code)))
+	if (mpu_copy_from_kernel(code, (void *)begins, sizeof(code)))
 		return 0;
 	for (i = 0; i < ARRAY_SIZE(pads); i++) {
 		if (!memcmp(code, pads[i], sizeof(code)))
@@ -55,7 +55,7 @@ static inline bool mpu_is_changing(u8 code)
  * whose a call is: no kernel exports its trampolines to modules. ftrace, which knows its places, refuses a function that begins with a
  * call of its own, or that has a breakpoint on it.
  */
-static inline unsigned long mpu_goes_on(unsigned long begins)
+static inline unsigned long mpu_resume_address(unsigned long begins)
 {
 	/* Up to 5.12 the kernel chooses its nop by the processor (arch/x86/kernel/alternative.c, ideal_nops). */
 	static const u8 nops[][MPU_PATCHED_BYTES] = {
@@ -68,7 +68,7 @@ static inline unsigned long mpu_goes_on(unsigned long begins)
 	bool patched;
 
 	begins = mpu_behind_landing_pad(begins);
-	if (!begins || mpu_peek(code, (void *)begins, sizeof(code)))
+	if (!begins || mpu_copy_from_kernel(code, (void *)begins, sizeof(code)))
 		return 0;
 	patched = code[0] == 0xe8 || (IS_ENABLED(CONFIG_DYNAMIC_FTRACE_WITH_JMP) && code[0] == 0xe9) || mpu_is_changing(code[0]);
 	for (i = 0; i < ARRAY_SIZE(nops); i++)
@@ -77,11 +77,11 @@ static inline unsigned long mpu_goes_on(unsigned long begins)
 }
 
 /* Whether a call stands before where a function goes on. A jump is another tool's: ours is always a call. */
-static inline bool mpu_calls_before(unsigned long goes_on)
+static inline bool mpu_has_call_before(unsigned long resume)
 {
 	u8 code;
 
-	return !mpu_peek(&code, (void *)(goes_on - MPU_PATCHED_BYTES), 1) && (code == 0xe8 || mpu_is_changing(code));
+	return !mpu_copy_from_kernel(&code, (void *)(resume - MPU_PATCHED_BYTES), 1) && (code == 0xe8 || mpu_is_changing(code));
 }
 
 #endif

@@ -87,7 +87,7 @@ impl PidMap for View {
 
 /// Whether a control of this number can carry PIDs: false for nearly every other number.
 #[unsafe(no_mangle)]
-pub extern "C" fn mpu_rs_may_claim(cmd: u32) -> bool {
+pub extern "C" fn mpu_rs_may_carry_pids(cmd: u32) -> bool {
     mpu_abi::may_carry_pids(ControlCmd(cmd))
 }
 
@@ -121,18 +121,18 @@ pub unsafe extern "C" fn mpu_rs_begin(call: *mut Call, argument: *const CArgumen
 /// # Safety
 /// `call` was filled by [`mpu_rs_begin`]; `bytes` is `len` bytes of kernel memory that does not change during the call.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn mpu_rs_questions(call: *const Call, address: u64, bytes: *const u8, len: u32) -> u32 {
+pub unsafe extern "C" fn mpu_rs_requested_count(call: *const Call, address: u64, bytes: *const u8, len: u32) -> u32 {
     // SAFETY: `call` is initialised.
     let call = unsafe { &*call };
     // SAFETY: `bytes` is `len` bytes.
     let bytes = unsafe { slice::from_raw_parts(bytes, len as usize) };
-    call.questions(address, bytes) as u32
+    call.requested_count(address, bytes) as u32
 }
 
 /// The driver has copied `len` bytes at `bytes` from `address` of its caller.
 ///
 /// # Safety
-/// `call` was filled by [`mpu_rs_begin`]; `bytes` is `len` bytes of kernel memory that no other code uses now; `requested` is `questions`
+/// `call` was filled by [`mpu_rs_begin`]; `bytes` is `len` bytes of kernel memory that no other code uses now; `requested` is `requested_count`
 /// u32 of the caller's alone, or null; `view` is a `struct mpu_view` that lives through the call; the caller holds RCU, as the
 /// callbacks need it.
 #[unsafe(no_mangle)]
@@ -142,7 +142,7 @@ pub unsafe extern "C" fn mpu_rs_copied_in(
     bytes: *mut u8,
     len: u32,
     requested: *mut u32,
-    questions: u32,
+    requested_count: u32,
     view: *const c_void,
 ) {
     // SAFETY: `call` is initialised, and not shared.
@@ -152,8 +152,8 @@ pub unsafe extern "C" fn mpu_rs_copied_in(
     let requested = if requested.is_null() {
         &mut []
     } else {
-        // SAFETY: `requested` is `questions` u32, not shared.
-        unsafe { slice::from_raw_parts_mut(requested, questions as usize) }
+        // SAFETY: `requested` is `requested_count` u32, not shared.
+        unsafe { slice::from_raw_parts_mut(requested, requested_count as usize) }
     };
     call.copied_in(address, bytes, &View(view), requested);
 }
@@ -170,7 +170,7 @@ pub unsafe extern "C" fn mpu_rs_copying_out(
     bytes: *mut u8,
     len: u32,
     requested: *const u32,
-    questions: u32,
+    requested_count: u32,
     view: *const c_void,
     copy: *mut CCopy,
 ) -> u32 {
@@ -181,17 +181,17 @@ pub unsafe extern "C" fn mpu_rs_copying_out(
     let requested = if requested.is_null() {
         &[]
     } else {
-        // SAFETY: `requested` is `questions` u32 that do not change during the call.
-        unsafe { slice::from_raw_parts(requested, questions as usize) }
+        // SAFETY: `requested` is `requested_count` u32 that do not change during the call.
+        unsafe { slice::from_raw_parts(requested, requested_count as usize) }
     };
     let answer = call.copying_out(address, bytes, &View(view), requested);
-    let goes_on = match answer.copied {
+    let resume = match answer.copied {
         Copied::All => CCopy { bytes: len, refused: false },
         Copied::First(first) => CCopy { bytes: first.min(len), refused: false },
         Copied::NoSuchProcess => CCopy { bytes: 0, refused: true },
     };
     // SAFETY: the caller gives a writable struct.
-    unsafe { copy.write(goes_on) };
+    unsafe { copy.write(resume) };
     counter_of(answer.outcome)
 }
 
@@ -203,7 +203,7 @@ pub unsafe extern "C" fn mpu_rs_copying_out(
 pub unsafe extern "C" fn mpu_rs_event(bytes: *mut u8, len: u32, view: *const c_void) -> u32 {
     // SAFETY: `bytes` is `len` bytes, not shared.
     let bytes = unsafe { slice::from_raw_parts_mut(bytes, len as usize) };
-    counter_of(mpu_core::event_going_out(bytes, &View(view)))
+    counter_of(mpu_core::translate_event(bytes, &View(view)))
 }
 
 /// Whether a translated call's parameters never passed the driver's copy functions.

@@ -170,7 +170,7 @@ impl<'a> ControlCall<'a> {
     /// Translates the parameters for the driver. Returns the table that the driver is to fill, if any.
     fn prepare_params(&self, context: &mut CallContext<'_, '_>, scratch: &mut Scratch) -> Option<Table> {
         let params = scratch.params.bytes(self.size as usize);
-        context.queried_pids = vec![0; context.call.questions(self.params_address, params)];
+        context.queried_pids = vec![0; context.call.requested_count(self.params_address, params)];
         if !context.exempt {
             context.call.copied_in(self.params_address, params, &context.view, &mut context.queried_pids);
         }

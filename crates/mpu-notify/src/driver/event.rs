@@ -15,7 +15,7 @@ use crate::setting::Setting;
 use crate::sys::{Answer, Fenced};
 use mpu_abi::ioctl::RM_EVENT_SIZE;
 use mpu_abi::{Control, event};
-use mpu_core::{Reason, event_going_out};
+use mpu_core::{Reason, translate_event};
 
 /// A caller's fetch of an event.
 pub(crate) struct Event<'a> {
@@ -61,7 +61,7 @@ impl Event<'_> {
         }
         let threads = self.setting.threads.for_call(Control::MemoryLimitEvent);
         let map = Resolved { threads, makers: Some(self.cache), look: Look::new(), view };
-        if let Some((control, outcome)) = event_going_out(bytes, &map) {
+        if let Some((control, outcome)) = translate_event(bytes, &map) {
             self.setting.counters.count(control, outcome);
         }
     }

@@ -18,17 +18,17 @@
 #include "mpu.h"
 
 /* Open files that are looked at, and places for some: a process that has more before its first of the driver is taken for a maker. */
-#define MPU_MOST_FILES 1024
-#define MPU_MOST_PLACES 16384
+#define MPU_MAX_FILES 1024
+#define MPU_MAX_FDS 16384
 
 /* Threads that are looked at for one that still has files. Those that ended go, but for the traced ones: of these a process can have as many as
  * it likes, and each of them makes a question longer that the whole table is asked under RCU. A process that has so many holds nothing. */
-#define MPU_MOST_THREADS 64
+#define MPU_MAX_THREADS 64
 
-u64 mpu_makers[1 << MPU_MAKERS_BITS];
+u64 mpu_driver_users[1 << MPU_DRIVER_USER_BITS];
 
 /* Not by iterate_fd(): that looks at every place that a table has, of which a container can make a hundred million. */
-static bool mpu_has_the_driver(struct files_struct *files)
+static bool mpu_files_have_driver(struct files_struct *files)
 {
 	unsigned int place, seen = 0;
 	const struct module *owner;
@@ -42,26 +42,26 @@ static bool mpu_has_the_driver(struct files_struct *files)
 		file = rcu_dereference_check_fdtable(files, table->fd[place]);
 		owner = file ? file->f_op->owner : NULL;
 		seen += !!file;
-		found = (owner && !strcmp(owner->name, "nvidia")) || seen >= MPU_MOST_FILES || place >= MPU_MOST_PLACES;
+		found = (owner && !strcmp(owner->name, "nvidia")) || seen >= MPU_MAX_FILES || place >= MPU_MAX_FDS;
 	}
 	spin_unlock(&files->file_lock);
 	return found;
 }
 
 /* Under RCU. Threads share their files nearly always; the first that still has some speaks for all. */
-static bool mpu_holds_the_driver(struct task_struct *leader)
+static bool mpu_process_has_driver(struct task_struct *leader)
 {
 	struct task_struct *thread;
 	bool found = false, any = false;
 	unsigned int seen = 0;
 
 	for_each_thread(leader, thread) {
-		if (seen++ == MPU_MOST_THREADS)
+		if (seen++ == MPU_MAX_THREADS)
 			break;
 		task_lock(thread);
 		if (thread->files) {
 			any = true;
-			found = mpu_has_the_driver(thread->files);
+			found = mpu_files_have_driver(thread->files);
 		}
 		task_unlock(thread);
 		if (any)
@@ -70,17 +70,17 @@ static bool mpu_holds_the_driver(struct task_struct *leader)
 	return found;
 }
 
-bool mpu_finds_maker(struct task_struct *leader, u64 *place, u64 word)
+bool mpu_check_driver_user(struct task_struct *leader, u64 *place, u64 word)
 {
-	if (!mpu_holds_the_driver(leader))
+	if (!mpu_process_has_driver(leader))
 		return false;
 	WRITE_ONCE(*place, word);
 	return true;
 }
 
-void mpu_note_maker(void)
+void mpu_note_driver_user(void)
 {
 	struct pid *pid = task_tgid(current);
 
-	WRITE_ONCE(*mpu_maker_at(pid_nr(pid)), mpu_maker_word(pid, current->group_leader));
+	WRITE_ONCE(*mpu_driver_user_slot(pid_nr(pid)), mpu_driver_user_tag(pid, current->group_leader));
 }
