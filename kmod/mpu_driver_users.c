@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT
 /*
- * Whether a process can have made what the driver keeps under its number.
+ * Whether data that the driver keeps under a PID can belong to the process that has this PID now.
  *
- * The driver goes on listing a process that has ended for as long as another process holds its files open (a forked child, or a
- * receiver of the files), and keeps samples of it for seconds. The kernel gives the number to another process meanwhile. What is kept under a
- * number belongs to a process only if that process has, or was seen to use, a file of the driver's.
+ * The driver keeps listing an ended process while another process (a forked child, or a receiver of the file) has its files open. It also
+ * keeps samples of it for some seconds. Meanwhile the kernel can give the PID to another process. So data under a PID belongs to a process
+ * only if the process has a file of the driver open, or was seen to have or use one before.
  */
 #include <linux/fdtable.h>
 #include <linux/fs.h>
@@ -17,20 +17,22 @@
 #include <linux/string.h>
 #include "mpu.h"
 
-/* Open files that are looked at, and places for some: a process that has more before its first of the driver is taken for a maker. */
+/* The open files and descriptors that are searched. A process with more before its first file of the driver counts as a user of it. */
 #define MPU_MAX_FILES 1024
 #define MPU_MAX_FDS 16384
 
-/* Threads that are looked at for one that still has files. Those that ended go, but for the traced ones: of these a process can have as many as
- * it likes, and each of them makes a question longer that the whole table is asked under RCU. A process that has so many holds nothing. */
+/*
+ * The threads that are searched for one that still has files. A process can keep any number of ended threads by tracing them, and each
+ * makes a look-up longer, which runs under RCU. A process whose first MPU_MAX_THREADS threads have ended counts as no user.
+ */
 #define MPU_MAX_THREADS 64
 
 u64 mpu_driver_users[1 << MPU_DRIVER_USER_BITS];
 
-/* Not by iterate_fd(): that looks at every place that a table has, of which a container can make a hundred million. */
+/* Does not use iterate_fd(), which visits every slot of the table: a container can make a hundred million. */
 static bool mpu_files_have_driver(struct files_struct *files)
 {
-	unsigned int place, seen = 0;
+	unsigned int fd, seen = 0;
 	const struct module *owner;
 	struct fdtable *table;
 	struct file *file;
@@ -38,17 +40,17 @@ static bool mpu_files_have_driver(struct files_struct *files)
 
 	spin_lock(&files->file_lock);
 	table = files_fdtable(files);
-	for (place = 0; place < table->max_fds && !found; place++) {
-		file = rcu_dereference_check_fdtable(files, table->fd[place]);
+	for (fd = 0; fd < table->max_fds && !found; fd++) {
+		file = rcu_dereference_check_fdtable(files, table->fd[fd]);
 		owner = file ? file->f_op->owner : NULL;
 		seen += !!file;
-		found = (owner && !strcmp(owner->name, "nvidia")) || seen >= MPU_MAX_FILES || place >= MPU_MAX_FDS;
+		found = (owner && !strcmp(owner->name, "nvidia")) || seen >= MPU_MAX_FILES || fd >= MPU_MAX_FDS;
 	}
 	spin_unlock(&files->file_lock);
 	return found;
 }
 
-/* Under RCU. Threads share their files nearly always; the first that still has some speaks for all. */
+/* Under RCU. Checks one thread, the first that still has files, because threads nearly always share them. */
 static bool mpu_process_has_driver(struct task_struct *leader)
 {
 	struct task_struct *thread;
@@ -70,11 +72,11 @@ static bool mpu_process_has_driver(struct task_struct *leader)
 	return found;
 }
 
-bool mpu_check_driver_user(struct task_struct *leader, u64 *place, u64 word)
+bool mpu_check_driver_user(struct task_struct *leader, u64 *slot, u64 tag)
 {
 	if (!mpu_process_has_driver(leader))
 		return false;
-	WRITE_ONCE(*place, word);
+	WRITE_ONCE(*slot, tag);
 	return true;
 }
 

@@ -301,7 +301,7 @@ void mpu_hooks_activate(void)
 			WRITE_ONCE(mpu_original[hook], mpu_redirects[hook].resume);
 	}
 	smp_wmb();
-	if (mpu_redirects[MPU_COMPAT].found)
+	if (mpu_redirects[MPU_COMPAT].symbol)
 		WRITE_ONCE(mpu_original[MPU_COMPAT], mpu_redirects[MPU_COMPAT].resume);
 	WRITE_ONCE(mpu_original[MPU_IOCTL], mpu_redirects[MPU_IOCTL].resume);
 }

@@ -37,8 +37,8 @@ static u64 mpu_entered_before;
 static u64 mpu_translated_before;
 
 /*
- * A copy of these variables for readers of `state`. They cannot take mpu_lock, which a task can hold for a minute. mpu_publish() updates the
- * copy after each change.
+ * A copy of these variables for readers of `state`. They cannot take mpu_lock, which a task can hold for a minute. mpu_publish() updates
+ * the copy after each change.
  */
 static DEFINE_MUTEX(mpu_published_lock);
 static struct mpu_published {
@@ -72,7 +72,7 @@ static void mpu_arm(struct mpu_peer *peer)
 {
 	int error;
 
-	/* Calls are accepted when all functions are redirected. After a take-over, mpu_hooks_activate() is the beginning instead. */
+	/* Without a peer, accept calls only after all functions are redirected. With a peer, none arrives before mpu_hooks_activate(). */
 	mpu_calls_open(peer && peer->count);
 	mpu_refusal = (struct mpu_refusal){ NULL, 0 };
 	error = mpu_hooks_place(&mpu_refusal, peer);
@@ -279,7 +279,7 @@ static int mpu_state_get(char *buffer, const struct kernel_param *param)
 {
 	const char *word, *comma = "";
 	enum mpu_hook hook;
-	bool probed;
+	bool probe_armed;
 	int at, error;
 
 	mutex_lock(&mpu_published_lock);
@@ -295,8 +295,8 @@ static int mpu_state_get(char *buffer, const struct kernel_param *param)
 		at += scnprintf(buffer + at, PAGE_SIZE - at, "%s%s", comma, word);
 		comma = ",";
 	}
-	error = mpu_argument_status(&probed);
-	at += scnprintf(buffer + at, PAGE_SIZE - at, mpu_published.armed && probed ? ",rm_ioctl\n" : "\n");
+	error = mpu_argument_status(&probe_armed);
+	at += scnprintf(buffer + at, PAGE_SIZE - at, mpu_published.armed && probe_armed ? ",rm_ioctl\n" : "\n");
 	if (mpu_published.armed)
 		at += scnprintf(buffer + at, PAGE_SIZE - at, "redirect=%s\n", mpu_published.way);
 	if (mpu_published.armed && error)
@@ -305,11 +305,12 @@ static int mpu_state_get(char *buffer, const struct kernel_param *param)
 		at += scnprintf(buffer + at, PAGE_SIZE - at, "argument=driver\n");
 	if (mpu_published.armed)
 		at += scnprintf(buffer + at, PAGE_SIZE - at, "entered=%llu\ntranslated=%llu\n",
-				mpu_calls_entered() - mpu_published.entered_before, mpu_calls_translated() - mpu_published.translated_before);
+				mpu_calls_entered() - mpu_published.entered_before,
+				mpu_calls_translated() - mpu_published.translated_before);
 	mpu_contexts_scan(&mpu_state_callers);
 	at += scnprintf(buffer + at, PAGE_SIZE - at, "inside=%u\norphans=%u\n", mpu_state_callers.callers,
 			mpu_state_callers.orphans);
-	/* These are PIDs of the init namespace, so hide them from containers, whose root can read this file if it is the host's root. */
+	/* Hide PIDs of the init namespace from a container, whose root can read this file if it is the host's root. */
 	if (!mpu_in_container())
 		at += mpu_holders_get(buffer + at, PAGE_SIZE - at);
 	mutex_unlock(&mpu_published_lock);
