@@ -83,7 +83,7 @@ fn numbers_are_the_same() {
 }
 
 #[test]
-fn reasons_stand_in_the_same_order() {
+fn reasons_have_same_order() {
     let header = header();
     let named: Vec<String> =
         Reason::ALL.iter().map(|reason| format!("MPU_REASON_{}", reason.name().to_uppercase())).collect();

@@ -83,7 +83,7 @@ impl PidMap for View {
     }
 }
 
-/// Whether a control with this number can carry PIDs. True for a few that cannot.
+/// Whether a control with this number can carry PIDs.
 #[unsafe(no_mangle)]
 pub extern "C" fn mpu_rs_may_carry_pids(cmd: u32) -> bool {
     mpu_abi::may_carry_pids(ControlCmd(cmd))
