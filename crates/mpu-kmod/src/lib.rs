@@ -183,13 +183,13 @@ pub unsafe extern "C" fn mpu_rs_copying_out(
         unsafe { slice::from_raw_parts(requested, requested_count as usize) }
     };
     let answer = call.copying_out(address, bytes, &View(view), requested);
-    let resume = match answer.copied {
+    let going_on = match answer.copied {
         Copied::All => CCopy { bytes: len, refused: false },
         Copied::First(first) => CCopy { bytes: first.min(len), refused: false },
         Copied::NoSuchProcess => CCopy { bytes: 0, refused: true },
     };
     // SAFETY: the caller gives a writable struct.
-    unsafe { copy.write(resume) };
+    unsafe { copy.write(going_on) };
     counter_of(answer.outcome)
 }
 
