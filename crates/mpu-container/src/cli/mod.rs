@@ -123,9 +123,9 @@ fn require(
     if requirements.is_empty() {
         return Ok(());
     }
-    let ask = || selection.gpus.iter().map(|gpu| driver.known_of(gpu)).collect::<Vec<_>>();
+    let ask = || selection.gpus.iter().map(|gpu| driver.gpu_facts(gpu)).collect::<Vec<_>>();
     let gpus = user::as_if(user, ask).map_err(CliError::User)?;
-    check_all(requirements, &driver.known(), &gpus).map_err(CliError::Require)
+    check_all(requirements, &driver.facts(), &gpus).map_err(CliError::Require)
 }
 
 fn find(global: &Global, log: &Log) -> Result<Driver, CliError> {

@@ -16,7 +16,7 @@ use crate::driver::{DriverRoot, LimitError};
 use crate::limits;
 use crate::output::{page, say};
 use crate::program::{self, Program};
-use crate::request::{self, Annotations, RequestError, Terms};
+use crate::request::{self, Annotations, RequestError, Strictness};
 use crate::spec::{Spec, SpecError};
 use flags::Flags;
 use state::State;
@@ -163,9 +163,9 @@ fn prestart(flags: &Flags) -> Result<(), HookError> {
             return Err(HookError::Lacks(what));
         }
     }
-    let answer = request::of(tree, &config, Annotations::Skip, Terms::Strict)?;
-    answer.notes.iter().for_each(|note| say(format!("{NAME}: warning: {}", printable(note))));
-    let Some(request) = answer.request else {
+    let parsed = request::parse(tree, &config, Annotations::Skip, Strictness::Strict)?;
+    parsed.notes.iter().for_each(|note| say(format!("{NAME}: warning: {}", printable(note))));
+    let Some(request) = parsed.request else {
         debug(&"the container asks for no GPU: nothing to do");
         return Ok(());
     };

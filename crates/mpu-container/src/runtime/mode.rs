@@ -110,11 +110,11 @@ enum Way {
 
 /// Edits a specification if it requests a GPU; returns whether it did.
 pub(super) fn edit(spec: &mut Spec, mode: Mode, config: &Config, log: &mut Log) -> Result<bool, ModeError> {
-    let answer = request::in_mode(spec.tree(), config, mode)?;
-    for note in &answer.notes {
+    let parsed = request::parse_for_mode(spec.tree(), config, mode)?;
+    for note in &parsed.notes {
         log.warning(note);
     }
-    let Some(request) = answer.request else {
+    let Some(request) = parsed.request else {
         log.info("the container asks for no GPU");
         return Ok(false);
     };
@@ -173,8 +173,8 @@ fn conditions(request: &Request, driver: &Driver, selection: &Selection<'_>) -> 
     if request.requirements.is_empty() {
         return Ok(());
     }
-    let gpus: Vec<_> = selection.gpus.iter().map(|gpu| driver.known_of(gpu)).collect();
-    require::check_all(&request.requirements, &driver.known(), &gpus).map_err(Box::new)?;
+    let gpus: Vec<_> = selection.gpus.iter().map(|gpu| driver.gpu_facts(gpu)).collect();
+    require::check_all(&request.requirements, &driver.facts(), &gpus).map_err(Box::new)?;
     Ok(())
 }
 
