@@ -2,7 +2,7 @@
 //!
 //! Source: NVIDIA Container Toolkit, "Specialized Configurations", driver capabilities.
 
-use crate::words::Words;
+use crate::kebab_name::KebabName;
 use clap::ValueEnum;
 use std::fmt;
 use strum::VariantArray;
@@ -57,7 +57,7 @@ impl Capabilities {
     /// Reads a comma-separated list; `all` is every one. The first word that names none is the error.
     pub fn parse(list: &str) -> Result<Capabilities, &str> {
         let mut words = list.split(',').map(str::trim).filter(|word| !word.is_empty());
-        words.try_fold(Capabilities::NONE, |set, word| match Capability::of_word(word) {
+        words.try_fold(Capabilities::NONE, |set, word| match Capability::from_kebab_name(word) {
             _ if word == "all" => Ok(Capabilities::ALL),
             Some(capability) => Ok(set.with(capability)),
             None => Err(word),
@@ -67,7 +67,7 @@ impl Capabilities {
 
 impl fmt::Display for Capabilities {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.iter().map(Words::word).collect::<Vec<_>>().join(","))
+        f.write_str(&self.iter().map(KebabName::kebab_name).collect::<Vec<_>>().join(","))
     }
 }
 

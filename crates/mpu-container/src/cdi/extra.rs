@@ -26,14 +26,20 @@ type Nodes = &'static [(&'static str, &'static str)];
 
 struct Row {
     mode: Mode,
-    word: &'static str,
-    what: &'static str,
+    name: &'static str,
+    device: &'static str,
     nodes: Nodes,
     files: &'static [&'static str],
 }
 
-const fn row(mode: Mode, word: &'static str, what: &'static str, nodes: Nodes, files: &'static [&'static str]) -> Row {
-    Row { mode, word, what, nodes, files }
+const fn row(
+    mode: Mode,
+    name: &'static str,
+    device: &'static str,
+    nodes: Nodes,
+    files: &'static [&'static str],
+) -> Row {
+    Row { mode, name, device, nodes, files }
 }
 
 const CHANNELS: (&str, &str) = ("dev/nvidia-caps-imex-channels", "channel");
@@ -59,17 +65,17 @@ const NOT_MANAGEMENT: [&str; 3] = ["nvidia-fs", "nvidia-nvswitch", "nvidia-nvlin
 
 impl Mode {
     /// The mode of a word. `auto` stands for GPUs on every host; other devices need their own mode.
-    pub fn of_word(word: &str) -> Option<Mode> {
-        let row = ROWS.iter().find(|row| row.word == word);
-        row.map(|row| row.mode).or((word == "auto").then_some(Mode::Nvml))
+    pub fn from_name(name: &str) -> Option<Mode> {
+        let row = ROWS.iter().find(|row| row.name == name);
+        row.map(|row| row.mode).or((name == "auto").then_some(Mode::Nvml))
     }
 
-    pub fn words() -> Vec<&'static str> {
-        ["auto"].into_iter().chain(ROWS.iter().map(|row| row.word)).collect()
+    pub fn names() -> Vec<&'static str> {
+        ["auto"].into_iter().chain(ROWS.iter().map(|row| row.name)).collect()
     }
 
-    pub fn what(self) -> &'static str {
-        self.row().what
+    pub fn device_description(self) -> &'static str {
+        self.row().device
     }
 
     fn row(self) -> &'static Row {
@@ -101,14 +107,14 @@ pub fn edits(root: &DriverRoot, mode: Mode, options: &Options) -> ContainerEdits
 }
 
 #[derive(Debug)]
-pub enum NoChannel {
+pub enum ChannelError {
     /// It is another word than a channel's number.
-    NoNumber(String),
+    NotANumber(String),
     /// This host has no such channel.
-    NotHere,
+    Missing,
 }
 
-pub fn channels(root: &DriverRoot, words: &[String], options: &Options) -> Result<Vec<Device>, NoChannel> {
+pub fn channels(root: &DriverRoot, words: &[String], options: &Options) -> Result<Vec<Device>, ChannelError> {
     let nodes = nodes(root, Mode::Imex);
     let number = |node: &Node| node.container.file_name()?.to_str()?.strip_prefix("channel")?.parse::<u32>().ok();
     let known: Vec<_> = nodes.into_iter().filter_map(|node| Some((number(&node)?, node))).collect();
@@ -116,7 +122,7 @@ pub fn channels(root: &DriverRoot, words: &[String], options: &Options) -> Resul
     for word in words {
         let requested = match (imex_channel(word), word.strip_prefix("channel").unwrap_or(word)) {
             (None, "all") => None,
-            (None, _) => return Err(NoChannel::NoNumber(word.clone())),
+            (None, _) => return Err(ChannelError::NotANumber(word.clone())),
             (number, _) => number,
         };
         let before = devices.len();
@@ -129,7 +135,7 @@ pub fn channels(root: &DriverRoot, words: &[String], options: &Options) -> Resul
             });
         }
         if devices.len() == before {
-            return Err(NoChannel::NotHere);
+            return Err(ChannelError::Missing);
         }
     }
     Ok(devices)

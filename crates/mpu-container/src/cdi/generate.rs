@@ -2,7 +2,7 @@
 //!
 //! Source: `nvidia-ctk cdi generate --help` and `pkg/nvcdi` of NVIDIA Container Toolkit 1.20.
 
-use super::extra::{self, Mode, NoChannel};
+use super::extra::{self, ChannelError, Mode};
 use super::hooks::Hooks;
 use super::inject::{self, Options};
 use super::name::{Kind, QualifiedName};
@@ -56,11 +56,11 @@ pub enum GenerateError {
     Invalid(#[from] Invalid),
 }
 
-impl From<NoChannel> for GenerateError {
-    fn from(reason: NoChannel) -> GenerateError {
+impl From<ChannelError> for GenerateError {
+    fn from(reason: ChannelError) -> GenerateError {
         match reason {
-            NoChannel::NoNumber(word) => GenerateError::Channel(word),
-            NoChannel::NotHere => GenerateError::Nothing("such IMEX channel"),
+            ChannelError::NotANumber(word) => GenerateError::Channel(word),
+            ChannelError::Missing => GenerateError::Nothing("such IMEX channel"),
         }
     }
 }
@@ -75,7 +75,7 @@ pub fn generate(root: &DriverRoot, request: &Request) -> Result<Spec, GenerateEr
             (one(inject::plain_nodes(nodes, &request.edits), "NVIDIA device node")?, common)
         }
         Mode::Imex => (extra::channels(root, &request.devices, &request.edits)?, void()),
-        other => (one(extra::edits(root, other, &request.edits), other.what())?, void()),
+        other => (one(extra::edits(root, other, &request.edits), other.device_description())?, void()),
     };
     finish(devices, container_edits, request)
 }
@@ -192,7 +192,7 @@ fn finish(devices: Vec<Device>, container_edits: ContainerEdits, request: &Reque
         container_edits,
     };
     if spec.devices.is_empty() {
-        return Err(GenerateError::Nothing(request.mode.what()));
+        return Err(GenerateError::Nothing(request.mode.device_description()));
     }
     let none = spec.devices.iter().any(|device| device.name == "none");
     if request.all && !none && !spec.devices.iter().any(|device| device.name == ALL) {

@@ -3,7 +3,7 @@
 //! Source: NVIDIA Container Toolkit 1.20, `internal/discover/hooks.go`, and `nvidia-cdi-hook --help`.
 
 use crate::edits::Hook;
-use crate::words::Words;
+use crate::kebab_name::KebabName;
 use std::path::{Path, PathBuf};
 
 /// A hook of `nvidia-cdi-hook`.
@@ -62,7 +62,7 @@ impl Hooks {
     pub fn hook(&self, name: HookName, arguments: impl IntoIterator<Item = String>) -> Option<Hook> {
         self.has(name).then(|| {
             let mut args = call(&self.program);
-            args.push(name.word());
+            args.push(name.kebab_name());
             args.extend(arguments);
             Hook {
                 hook_name: name.point().into(),
@@ -104,7 +104,7 @@ impl Hooks {
 
     /// Merges hooks of memory limits into one, because each is a process.
     pub fn merge_memory_limits(hooks: &mut Vec<Hook>) {
-        let word = HookName::ApplyCudaMemoryLimits.word();
+        let word = HookName::ApplyCudaMemoryLimits.kebab_name();
         let limits = |hook: &Hook| hook.args.contains(&word);
         let Some(first) = hooks.iter().position(limits) else { return };
         let others: Vec<Hook> = hooks.extract_if(first + 1.., |hook| limits(hook)).collect();

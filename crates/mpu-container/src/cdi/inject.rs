@@ -9,7 +9,7 @@ use crate::capability::{Capabilities, Capability};
 use crate::driver::files::{File, Files};
 use crate::driver::{Driver, DriverError, Gpu, Node, Selection};
 use crate::edits::{ContainerEdits, DeviceNode, Hook, Mount};
-use crate::words::Words;
+use crate::kebab_name::KebabName;
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -33,14 +33,14 @@ impl Options {
     pub fn change<'a>(&mut self, without: &'a [String], with: &'a [String], flags: &'a [String]) -> Vec<&'a str> {
         let mut unknown = Vec::new();
         for word in without {
-            match HookName::of_word(word) {
+            match HookName::from_kebab_name(word) {
                 _ if word == "all" => self.hooks.without.extend(HookName::all()),
                 Some(hook) => self.hooks.without.push(hook),
                 None => unknown.push(word.as_str()),
             }
         }
         for word in with {
-            match HookName::of_word(word) {
+            match HookName::from_kebab_name(word) {
                 Some(hook) => self.hooks.without.retain(|left_out| *left_out != hook),
                 None => unknown.push(word.as_str()),
             }

@@ -7,7 +7,7 @@ use crate::capability::Capabilities;
 use crate::driver::fake::{self, Host, LIBRARIES, RELEASE as VERSION};
 use crate::driver::{Driver, DriverRoot, Mig};
 use crate::edits::{ContainerEdits, Device, Spec};
-use crate::words::Words;
+use crate::kebab_name::KebabName;
 use serde_json::json;
 
 fn uuid(letter: char) -> String {
@@ -135,7 +135,7 @@ fn existing_nodes_keep_their_mode_and_group() {
         ("dev/nvidia-fs0", "gds", "/dev/nvidia-fs0"),
     ] {
         node(path, 0o666, 240, 0).expect("a node");
-        let spec = generate(&host.root(), &Request { mode: Mode::of_word(mode).expect("a mode"), ..request() });
+        let spec = generate(&host.root(), &Request { mode: Mode::from_name(mode).expect("a mode"), ..request() });
         assert_eq!(nodes(&device(&spec.expect(mode), "all").container_edits), [found]);
     }
     std::fs::create_dir(host.path().join("dev/nvidia-caps-imex-channels")).expect("a folder");
@@ -245,7 +245,7 @@ fn host_without_gpus_has_no_spec() {
     let error = generate_for(&driver, &request()).expect_err("nothing").to_string();
     assert_eq!(error, "empty device edits: there is no GPU on this host, and a CDI spec must have a device");
     for mode in ["gdrcopy", "gds", "mofed", "nvswitch", "imex", "management"] {
-        let request = Request { mode: Mode::of_word(mode).expect("a mode"), ..request() };
+        let request = Request { mode: Mode::from_name(mode).expect("a mode"), ..request() };
         let error = generate(&host.root(), &request).expect_err(mode).to_string();
         assert!(error.starts_with("empty device edits: there is no "), "{error}");
     }

@@ -31,7 +31,7 @@ pub(super) struct Generate {
     format: Option<Format>,
     /// What to describe; auto is the GPUs
     #[arg(long, visible_alias = "discovery-mode", env = "NVIDIA_CTK_CDI_GENERATE_MODE", default_value = "auto",
-        ignore_case = true, value_parser = PossibleValuesParser::new(Mode::words()))]
+        ignore_case = true, value_parser = PossibleValuesParser::new(Mode::names()))]
     mode: String,
     /// The runtime's configuration, as before the verb
     #[arg(long = "config", id = "generate-config", value_name = "FILE", hide = true)]
@@ -161,7 +161,7 @@ impl Generate {
         }
         Ok(Request {
             kind: Kind::new(&self.vendor, &self.class)?,
-            mode: Mode::of_word(&self.mode.to_ascii_lowercase()).unwrap_or(Mode::Nvml),
+            mode: Mode::from_name(&self.mode.to_ascii_lowercase()).unwrap_or(Mode::Nvml),
             names: self.device_name_strategy.clone(),
             devices: self.device_id.clone(),
             all: !self.no_all_device,

@@ -8,10 +8,10 @@ use super::plan::{Plan, adding, removing};
 use super::{Change, Engine, EngineError, RuntimeRequest, hook, source};
 use crate::config::edit::truth;
 use crate::executable;
+use crate::kebab_name::KebabName;
 use crate::lock::Lock;
 use crate::output::say;
 use crate::text_file;
-use crate::words::Words;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{ArgAction, Args, ValueEnum};
 use std::path::{Path, PathBuf};
@@ -105,7 +105,7 @@ impl Configure {
         match self.config_mode.as_str() {
             "oci-hook" | "hook" => return self.hook(),
             "" | "config" | "config-file" => {}
-            other => say(format!("--config-mode={other} is no mode of {}: passed over", self.runtime.word())),
+            other => say(format!("--config-mode={other} is no mode of {}: passed over", self.runtime.kebab_name())),
         }
         let files = self.files()?;
         let name = self.nvidia_runtime_name.as_str();
@@ -158,7 +158,7 @@ impl Configure {
     fn carry_out(&self, files: &Files, plan: &Plan) -> Result<(), EngineError> {
         let name = self.nvidia_runtime_name.as_str();
         if plan.changes.is_empty() {
-            say(format!("{}'s configuration is as it should be: nothing was changed", self.runtime.word()));
+            say(format!("{}'s configuration is as it should be: nothing was changed", self.runtime.kebab_name()));
             say(format!("in force: {}", plan.force.describe(name)));
             return Ok(());
         }
@@ -192,7 +192,7 @@ impl Configure {
         let drop_in = given(&self.drop_in_config).filter(|path| *path != Path::new(BY_ENGINE)).map(Path::to_path_buf);
         if let Some(path) = &drop_in {
             if matches!(self.runtime, Engine::Docker | Engine::Podman) {
-                let engine = self.runtime.word();
+                let engine = self.runtime.kebab_name();
                 return Err(EngineError::Usage(format!(
                     "--drop-in-config: {engine} has no such file; --config names its file"
                 )));
@@ -227,7 +227,7 @@ impl Configure {
         request.default = self.set_as_default;
         request.cdi = self.cdi;
         if self.cdi && matches!(self.runtime, Engine::Crio | Engine::Podman) {
-            say(format!("--cdi.enabled is passed over: {} reads CDI files in any case", self.runtime.word()));
+            say(format!("--cdi.enabled is passed over: {} reads CDI files in any case", self.runtime.kebab_name()));
         }
         let release = source::containerd_release(Path::new("/"), given(&self.executable_path));
         if self.runtime == Engine::Containerd && release >= Some((2, 0)) {
@@ -239,7 +239,7 @@ impl Configure {
     fn pattern(&self) -> Result<Option<Force>, EngineError> {
         let asks = matches!(self.runtime, Engine::Containerd | Engine::Crio);
         if !asks && (self.config_source == Source::Command || given(&self.executable_path).is_some()) {
-            let engine = self.runtime.word();
+            let engine = self.runtime.kebab_name();
             say(format!(
                 "--config-source=command and --executable-path are passed over: {engine} prints no configuration"
             ));

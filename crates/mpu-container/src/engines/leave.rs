@@ -7,10 +7,10 @@ use super::files::{Files, Pending};
 use super::force::Force;
 use super::plan::undefaulting;
 use super::{Engine, EngineError, source};
+use crate::kebab_name::KebabName;
 use crate::lock::Lock;
 use crate::output::{print, say};
 use crate::program::{self, Program};
-use crate::words::Words;
 use clap::{CommandFactory, Parser, ValueEnum};
 use std::ffi::OsString;
 use std::fs;
@@ -48,14 +48,14 @@ fn main(arguments: Vec<OsString>) -> ExitCode {
         match leave(&files, |program| is_ours(program, &this)) {
             Ok(None) => {}
             Ok(Some((name, before, now))) => {
-                say(format!("{}: its default runtime was ours; now {}", engine.word(), now.describe(&name)));
+                say(format!("{}: its default runtime was ours; now {}", engine.kebab_name(), now.describe(&name)));
                 if let Some(counts) = now.counts(*engine, &before) {
                     say(counts);
                 }
-                failed |= print(&format!("{}\n", engine.word())).is_err();
+                failed |= print(&format!("{}\n", engine.kebab_name())).is_err();
             }
             Err(error) => {
-                say(format!("mpu-container: leave: {}: {error}", engine.word()));
+                say(format!("mpu-container: leave: {}: {error}", engine.kebab_name()));
                 failed = true;
             }
         }

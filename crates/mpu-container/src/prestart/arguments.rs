@@ -3,8 +3,8 @@
 //! Source: NVIDIA Container Toolkit 1.20, `cmd/nvidia-container-runtime-hook/main.go`.
 
 use crate::config::{CompatMode, Config};
+use crate::kebab_name::KebabName;
 use crate::request::Request;
-use crate::words::Words;
 use rustix::process::Pid;
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
@@ -46,7 +46,8 @@ pub fn of(
         text("mig-monitor", request.mig_monitor.as_deref().unwrap_or_default()),
         text("imex-channel", &request.imex.join(",")),
     ];
-    let capabilities = request.capabilities.iter().map(|capability| OsString::from(format!("--{}", capability.word())));
+    let capabilities =
+        request.capabilities.iter().map(|capability| OsString::from(format!("--{}", capability.kebab_name())));
     // An empty condition is handed on, too: it holds.
     let conditions = request.requirements.iter().map(|condition| set("require", condition.as_ref()));
     let last = [set("pid", pid.as_raw_nonzero().to_string().as_ref()), root.as_os_str().to_os_string()];

@@ -4,7 +4,7 @@ use super::container::Container;
 use super::error::RequestError;
 use crate::capability::{Capabilities, Capability};
 use crate::config::{Config, edit};
-use crate::words::Words;
+use crate::kebab_name::KebabName;
 
 /// Whether the image is older than `NVIDIA_REQUIRE_CUDA`: it has a CUDA version and no CUDA requirement.
 pub fn is_legacy(container: &Container<'_>) -> bool {
@@ -25,7 +25,7 @@ pub fn capabilities(container: &Container<'_>, config: &Config) -> Result<Capabi
     }
     words.sort_unstable();
     words.dedup();
-    let known = words.iter().filter_map(|word| Capability::of_word(word));
+    let known = words.iter().filter_map(|word| Capability::from_kebab_name(word));
     let allowed = known.fold(Capabilities::NONE, Capabilities::with).and(supported);
     if allowed.iter().count() != words.len() {
         return Err(RequestError::Capabilities { requested: words.join(","), allowed: allowed.to_string() });

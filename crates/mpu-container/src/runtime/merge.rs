@@ -4,7 +4,7 @@ use super::program;
 use crate::cdi::HookName;
 use crate::cdi_hooks::{BETWEEN, IN_TURN};
 use crate::edits::Hook;
-use crate::words::Words;
+use crate::kebab_name::KebabName;
 use std::path::Path;
 
 /// Merges hooks of the same point of a container's life; the order stays.
@@ -45,7 +45,7 @@ fn call(hook: &Hook) -> Option<(&[String], &[String])> {
 }
 
 fn fits(hook: &Hook, words: &[String]) -> bool {
-    let known = words.first().and_then(|word| HookName::of_word(word));
+    let known = words.first().and_then(|word| HookName::from_kebab_name(word));
     known.is_some_and(|known| known != HookName::ApplyCudaMemoryLimits && known.point() == hook.hook_name)
         && words.iter().all(|word| word != BETWEEN)
 }

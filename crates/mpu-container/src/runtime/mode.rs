@@ -24,10 +24,10 @@ use crate::char_links;
 use crate::config::{CompatMode, Config, Mode};
 use crate::driver::{self, Driver, DriverError, DriverRoot, Node, Selection, UnknownDevice};
 use crate::edits::{ContainerEdits, DeviceNode, Hook, Mount};
+use crate::kebab_name::KebabName;
 use crate::request::{self, Request, RequestError};
 use crate::require::{self, RequireError};
 use crate::spec::{EditError, Spec};
-use crate::words::Words;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
@@ -232,10 +232,10 @@ fn channels(driver: &Driver, request: &Request) -> Vec<Node> {
 /// GPUDirect and the like, in every mode that has the driver at hand.
 fn extras(driver: &Driver, request: &Request, options: &inject::Options, edits: &mut ContainerEdits, log: &mut Log) {
     for extra in &request.extras {
-        let found = extra::Mode::of_word(&extra.word()).map(|mode| extra::edits(&driver.root, mode, options));
+        let found = extra::Mode::from_name(&extra.kebab_name()).map(|mode| extra::edits(&driver.root, mode, options));
         match found.filter(|edits| !edits.is_empty()) {
             Some(found) => cdi::registry::append(edits, &found),
-            None => log.warning(&format!("{} is asked for, and this host has none", extra.word())),
+            None => log.warning(&format!("{} is asked for, and this host has none", extra.kebab_name())),
         }
     }
 }
@@ -299,7 +299,7 @@ fn from_files(
         return Err(ModeError::Whole { names: request.devices.join(", "), allowed: request.capabilities });
     }
     check_terms(conditions_by_name(&whole_drivers, request, config), config, log)?;
-    let limits = HookName::ApplyCudaMemoryLimits.word();
+    let limits = HookName::ApplyCudaMemoryLimits.kebab_name();
     let left_out = || config.runtime.jit_cdi_disable_hooks.iter().any(|word| *word == limits || word == "all");
     if request.memory.is_some() && !left_out() {
         // Each, for itself: files of several makings can be in use together.
