@@ -125,7 +125,7 @@ impl Generate {
     pub(super) fn run(&self, context: &Context) -> Result<(), Failure> {
         let mut spec = generate::generate(&self.root(context)?, &self.request(context)?)?;
         if given(&self.dev_root).is_some() {
-            for path in generate::leave_out_missing_nodes(&mut spec)? {
+            for path in generate::remove_missing_device_nodes(&mut spec)? {
                 context.note(format_args!("{path} is not there: left out"));
             }
         }
@@ -151,9 +151,9 @@ impl Generate {
         if self.enable_hook.iter().any(|word| word == "all") {
             return Err("--enable-hook=all is not supported: name the hooks".into());
         }
-        let mut edits = Options::of(hook_program(given(&self.nvidia_cdi_hook_path))?);
+        let mut edits = Options::new(hook_program(given(&self.nvidia_cdi_hook_path))?);
         edits.hooks.ldconfig = given(&self.ldconfig_path).map(Path::to_path_buf);
-        for word in edits.change(&self.disable_hook, &self.enable_hook, &self.feature_flag) {
+        for word in edits.apply_user_options(&self.disable_hook, &self.enable_hook, &self.feature_flag) {
             context.note(format_args!("'{word}' is no hook or feature that we know: passed over"));
         }
         if self.passed_over.any() {

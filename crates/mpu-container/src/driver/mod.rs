@@ -27,7 +27,7 @@ use std::path::PathBuf;
 pub use error::{DriverError, UnknownDevice};
 pub use memory::{LimitError, MemoryLimits};
 pub use nodes::{LAST_IMEX_CHANNEL, Node, imex_channel};
-pub(crate) use nodes::{Majors, number_of};
+pub(crate) use nodes::{Majors, device_number};
 pub use parts::{DriverRoot, Gpu, Mig, Selection};
 pub use proc::field;
 

@@ -109,7 +109,7 @@ impl Driver {
             Major::Listed(name) => majors.of(name),
         };
         // The node can be an old one: a module that is loaded again can get another major.
-        let (major, minor) = major.map(|major| (major, minor)).or_else(|| number_of(&host))?;
+        let (major, minor) = major.map(|major| (major, minor)).or_else(|| device_number(&host))?;
         Some(Node { host, container: Path::new("/").join(path), major, minor })
     }
 
@@ -126,7 +126,7 @@ impl Driver {
                 let (major, minor) = (major.parse().ok()?, minor.parse().ok()?);
                 // A driver container's `/dev` can lack the node. The host's own then says who may use it.
                 let places = [&self.root.devices, &self.root.facts].map(|root| root.join("dev/dri").join(name));
-                let there = |place: &&PathBuf| number_of(place) == Some((major, minor));
+                let there = |place: &&PathBuf| device_number(place) == Some((major, minor));
                 let host = places.iter().find(there).unwrap_or(&places[0]).clone();
                 Some(Node { host, container: Path::new("/dev/dri").join(name), major, minor })
             })
@@ -137,7 +137,7 @@ impl Driver {
 }
 
 /// The major and minor of a character device; none of anything else.
-pub(crate) fn number_of(path: &Path) -> Option<(u32, u32)> {
+pub(crate) fn device_number(path: &Path) -> Option<(u32, u32)> {
     let node = fs::metadata(path).ok().filter(|node| node.file_type().is_char_device())?;
     Some((rustix::fs::major(node.rdev()), rustix::fs::minor(node.rdev())))
 }

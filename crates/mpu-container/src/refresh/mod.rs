@@ -131,9 +131,9 @@ fn describe(root: &DriverRoot) -> Result<String, GenerateError> {
         names: vec![Naming::Index, Naming::Uuid],
         devices: vec!["all".into()],
         all: true,
-        edits: Options::of(program),
+        edits: Options::new(program),
     };
-    Ok(file::text(&generate(root, &request)?, Format::Yaml))
+    Ok(file::serialize(&generate(root, &request)?, Format::Yaml))
 }
 
 pub fn remove(output: &Path) -> Result<Done, RefreshError> {

@@ -115,7 +115,7 @@ fn devices_in_variables(container: &Container<'_>, names: &[&str]) -> Option<Vec
 fn ignored_variable_note(container: &Container<'_>, annotated: &[String]) -> Option<String> {
     let value = container.variable(DEVICES)?;
     let requests_gpu = devices_in_variables(container, &[DEVICES]).is_some_and(|devices| devices[0] != "none");
-    let has_gpu = annotated.iter().any(|name| name.parse().map_or(true, |name: QualifiedName| name.is_nvidias()));
+    let has_gpu = annotated.iter().any(|name| name.parse().map_or(true, |name: QualifiedName| name.is_nvidia()));
     (requests_gpu && !has_gpu).then(|| {
         format!("{DEVICES}={value} counts for nothing beside annotations, which name no GPU: {}", annotated.join(", "))
     })
@@ -141,7 +141,7 @@ fn mounted_devices(container: &Container<'_>, notes: &mut Vec<String>) -> Vec<St
         };
         let parts: Vec<&str> = cdi.splitn(3, '/').collect();
         match parts[..] {
-            _ if QualifiedName::is(cdi) => devices.push(cdi.to_string()),
+            _ if QualifiedName::is_valid(cdi) => devices.push(cdi.to_string()),
             [vendor, class, device] => devices.push(format!("{vendor}/{class}={device}")),
             _ => notes.push(format!(
                 "ignoring invalid mount request for CDI device {name}: it is not cdi/VENDOR/CLASS/DEVICE"

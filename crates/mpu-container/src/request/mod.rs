@@ -125,7 +125,7 @@ pub struct ParsedRequest {
 impl Request {
     /// Whether all devices have qualified CDI names: then `auto` means mode `cdi`.
     pub fn only_cdi_names(&self) -> bool {
-        self.devices.iter().all(|device| QualifiedName::is(device))
+        self.devices.iter().all(|device| QualifiedName::is_valid(device))
     }
 }
 

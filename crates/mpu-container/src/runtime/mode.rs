@@ -17,8 +17,8 @@ use super::log::Log;
 use super::merge::merge_hooks;
 use super::program;
 use crate::capability::Capabilities;
-use crate::cdi::name::BadName;
-use crate::cdi::registry::Unresolvable;
+use crate::cdi::name::NameError;
+use crate::cdi::registry::ResolveError;
 use crate::cdi::{self, HookName, QualifiedName, Registry, extra, inject};
 use crate::char_links;
 use crate::config::{CompatMode, Config, Mode};
@@ -51,9 +51,9 @@ pub enum ModeError {
     #[error(transparent)]
     Require(#[from] Box<RequireError>),
     #[error(transparent)]
-    Name(#[from] BadName),
+    Name(#[from] NameError),
     #[error(transparent)]
-    Unresolvable(#[from] Box<Unresolvable>),
+    Unresolvable(#[from] Box<ResolveError>),
     #[error("the host's CDI files are out of date: {} is not there", .0.display())]
     Stale(PathBuf),
     #[error("devices of {ON_THE_SPOT} cannot be asked for together with other CDI devices: {0}")]
@@ -149,7 +149,7 @@ fn way(mode: Mode, request: &Request, config: &Config) -> Result<Way, ModeError>
         Mode::Cdi => &config.runtime.cdi_default_kind,
         Mode::Auto | Mode::JitCdi => ON_THE_SPOT,
     };
-    let qualified = |word: &String| if QualifiedName::is(word) { word.clone() } else { format!("{kind}={word}") };
+    let qualified = |word: &String| if QualifiedName::is_valid(word) { word.clone() } else { format!("{kind}={word}") };
     let names: Vec<String> = request.devices.iter().map(qualified).collect();
     let id = |name: &String| Some(name.strip_prefix(ON_THE_SPOT)?.strip_prefix('=')?.to_owned());
     let ids: Vec<String> = names.iter().filter_map(id).collect();
@@ -200,13 +200,13 @@ fn on_the_spot(
     check_terms(conditions(request, &driver, &selection), config, log)?;
     let options = options_on_the_spot(config, log);
     let mut edits = inject::edits_for(&driver, &selection, request.capabilities, &options)?;
-    cdi::registry::append(&mut edits, &inject::plain_nodes(nodes_by_word(&driver, request), &options));
+    cdi::registry::append(&mut edits, &inject::device_nodes(nodes_by_word(&driver, request), &options));
     extras(&driver, request, &options, &mut edits, log);
     if request.memory.is_some() && options.hooks.has(HookName::ApplyCudaMemoryLimits) {
         if !selection.migs.is_empty() {
             return Err(ModeError::Memory("a MIG device's memory is what its profile says"));
         }
-        edits.hooks.extend(inject::memory_limits(&driver, &selection, &options));
+        edits.hooks.extend(inject::memory_limits_hook(&driver, &selection, &options));
     }
     in_full(&mut edits);
     Ok(edits)
@@ -250,7 +250,8 @@ fn in_full(edits: &mut ContainerEdits) {
 /// The options of mode `jit-cdi`, which has keys of its own.
 fn options_on_the_spot(config: &Config, log: &mut Log) -> inject::Options {
     let mut options = options(config);
-    let unknown = options.change(&config.runtime.jit_cdi_disable_hooks, &[], &config.runtime.jit_cdi_feature_flags);
+    let unknown =
+        options.apply_user_options(&config.runtime.jit_cdi_disable_hooks, &[], &config.runtime.jit_cdi_feature_flags);
     if !unknown.is_empty() {
         log.warning(&format!(
             "nvidia-container-runtime.modes.jit-cdi in config.toml names what has no effect here: {}",
@@ -261,10 +262,10 @@ fn options_on_the_spot(config: &Config, log: &mut Log) -> inject::Options {
 }
 
 fn options(config: &Config) -> inject::Options {
-    let mut options = inject::Options::of(program::configured(&config.ctk_path, "nvidia-cdi-hook"));
+    let mut options = inject::Options::new(program::configured(&config.ctk_path, "nvidia-cdi-hook"));
     options.groups = !config.features.no_additional_gids_for_device_nodes;
     if config.features.disable_cuda_compat_lib_hook {
-        options.hooks.without.push(HookName::EnableCudaCompat);
+        options.hooks.disabled.push(HookName::EnableCudaCompat);
     }
     // `@` says that the program is the host's, which for a CDI hook it always is.
     options.hooks.ldconfig = config.cli.ldconfig.strip_prefix('@').map(PathBuf::from);
@@ -292,7 +293,7 @@ fn from_files(
     }
     let registry = Registry::read(&config.runtime.cdi_spec_dirs);
     let edits = match registry.edits(names) {
-        Err(error @ Unresolvable::Unknown { .. }) if could_be_described => return on_the_spot(error.to_string(), log),
+        Err(error @ ResolveError::Unknown { .. }) if could_be_described => return on_the_spot(error.to_string(), log),
         other => other.map_err(Box::new)?,
     };
     if narrowed {
@@ -332,7 +333,7 @@ fn conditions_by_name(names: &[&QualifiedName], request: &Request, config: &Conf
 
 /// Whether a device's file includes the driver.
 fn brings_the_driver(name: &QualifiedName) -> bool {
-    name.is_nvidias() && !WITHOUT_DRIVER.contains(&name.kind().class())
+    name.is_nvidia() && !WITHOUT_DRIVER.contains(&name.kind().class())
 }
 
 fn is_gpu(name: &QualifiedName) -> bool {
@@ -352,15 +353,15 @@ fn by_hook(
     let selection = driver.select(words)?;
     let options = options(config);
     let nodes = driver.nodes(&selection, request.capabilities);
-    let mut edits = inject::nodes(&driver, selection.gpus.iter().copied(), nodes, &options);
-    cdi::registry::append(&mut edits, &inject::plain_nodes(nodes_by_word(&driver, request), &options));
+    let mut edits = inject::nodes_and_links(&driver, selection.gpus.iter().copied(), nodes, &options);
+    cdi::registry::append(&mut edits, &inject::device_nodes(nodes_by_word(&driver, request), &options));
     extras(&driver, request, &options, &mut edits, log);
     in_full(&mut edits);
     let hooks = &options.hooks;
     if config.runtime.cuda_compat_mode == Some(CompatMode::Hook) && hooks.has(HookName::EnableCudaCompat) {
         edits.hooks.extend(hooks.cuda_compat(&driver.version));
         // The prestart hook has written the loader's cache already, without what this one finds.
-        edits.hooks.extend(hooks.ldcache_again());
+        edits.hooks.extend(hooks.refresh_ldcache());
     }
     if !spec.has_prestart_hook(&HOOK_NAMES) {
         let path = program::configured(&config.hook.path, HOOK_NAMES[0]);
