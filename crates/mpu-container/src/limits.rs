@@ -34,7 +34,7 @@ pub fn apply(
 
 fn place(process: &str, own: &str, mounts: &str) -> Result<PathBuf, LimitError> {
     if !cgroups::has_unified(mounts) {
-        return Err(LimitError::Old);
+        return Err(LimitError::CgroupV1);
     }
     let folder = cgroups::unified(process, mounts).ok_or(LimitError::NoCgroup)?;
     match cgroups::unified(own, mounts).as_ref() == Some(&folder) {

@@ -65,10 +65,10 @@ pub(super) fn round(
 
 /// Everything that a CDI file follows from.
 fn driver(root: &DriverRoot) -> String {
-    let mut text = fs::read_to_string(root.facts.join("proc/driver/nvidia/version")).unwrap_or_default();
+    let mut text = fs::read_to_string(root.kernel_files.join("proc/driver/nvidia/version")).unwrap_or_default();
     let mut left = MOST;
     for (folder, depth) in FOLDERS {
-        names(&root.facts.join(folder), depth, &mut left, &mut text);
+        names(&root.kernel_files.join(folder), depth, &mut left, &mut text);
     }
     nodes(&root.devices.join("dev"), "nvidia", &mut text);
     nodes(&root.devices.join("dev/dri"), "", &mut text);

@@ -99,7 +99,7 @@ impl DriverMounts {
     /// The driver's text files of procfs, with `ModifyDeviceFiles: 0`: in a container, the driver's programs must not make or change
     /// nodes.
     fn facts(&mut self, order: &Order<'_>) {
-        let folder = order.driver.root.facts.join("proc/driver/nvidia");
+        let folder = order.driver.root.kernel_files.join("proc/driver/nvidia");
         for name in ["params", "version", "registry"] {
             if let Ok(text) = fs::read_to_string(folder.join(name)) {
                 self.facts.push((name, params::changed(&text).unwrap_or(text)));
@@ -148,7 +148,7 @@ impl DriverMounts {
     }
 
     fn gpus(&mut self, order: &Order<'_>) -> Result<(), SupplyError> {
-        let facts = &order.driver.root.facts;
+        let facts = &order.driver.root.kernel_files;
         for gpu in &order.selection.gpus {
             // The driver writes four digits of the PCI domain or eight, by its release.
             let address = gpu.bus.to_ascii_lowercase();
