@@ -7,7 +7,7 @@
 //! newer libraries carry: the CUDA version, and the driver branches they work with.
 
 use super::outcome::{HookError, Notes};
-use crate::beneath::{BeneathError, MOST_NAMES, Root};
+use crate::beneath::{BeneathError, MAX_NAMES, Root};
 use clap::Args;
 use object::Endianness;
 use object::elf::{FileHeader64, SHT_NOTE};
@@ -99,7 +99,7 @@ pub(super) fn enable(root: &Root, args: &CompatArgs, notes: Notes) -> Result<(),
 
 /// The newest `libcuda.so.VERSION` in a folder of the image, and its note.
 fn newest(root: &Root, folder: &Path) -> Result<Option<(Version, Option<Note>)>, BeneathError> {
-    let entries = match root.read_dir(folder, MOST_NAMES) {
+    let entries = match root.read_dir(folder, MAX_NAMES) {
         Err(error) if error.is_missing() => return Ok(None),
         // A file or a loop in its place is as good as nothing.
         Err(BeneathError::Path { .. }) => return Ok(None),

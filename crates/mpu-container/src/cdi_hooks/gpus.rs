@@ -8,8 +8,8 @@
 //! `src/nvc_mount.c`, which shows the chosen GPUs' folders only. NVIDIA's CDI files (Container Toolkit 1.20) hide nothing.
 
 use super::outcome::{HookError, Notes};
-use crate::beneath::host::out_of_sight;
-use crate::beneath::{Beneath, BeneathError, MOST_NAMES, Restrictions, Root, Tree};
+use crate::beneath::host::build_detached;
+use crate::beneath::{BeneathError, Handle, MAX_NAMES, Restrictions, Root, Tree};
 use crate::chain::chain;
 use crate::driver::field;
 use rustix::fs::{Mode, OFlags};
@@ -44,7 +44,7 @@ fn cover(root: &Root, notes: Notes) -> Result<(), HookError> {
     if own.len() == all.len() {
         return Ok(());
     }
-    if target.is_shared_with_the_host() {
+    if target.is_shared_with_host() {
         notes.warn(format!("{GPUS} is the host's own, mounted shared: it shows all {} GPUs", all.len()));
         return Ok(());
     }
@@ -62,11 +62,11 @@ fn minor(root: &Root, folder: &Path) -> Option<u32> {
 }
 
 /// A folder in memory with these folders in it.
-fn tree(own: Vec<(OsString, Beneath)>) -> io::Result<Tree> {
+fn tree(own: Vec<(OsString, Handle)>) -> io::Result<Tree> {
     // Copied here: a mount is copied in the namespace that it is in.
     let own: Vec<_> =
         own.into_iter().map(|(name, folder)| Ok((name, Tree::of(&folder, true)?))).collect::<io::Result<_>>()?;
-    let tree = out_of_sight(|memory| {
+    let tree = build_detached(|memory| {
         for (name, folder) in &own {
             rustix::fs::mkdirat(memory, name, Mode::from_raw_mode(0o555))?;
             let place = rustix::fs::openat(memory, name, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
@@ -83,7 +83,7 @@ fn tree(own: Vec<(OsString, Beneath)>) -> io::Result<Tree> {
 
 /// The numbers of the container's GPUs, by its device nodes.
 pub fn minors(root: &Root) -> Result<Vec<u32>, BeneathError> {
-    let entries = match root.read_dir(Path::new("/dev"), MOST_NAMES) {
+    let entries = match root.read_dir(Path::new("/dev"), MAX_NAMES) {
         Err(error) if error.is_missing() => return Ok(Vec::new()),
         entries => entries?,
     };

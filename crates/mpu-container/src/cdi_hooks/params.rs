@@ -5,7 +5,7 @@
 //! Source: NVIDIA's README, "Notes on device files"; `/proc/driver/nvidia/params`.
 
 use super::outcome::{HookError, Notes};
-use crate::beneath::host::out_of_sight;
+use crate::beneath::host::build_detached;
 use crate::beneath::{Restrictions, Root, Tree};
 use rustix::fs::{Mode, OFlags};
 use std::fs::File;
@@ -34,11 +34,11 @@ pub(super) fn disable(
         notes.detail(|| format!("{PARAMS} is as it should be"));
         return Ok(());
     }
-    if target.is_shared_with_the_host() {
+    if target.is_shared_with_host() {
         notes.warn(format!("{PARAMS} is the host's own, mounted shared: it stays as it is"));
         return Ok(());
     }
-    let tree = out_of_sight(|memory| in_memory(memory, changed.as_bytes()))
+    let tree = build_detached(|memory| in_memory(memory, changed.as_bytes()))
         .map_err(|source| HookError::System { act: "make a file to mount", source })?;
     let restrictions = Restrictions { read_only: true, no_exec: true, no_devices: true };
     tree.mount_restricted(&target, restrictions)?;

@@ -40,7 +40,7 @@ impl Roots {
         }
         let path = state::root(Path::new(spec))?;
         let root = Rc::new(Root::open(&path)?);
-        if root.is_ours()? {
+        if root.is_process_root()? {
             return Err(HookError::Host { path });
         }
         self.0.borrow_mut().insert(spec.to_owned(), root.clone());

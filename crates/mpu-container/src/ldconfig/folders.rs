@@ -143,7 +143,7 @@ fn known_folders(root: &Root, without: &[&str]) -> Result<BTreeSet<String>, Ldco
         }
         budget.files.take(1)?;
         let bytes = match file.read(LARGEST) {
-            Err(BeneathError::Large { .. }) => return Err(budget.bytes.spent()),
+            Err(BeneathError::TooLarge { .. }) => return Err(budget.bytes.spent()),
             bytes => bytes?,
         };
         budget.bytes.take(bytes.len())?;
@@ -174,7 +174,7 @@ fn included(root: &Root, pattern: &Path, budget: &mut Budget) -> Result<Vec<Path
         return Ok(Vec::from_iter(matches!(root.find(pattern), Ok(Some(_))).then(|| pattern.to_path_buf())));
     }
     let entries = match root.read_dir(folder, budget.names.left) {
-        Err(BeneathError::Many { .. }) => return Err(budget.names.spent()),
+        Err(BeneathError::TooMany { .. }) => return Err(budget.names.spent()),
         entries => entries.unwrap_or_default(),
     };
     budget.names.take(entries.len())?;

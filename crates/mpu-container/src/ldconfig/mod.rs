@@ -63,7 +63,7 @@ impl Sealed {
 
     /// As [`run`].
     pub fn run(&self, root: &Root, folders: &[impl AsRef<str>]) -> Result<(), LdconfigError> {
-        if root.is_ours()? {
+        if root.is_process_root()? {
             return Err(LdconfigError::Host { path: root.path().to_path_buf() });
         }
         let folders: Vec<&str> = folders.iter().map(AsRef::as_ref).collect();

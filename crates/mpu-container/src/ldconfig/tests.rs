@@ -1,7 +1,7 @@
 //! The host's real ldconfig over small roots made of this host's own libraries, and over hostile ones.
 
 use super::*;
-use crate::beneath::tests::{walk, without};
+use crate::beneath::tests::{walk, without_syscall};
 use crate::driver::fake::fifo;
 use std::collections::BTreeMap;
 use std::fs;
@@ -366,7 +366,7 @@ fn cache_is_written_on_older_kernels() {
     let Some(_) = Place::able() else { return };
     for call in [libc::SYS_close_range, libc::SYS_mount_setattr] {
         let place = Place::new();
-        without(call, || place.update()).unwrap();
+        without_syscall(call, || place.update()).unwrap();
         assert!(place.cache().contains("=> /opt/driver/libm.so.6"), "{}", place.cache());
     }
     let open = fs::File::open("/etc").unwrap();

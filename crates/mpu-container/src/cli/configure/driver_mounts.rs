@@ -216,7 +216,7 @@ impl DriverMounts {
     }
 
     pub fn place(mut self, changes: &mut Changes<'_>, layout: &Layout, log: &Log) -> Result<(), ChangeError> {
-        if changes.is_shared_with_the_host(Path::new(FACTS))? {
+        if changes.is_shared_with_host(Path::new(FACTS))? {
             log.note(format_args!("{FACTS} is the host's own, mounted shared: it stays as it is, with every GPU"));
             self.facts.clear();
             self.mounts.retain(|(_, target, _)| !target.path(layout).starts_with(FACTS));
@@ -227,7 +227,7 @@ impl DriverMounts {
             changes.write(&Path::new(FACTS).join(name), text.as_bytes())?;
         }
         let profiles = Path::new(profile::FOLDER);
-        if self.profile.is_some() && changes.is_shared_with_the_host(profiles)? {
+        if self.profile.is_some() && changes.is_shared_with_host(profiles)? {
             log.note(format_args!("{} is the host's own, mounted shared: EGL is shown every GPU", profile::FOLDER));
         } else if let Some(text) = &self.profile {
             changes.memory(profiles)?;
@@ -257,7 +257,7 @@ impl Target {
 }
 
 pub fn mount_compat(
-    libraries: Vec<(OsString, crate::beneath::Beneath)>,
+    libraries: Vec<(OsString, crate::beneath::Handle)>,
     changes: &mut Changes<'_>,
     layout: &Layout,
 ) -> Result<(), ChangeError> {
