@@ -16,7 +16,7 @@ use super::process::{Namespace, Process, in_user_namespace};
 use crate::beneath::host::PeerGroups;
 use crate::beneath::{BeneathError, Root};
 use crate::capability::Capability;
-use crate::ldconfig::{self, LdconfigError, Sealed};
+use crate::ldconfig::{self, LdconfigError, SealedLdconfig};
 use changes::{ChangeError, Changes};
 pub use driver_mounts::Order;
 use driver_mounts::{DriverMounts, SupplyError};
@@ -150,7 +150,7 @@ impl Namespaces {
 fn fill(
     mounts: DriverMounts,
     order: &Order<'_>,
-    ldconfig: &Sealed,
+    ldconfig: &SealedLdconfig,
     changes: &mut Changes<'_>,
     log: &Log,
 ) -> Result<(), ConfigureError> {
