@@ -2,7 +2,7 @@
 
 use super::program;
 use crate::cdi::HookName;
-use crate::cdi_hooks::{BETWEEN, IN_TURN};
+use crate::cdi_hooks::{IN_TURN, SEPARATOR};
 use crate::edits::Hook;
 use crate::kebab_name::KebabName;
 use std::path::Path;
@@ -31,8 +31,8 @@ fn merged(first: &Hook, second: &Hook) -> Option<Vec<String>> {
         [word, before @ ..] if word == IN_TURN => before,
         before => before,
     };
-    let fit = before.split(|word| word == BETWEEN).all(|words| fits(first, words)) && fits(second, words);
-    fit.then(|| [name, &[IN_TURN.into()], before, &[BETWEEN.into()], words].concat())
+    let fit = before.split(|word| word == SEPARATOR).all(|words| fits(first, words)) && fits(second, words);
+    fit.then(|| [name, &[IN_TURN.into()], before, &[SEPARATOR.into()], words].concat())
 }
 
 /// What a hook is called by, and the words behind that.
@@ -47,7 +47,7 @@ fn call(hook: &Hook) -> Option<(&[String], &[String])> {
 fn fits(hook: &Hook, words: &[String]) -> bool {
     let known = words.first().and_then(|word| HookName::from_kebab_name(word));
     known.is_some_and(|known| known != HookName::ApplyCudaMemoryLimits && known.point() == hook.hook_name)
-        && words.iter().all(|word| word != BETWEEN)
+        && words.iter().all(|word| word != SEPARATOR)
 }
 
 #[cfg(test)]

@@ -102,7 +102,7 @@ impl DriverMounts {
         let folder = order.driver.root.kernel_files.join("proc/driver/nvidia");
         for name in ["params", "version", "registry"] {
             if let Ok(text) = fs::read_to_string(folder.join(name)) {
-                self.facts.push((name, params::changed(&text).unwrap_or(text)));
+                self.facts.push((name, params::without_modification(&text).unwrap_or(text)));
             }
         }
     }
