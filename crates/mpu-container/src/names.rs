@@ -1,10 +1,9 @@
-//! The programs of the one executable, by their names.
+//! The table of programs in this executable.
 
 use crate::program::Program;
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
-/// The program that makes links with NVIDIA's names.
 const LINKS: Program = Program {
     own: "links",
     nvidia: &[],
@@ -29,7 +28,7 @@ const COMPLETIONS: Program = Program {
     command: Some(crate::manual::completions_command),
 };
 
-/// The table, for the rows that need all of it: a constant cannot name itself.
+/// The table for rows that need it: a constant cannot refer to itself.
 fn programs() -> &'static [Program] {
     PROGRAMS
 }
@@ -54,12 +53,11 @@ pub const PROGRAMS: &[Program] = &[
     COMPLETIONS,
 ];
 
-/// The program that these arguments select, and its arguments (its name first); none for `mpu-container` itself.
-///
-/// A link's name decides; called by its own name, the first argument does.
+/// Selects a program by the name of a link, or else by the first argument. Returns it with its arguments (its name first). None for
+/// `mpu-container` itself.
 pub fn choose(arguments: Vec<OsString>) -> (Option<&'static Program>, Vec<OsString>) {
-    let called = arguments.first().map(|first| file_name(first)).unwrap_or_default();
-    if let Some(program) = PROGRAMS.iter().find(|program| program.nvidia.iter().any(|name| called == *name)) {
+    let name = arguments.first().map(|first| file_name(first)).unwrap_or_default();
+    if let Some(program) = PROGRAMS.iter().find(|program| program.nvidia.iter().any(|nvidia| name == *nvidia)) {
         return (Some(program), arguments);
     }
     let requested = arguments.get(1).cloned().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Output that does not panic if the reader has closed its end, as the standard macros do: a panic would leave work half done.
+//! Output that does not panic if the reader has closed the pipe. The standard macros would panic and leave work unfinished.
 
 use std::fmt::Display;
 use std::io::{self, ErrorKind, Write};

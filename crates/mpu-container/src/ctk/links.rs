@@ -8,7 +8,7 @@ use crate::driver::{Driver, DriverError, DriverRoot, Majors, Node, Selection};
 use std::fs;
 use std::path::Path;
 
-pub(super) use crate::char_links::{Link, make, of_existing};
+pub(super) use crate::char_links::{Link, links_to_existing_nodes, make};
 
 /// Links to all possible nodes, including those of future MIG devices.
 pub(super) fn of_all(root: &DriverRoot, folder: &Path) -> Result<Vec<Link>, DriverError> {

@@ -101,7 +101,7 @@ fn main(arguments: Vec<OsString>) -> ExitCode {
         Err(error) if error.kind() == ErrorKind::DisplayVersion => {
             return output::page("nvidia-ctk", &program::version("NVIDIA Container Toolkit CLI"));
         }
-        Err(error) => return program::refused(&error),
+        Err(error) => return program::print_clap_error(&error),
     };
     let context = &ctk.context;
     let done = match ctk.verb {

@@ -37,7 +37,7 @@ struct Args {}
 
 fn main(arguments: Vec<OsString>) -> ExitCode {
     if let Err(error) = Args::try_parse_from(arguments) {
-        return program::refused(&error);
+        return program::print_clap_error(&error);
     }
     let this = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("/usr/bin/mpu-container"));
     let mut failed = false;

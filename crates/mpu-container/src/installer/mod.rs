@@ -56,7 +56,7 @@ fn main(arguments: Vec<OsString>) -> ExitCode {
         Err(error) if error.kind() == ErrorKind::DisplayVersion => {
             return output::page("nvidia-ctk-installer", &program::version("nvidia-ctk-installer"));
         }
-        Err(error) => return program::refused(&error),
+        Err(error) => return program::print_clap_error(&error),
     };
     match run(&options) {
         Ok(()) => ExitCode::SUCCESS,

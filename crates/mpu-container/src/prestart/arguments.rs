@@ -9,7 +9,7 @@ use rustix::process::Pid;
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
-pub fn of(
+pub fn build(
     config: &Config,
     ldconfig: Option<String>,
     request: &Request,
@@ -48,13 +48,13 @@ pub fn of(
     ];
     let capabilities =
         request.capabilities.iter().map(|capability| OsString::from(format!("--{}", capability.kebab_name())));
-    // An empty condition is handed on, too: it holds.
-    let conditions = request.requirements.iter().map(|condition| set("require", condition.as_ref()));
+    // Also pass an empty requirement: it always holds.
+    let requirements = request.requirements.iter().map(|requirement| set("require", requirement.as_ref()));
     let last = [set("pid", pid.as_raw_nonzero().to_string().as_ref()), root.as_os_str().to_os_string()];
-    global.into_iter().flatten().chain(capabilities).chain(conditions).chain(last).collect()
+    global.into_iter().flatten().chain(capabilities).chain(requirements).chain(last).collect()
 }
 
-/// The CLI's mode for CUDA's compatibility libraries. It does not handle mode `hook`.
+/// The CLI's mode for CUDA's compatibility libraries. The wrapper handles mode `hook`.
 fn compat_mode(config: &Config) -> &'static str {
     match config.runtime.cuda_compat_mode {
         Some(CompatMode::Ldconfig) => "ldconfig",
