@@ -105,7 +105,7 @@ fn write_all(folder: &Path, programs: &[Program]) -> io::Result<()> {
     let write = |name: &str, text: String| std::fs::write(folder.join(format!("{name}.1")), text);
     write(OWN, page(OWN, programs).unwrap_or_default())?;
     for program in programs {
-        let Some((first, others)) = program.nvidia.split_first() else { continue };
+        let Some((first, others)) = program.nvidia_names.split_first() else { continue };
         let text = page(first, programs);
         let to = if text.is_some() { first } else { OWN };
         write(first, text.unwrap_or_else(|| redirect(OWN)))?;
@@ -115,7 +115,7 @@ fn write_all(folder: &Path, programs: &[Program]) -> io::Result<()> {
 }
 
 fn command(name: &str, programs: &[Program]) -> Option<Command> {
-    let has_name = |program: &&Program| program.own == name || program.nvidia.contains(&name);
+    let has_name = |program: &&Program| program.name == name || program.nvidia_names.contains(&name);
     let mut command = programs.iter().find(has_name).and_then(|program| program.command)?();
     command = command.disable_help_subcommand(true);
     command.build();
@@ -143,7 +143,7 @@ fn own_page(programs: &[Program]) -> io::Result<Vec<u8>> {
     roff.control("SH", ["PROGRAMS"]);
     for program in programs {
         roff.control("TP", []);
-        roff.text([bold([&[program.own], program.nvidia].concat().join(", "))]);
+        roff.text([bold([&[program.name], program.nvidia_names].concat().join(", "))]);
         roff.text([roman(program.about)]);
     }
     roff.control("SH", ["OPTIONS"]);
@@ -228,12 +228,12 @@ mod tests {
         write_all(folder.path(), PROGRAMS).expect("written");
         let text = |name: &str| std::fs::read_to_string(folder.path().join(format!("{name}.1"))).expect("a page");
         for program in PROGRAMS {
-            let own = program.own.replace('-', "\\-");
+            let own = program.name.replace('-', "\\-");
             assert!(text(OWN).contains(&format!("\n\\fB{own}")), "{own}");
-            for name in program.nvidia {
+            for name in program.nvidia_names {
                 let command = command(name, PROGRAMS);
-                let Some(command) = command.filter(|_| *name == program.nvidia[0]) else {
-                    let to = if program.command.is_some() { program.nvidia[0] } else { OWN };
+                let Some(command) = command.filter(|_| *name == program.nvidia_names[0]) else {
+                    let to = if program.command.is_some() { program.nvidia_names[0] } else { OWN };
                     assert_eq!(text(name), format!(".so man1/{to}.1\n"));
                     continue;
                 };
@@ -252,7 +252,7 @@ mod tests {
     #[test]
     fn program_without_clap_command_has_no_completions() {
         for program in PROGRAMS {
-            assert_eq!(command(program.own, PROGRAMS).is_some(), program.command.is_some());
+            assert_eq!(command(program.name, PROGRAMS).is_some(), program.command.is_some());
             if let Some(command) = program.command {
                 command().debug_assert();
             }

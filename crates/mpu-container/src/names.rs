@@ -5,24 +5,24 @@ use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
 const LINKS: Program = Program {
-    own: "links",
-    nvidia: &[],
+    name: "links",
+    nvidia_names: &[],
     about: "makes links with NVIDIA's names in a folder",
-    run: |arguments| crate::links::main(arguments, &nvidia()),
+    run: |arguments| crate::links::main(arguments, &nvidia_names()),
     command: None,
 };
 
 const PAGES: Program = Program {
-    own: "man",
-    nvidia: &[],
+    name: "man",
+    nvidia_names: &[],
     about: "writes manual pages",
     run: |arguments| crate::manual::man(arguments, programs()),
     command: Some(crate::manual::man_command),
 };
 
 const COMPLETIONS: Program = Program {
-    own: "completions",
-    nvidia: &[],
+    name: "completions",
+    nvidia_names: &[],
     about: "writes shell completions for a program",
     run: |arguments| crate::manual::complete(arguments, programs()),
     command: Some(crate::manual::completions_command),
@@ -33,8 +33,8 @@ fn programs() -> &'static [Program] {
     PROGRAMS
 }
 
-fn nvidia() -> Vec<&'static str> {
-    PROGRAMS.iter().flat_map(|program| program.nvidia).copied().collect()
+fn nvidia_names() -> Vec<&'static str> {
+    PROGRAMS.iter().flat_map(|program| program.nvidia_names).copied().collect()
 }
 
 pub const PROGRAMS: &[Program] = &[
@@ -57,13 +57,13 @@ pub const PROGRAMS: &[Program] = &[
 /// `mpu-container` itself.
 pub fn choose(arguments: Vec<OsString>) -> (Option<&'static Program>, Vec<OsString>) {
     let name = arguments.first().map(|first| file_name(first)).unwrap_or_default();
-    if let Some(program) = PROGRAMS.iter().find(|program| program.nvidia.iter().any(|nvidia| name == *nvidia)) {
+    if let Some(program) = PROGRAMS.iter().find(|program| program.nvidia_names.iter().any(|nvidia| name == *nvidia)) {
         return (Some(program), arguments);
     }
     let requested = arguments.get(1).cloned().unwrap_or_default();
     let program = PROGRAMS
         .iter()
-        .find(|program| requested == program.own || program.nvidia.iter().any(|name| requested == *name));
+        .find(|program| requested == program.name || program.nvidia_names.iter().any(|name| requested == *name));
     match program {
         Some(program) => (Some(program), arguments.into_iter().skip(1).collect()),
         None => (None, arguments),

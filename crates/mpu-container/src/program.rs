@@ -5,9 +5,9 @@ use std::process::ExitCode;
 
 pub struct Program {
     /// Its name as the first argument of `mpu-container`.
-    pub own: &'static str,
+    pub name: &'static str,
     /// NVIDIA's names for it. Links to the executable can have these names.
-    pub nvidia: &'static [&'static str],
+    pub nvidia_names: &'static [&'static str],
     pub about: &'static str,
     pub run: fn(Vec<OsString>) -> ExitCode,
     /// Its command line, if clap defines it.
@@ -34,8 +34,8 @@ pub fn help(programs: &[Program]) -> String {
          Programs (each also answers to NVIDIA's names, by a link):\n",
     );
     for program in programs {
-        let names = program.nvidia.iter().map(|name| format!("\n              {name}"));
-        text.push_str(&format!("  {:<11} {}{}\n", program.own, program.about, names.collect::<String>()));
+        let names = program.nvidia_names.iter().map(|name| format!("\n              {name}"));
+        text.push_str(&format!("  {:<11} {}{}\n", program.name, program.about, names.collect::<String>()));
     }
     text.push_str("\n`mpu-container PROGRAM --help` shows the options.\n");
     text

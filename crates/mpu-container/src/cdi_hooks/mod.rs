@@ -37,8 +37,8 @@ use outcome::{Log, NAME};
 pub use sequence::{IN_TURN, SEPARATOR};
 
 pub const PROGRAM: Program = Program {
-    own: "cdi-hook",
-    nvidia: &["nvidia-cdi-hook"],
+    name: "cdi-hook",
+    nvidia_names: &["nvidia-cdi-hook"],
     about: "finishes a container's files",
     run: main,
     command: Some(Args::command),

@@ -30,8 +30,8 @@ use std::process::ExitCode;
 use user::User;
 
 pub const PROGRAM: Program = Program {
-    own: "cli",
-    nvidia: &[NAME],
+    name: "cli",
+    nvidia_names: &[NAME],
     about: "lists the driver's parts, and puts them into a container",
     run,
     command: Some(Cli::command),

@@ -28,16 +28,16 @@ use std::process::ExitCode;
 pub use nodes::NodeError;
 
 pub const PROGRAM: Program = Program {
-    own: "ctk",
-    nvidia: &["nvidia-ctk"],
+    name: "ctk",
+    nvidia_names: &["nvidia-ctk"],
     about: "makes and lists CDI files, writes config.toml, adds the runtime to engines",
     run: main,
     command: Some(Ctk::command),
 };
 
 pub const CDI: Program = Program {
-    own: "cdi",
-    nvidia: &[],
+    name: "cdi",
+    nvidia_names: &[],
     about: "makes, lists and changes CDI files: short for ctk cdi",
     run: cdi_main,
     command: None,

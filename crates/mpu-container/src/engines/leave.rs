@@ -18,8 +18,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 pub const PROGRAM: Program = Program {
-    own: "leave",
-    nvidia: &[],
+    name: "leave",
+    nvidia_names: &[],
     about: "makes our runtime no engine's default one any more",
     run: main,
     command: Some(Args::command),

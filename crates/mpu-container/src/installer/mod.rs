@@ -30,8 +30,8 @@ use std::time::Duration;
 
 /// The program's row. `nvidia-toolkit` is what the GPU Operator calls.
 pub const PROGRAM: Program = Program {
-    own: "installer",
-    nvidia: &["nvidia-ctk-installer", "nvidia-toolkit"],
+    name: "installer",
+    nvidia_names: &["nvidia-ctk-installer", "nvidia-toolkit"],
     about: "installs the programs on a host and configures its engine: for the GPU Operator's toolkit container",
     run: main,
     command: Some(flags::command),

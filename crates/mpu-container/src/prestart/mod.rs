@@ -26,8 +26,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 pub const PROGRAM: Program = Program {
-    own: "hook",
-    nvidia: &[NAME, "nvidia-container-toolkit"],
+    name: "hook",
+    nvidia_names: &[NAME, "nvidia-container-toolkit"],
     about: "the prestart hook: hands a container to the container CLI",
     run,
     command: None,

@@ -23,8 +23,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 pub const PROGRAM: Program = Program {
-    own: "refresh",
-    nvidia: &[],
+    name: "refresh",
+    nvidia_names: &[],
     about: "keeps the CDI file of this host true",
     run: main,
     command: Some(Args::command),

@@ -61,7 +61,7 @@ fn is_our_script(found: &Path) -> bool {
     let Ok(real) = found.canonicalize() else { return false };
     let identity = |folder: Option<&Path>| fs::metadata(folder?).ok().map(|meta| (meta.dev(), meta.ino()));
     let has_our_name =
-        real.file_name().is_some_and(|name| super::PROGRAM.nvidia.iter().any(|own_name| name == *own_name));
+        real.file_name().is_some_and(|name| super::PROGRAM.nvidia_names.iter().any(|own_name| name == *own_name));
     let own = crate::executable::path().ok();
     has_our_name
         && identity(real.parent()).is_some_and(|folder| Some(folder) == identity(own.as_deref().and_then(Path::parent)))

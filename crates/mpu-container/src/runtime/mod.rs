@@ -29,8 +29,8 @@ pub use low_level::LowLevelError;
 pub use mode::ModeError;
 
 pub const PROGRAM: Program = Program {
-    own: "runtime",
-    nvidia: &["nvidia-container-runtime", "nvidia-container-runtime.cdi", "nvidia-container-runtime.legacy"],
+    name: "runtime",
+    nvidia_names: &["nvidia-container-runtime", "nvidia-container-runtime.cdi", "nvidia-container-runtime.legacy"],
     about: "OCI runtime: gives containers the GPUs they ask for, and hands on to runc or crun",
     run,
     command: None,
