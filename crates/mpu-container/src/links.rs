@@ -27,11 +27,11 @@ pub fn main(arguments: Vec<OsString>, names: &[&str]) -> ExitCode {
     let remove = words.iter().any(|word| *word == "--remove");
     let folders: Vec<&&OsString> = words.iter().filter(|word| **word != "--remove").collect();
     let [folder] = folders[..] else {
-        output::say(USAGE.trim_end());
+        output::eprint_line(USAGE.trim_end());
         return ExitCode::from(2);
     };
     if *folder == "--help" || *folder == "-h" {
-        return output::page("mpu-container", USAGE);
+        return output::print_page("mpu-container", USAGE);
     }
     let done = crate::executable::path()
         .map_err(|source| LinkError::Io { path: PathBuf::from("/proc/self/exe"), source })
@@ -39,7 +39,7 @@ pub fn main(arguments: Vec<OsString>, names: &[&str]) -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            output::say(format!("mpu-container: {error}"));
+            output::eprint_line(format!("mpu-container: {error}"));
             ExitCode::FAILURE
         }
     }

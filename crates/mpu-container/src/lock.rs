@@ -82,7 +82,7 @@ impl Lock {
 impl Drop for Lock {
     fn drop(&mut self) {
         if let Err(error) = fs::remove_file(&self.path) {
-            output::say(format!("cannot remove {}: {error}", self.path.display()));
+            output::eprint_line(format!("cannot remove {}: {error}", self.path.display()));
         }
         // Innermost first. Stops at a folder that is not empty.
         self.created_folders.iter().all(|folder| fs::remove_dir(folder).is_ok());

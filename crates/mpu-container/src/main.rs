@@ -16,9 +16,9 @@ fn main() -> ExitCode {
                 Some(word) => format!("there is no program '{word}'"),
                 None => "which program?".to_string(),
             };
-            output::say(format!("mpu-container: {message}\n\n{}", names::help().trim_end()));
+            output::eprint_line(format!("mpu-container: {message}\n\n{}", names::help().trim_end()));
             return ExitCode::from(2);
         }
     };
-    output::page("mpu-container", &page)
+    output::print_page("mpu-container", &page)
 }

@@ -1,6 +1,6 @@
 //! The programs `man` and `completions`: manual pages and shell completions.
 
-use crate::output::say;
+use crate::output::eprint_line;
 use crate::program::{self, Program};
 use clap::{Command, CommandFactory, Parser};
 use clap_complete::Shell;
@@ -86,7 +86,7 @@ fn exit_code(written: io::Result<()>) -> ExitCode {
     match written {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            say(format!("mpu-container: cannot write: {error}"));
+            eprint_line(format!("mpu-container: cannot write: {error}"));
             ExitCode::FAILURE
         }
     }
@@ -94,7 +94,10 @@ fn exit_code(written: io::Result<()>) -> ExitCode {
 
 fn unknown(name: &str, programs: &[Program]) -> ExitCode {
     let help = program::help(programs);
-    say(format!("mpu-container: no program with a command line of ours is called '{name}'\n\n{}", help.trim_end()));
+    eprint_line(format!(
+        "mpu-container: no program with a command line of ours is called '{name}'\n\n{}",
+        help.trim_end()
+    ));
     ExitCode::from(2)
 }
 

@@ -135,7 +135,7 @@ pub fn main(arguments: Vec<OsString>) -> ExitCode {
         let log = Log { debug: debug || args.debug, quiet: quiet || args.quiet };
         let name = args.hook.name();
         if let Err(error) = run(args, &roots, log) {
-            output::say(format!("{NAME}: {name}: {}", chain(&error)));
+            output::eprint_line(format!("{NAME}: {name}: {}", chain(&error)));
             return ExitCode::FAILURE;
         }
     }
@@ -157,11 +157,13 @@ fn parse(arguments: Vec<OsString>, is_alone: bool) -> Result<Args, ExitCode> {
         }
         // If help ended with success, the container would start without its other hooks.
         Err(error) if !error.use_stderr() && !is_alone => {
-            output::say(format!("{NAME}: help and version are not for one hook of several (see {NAME} --help)"));
+            output::eprint_line(format!(
+                "{NAME}: help and version are not for one hook of several (see {NAME} --help)"
+            ));
             Err(ExitCode::from(2))
         }
         Err(error) if error.kind() == ErrorKind::DisplayVersion => {
-            Err(output::page(NAME, &program::version("NVIDIA CDI Hook")))
+            Err(output::print_page(NAME, &program::version("NVIDIA CDI Hook")))
         }
         Err(error) if !error.use_stderr() => {
             // The reader may have closed the pipe.
@@ -169,7 +171,7 @@ fn parse(arguments: Vec<OsString>, is_alone: bool) -> Result<Args, ExitCode> {
             Err(ExitCode::SUCCESS)
         }
         Err(error) => {
-            output::say(format!("{NAME}: {} (see {NAME} --help)", one_line_message(&error.to_string())));
+            output::eprint_line(format!("{NAME}: {} (see {NAME} --help)", one_line_message(&error.to_string())));
             Err(ExitCode::from(2))
         }
     }

@@ -44,13 +44,13 @@ pub(super) struct Log {
 impl Log {
     pub(super) fn debug(self, text: impl FnOnce() -> String) {
         if self.debug && !self.quiet {
-            output::say(format!("{NAME}: {}", text()));
+            output::eprint_line(format!("{NAME}: {}", text()));
         }
     }
 
     pub(super) fn warn(self, text: impl AsRef<str>) {
         if !self.quiet {
-            output::say(format!("{NAME}: warning: {}", text.as_ref()));
+            output::eprint_line(format!("{NAME}: warning: {}", text.as_ref()));
         }
     }
 }

@@ -49,10 +49,10 @@ impl List {
     fn run(&self, context: &Context) -> Result<(), Failure> {
         let registry = Registry::read(&self.spec_dir);
         for failure in registry.failures() {
-            crate::output::say(format!("nvidia-ctk: warning: {}", chain_without_repeats(failure)));
+            crate::output::eprint_line(format!("nvidia-ctk: warning: {}", chain_without_repeats(failure)));
         }
         for conflict in registry.conflicts() {
-            crate::output::say(format!("nvidia-ctk: warning: {conflict}"));
+            crate::output::eprint_line(format!("nvidia-ctk: warning: {conflict}"));
         }
         let names: String = registry.devices().map(|name| format!("{name}\n")).collect();
         crate::output::print(&names)?;

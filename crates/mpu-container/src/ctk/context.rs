@@ -24,7 +24,7 @@ pub(super) struct Context {
 impl Context {
     pub(super) fn note(&self, text: impl std::fmt::Display) {
         if !self.quiet {
-            crate::output::say(format!("nvidia-ctk: {text}"));
+            crate::output::eprint_line(format!("nvidia-ctk: {text}"));
         }
     }
 }

@@ -99,7 +99,7 @@ fn main(arguments: Vec<OsString>) -> ExitCode {
     let ctk = match Ctk::try_parse_from(arguments) {
         Ok(ctk) => ctk,
         Err(error) if error.kind() == ErrorKind::DisplayVersion => {
-            return output::page("nvidia-ctk", &program::version("NVIDIA Container Toolkit CLI"));
+            return output::print_page("nvidia-ctk", &program::version("NVIDIA Container Toolkit CLI"));
         }
         Err(error) => return program::print_clap_error(&error),
     };
@@ -117,7 +117,7 @@ fn main(arguments: Vec<OsString>) -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            output::say(format!("nvidia-ctk: {}", chain_without_repeats(error.as_ref())));
+            output::eprint_line(format!("nvidia-ctk: {}", chain_without_repeats(error.as_ref())));
             ExitCode::FAILURE
         }
     }

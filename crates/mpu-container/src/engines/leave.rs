@@ -9,7 +9,7 @@ use super::plan::undefaulting;
 use super::{Engine, EngineError, source};
 use crate::kebab_name::KebabName;
 use crate::lock::Lock;
-use crate::output::{print, say};
+use crate::output::{eprint_line, print};
 use crate::program::{self, Program};
 use clap::{CommandFactory, Parser, ValueEnum};
 use std::ffi::OsString;
@@ -48,14 +48,18 @@ fn main(arguments: Vec<OsString>) -> ExitCode {
         match leave(&files, |program| is_ours(program, &this)) {
             Ok(None) => {}
             Ok(Some((name, before, now))) => {
-                say(format!("{}: its default runtime was ours; now {}", engine.kebab_name(), now.describe(&name)));
+                eprint_line(format!(
+                    "{}: its default runtime was ours; now {}",
+                    engine.kebab_name(),
+                    now.describe(&name)
+                ));
                 if let Some(counts) = now.counts(*engine, &before) {
-                    say(counts);
+                    eprint_line(counts);
                 }
                 failed |= print(&format!("{}\n", engine.kebab_name())).is_err();
             }
             Err(error) => {
-                say(format!("mpu-container: leave: {}: {error}", engine.kebab_name()));
+                eprint_line(format!("mpu-container: leave: {}: {error}", engine.kebab_name()));
                 failed = true;
             }
         }

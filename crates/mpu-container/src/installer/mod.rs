@@ -54,7 +54,7 @@ fn main(arguments: Vec<OsString>) -> ExitCode {
     let options = match Options::read(words, variable) {
         Ok(options) => options,
         Err(error) if error.kind() == ErrorKind::DisplayVersion => {
-            return output::page("nvidia-ctk-installer", &program::version("nvidia-ctk-installer"));
+            return output::print_page("nvidia-ctk-installer", &program::version("nvidia-ctk-installer"));
         }
         Err(error) => return program::print_clap_error(&error),
     };
@@ -68,7 +68,7 @@ fn main(arguments: Vec<OsString>) -> ExitCode {
 }
 
 fn note(line: String) {
-    output::say(format!("nvidia-ctk-installer: {line}"));
+    output::eprint_line(format!("nvidia-ctk-installer: {line}"));
 }
 
 fn run(options: &Options) -> Result<(), InstallError> {

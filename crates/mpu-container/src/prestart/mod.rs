@@ -13,7 +13,7 @@ use crate::chain::{chain, printable};
 use crate::config::{self, Config, ConfigError, Loaded, Mode};
 use crate::driver::{DriverRoot, LimitError};
 use crate::limits;
-use crate::output::{page, say};
+use crate::output::{eprint_line, print_page};
 use crate::program::{self, Program};
 use crate::request::{self, Annotations, RequestError, Strictness};
 use crate::spec::{Spec, SpecError};
@@ -111,28 +111,28 @@ fn run(arguments: Vec<OsString>) -> ExitCode {
     let flags = match Flags::parse(arguments.get(1..).unwrap_or_default()) {
         Ok(flags) => flags,
         Err(message) => {
-            say(format!("{NAME}: {message}\n\n{}", USAGE.trim_end()));
+            eprint_line(format!("{NAME}: {message}\n\n{}", USAGE.trim_end()));
             return ExitCode::from(2);
         }
     };
     if flags.help {
-        return page(NAME, USAGE);
+        return print_page(NAME, USAGE);
     }
     if flags.version {
-        return page(NAME, &program::version("NVIDIA Container Runtime Hook"));
+        return print_page(NAME, &program::version("NVIDIA Container Runtime Hook"));
     }
     match flags.command.as_deref().and_then(OsStr::to_str) {
         Some("prestart") => match prestart(&flags) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
-                say(format!("{NAME}: {}\n{NAME}: fix: {}", chain(&error), error.fix()));
+                eprint_line(format!("{NAME}: {}\n{NAME}: fix: {}", chain(&error), error.fix()));
                 ExitCode::from(1)
             }
         },
         Some("poststart" | "poststop") => ExitCode::SUCCESS,
         other => {
             let message = other.map_or("which command?".to_string(), |word| format!("there is no command '{word}'"));
-            say(format!("{NAME}: {message}\n\n{}", USAGE.trim_end()));
+            eprint_line(format!("{NAME}: {message}\n\n{}", USAGE.trim_end()));
             ExitCode::from(2)
         }
     }
@@ -142,7 +142,7 @@ fn run(arguments: Vec<OsString>) -> ExitCode {
 fn prestart(flags: &Flags) -> Result<(), HookError> {
     let debug = |text: &dyn std::fmt::Display| {
         if flags.debug {
-            say(format!("{NAME}: {}", printable(&text.to_string())));
+            eprint_line(format!("{NAME}: {}", printable(&text.to_string())));
         }
     };
     let Loaded { config, path, notes } = load(flags.config.as_deref()).map_err(HookError::Config)?;
@@ -163,7 +163,7 @@ fn prestart(flags: &Flags) -> Result<(), HookError> {
         }
     }
     let parsed = request::parse(tree, &config, Annotations::Skip, Strictness::Strict)?;
-    parsed.notes.iter().for_each(|note| say(format!("{NAME}: warning: {}", printable(note))));
+    parsed.notes.iter().for_each(|note| eprint_line(format!("{NAME}: warning: {}", printable(note))));
     let Some(request) = parsed.request else {
         debug(&"the container asks for no GPU: nothing to do");
         return Ok(());
@@ -189,7 +189,7 @@ fn prestart(flags: &Flags) -> Result<(), HookError> {
     for variable in &config.cli.environment {
         match variable.split_once('=') {
             Some((name, value)) if !name.is_empty() => drop(command.env(name, value)),
-            _ => say(format!(
+            _ => eprint_line(format!(
                 "{NAME}: warning: nvidia-container-cli.environment: passing over {variable:?}: no NAME=value"
             )),
         }

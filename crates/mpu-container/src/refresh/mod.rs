@@ -91,16 +91,20 @@ fn main(arguments: Vec<OsString>) -> ExitCode {
     let done = if args.remove { remove(&args.output) } else { refresh(&root, &args.output) };
     let path = args.output.display();
     match done {
-        Ok(Outcome::Unchanged) if !args.output.exists() && args.remove => output::say(format!("{path} is not there")),
-        Ok(Outcome::Unchanged) if !args.output.exists() => {
-            output::say(format!("{path} is not there: there is no driver to describe"));
+        Ok(Outcome::Unchanged) if !args.output.exists() && args.remove => {
+            output::eprint_line(format!("{path} is not there"))
         }
-        Ok(Outcome::Unchanged) if args.remove => output::say(format!("{path} was written by another tool: it stays")),
-        Ok(Outcome::Unchanged) => output::say(format!("{path} is as it should be")),
-        Ok(Outcome::Written) => output::say(format!("{path} was written")),
-        Ok(Outcome::Removed) => output::say(format!("{path} was removed")),
+        Ok(Outcome::Unchanged) if !args.output.exists() => {
+            output::eprint_line(format!("{path} is not there: there is no driver to describe"));
+        }
+        Ok(Outcome::Unchanged) if args.remove => {
+            output::eprint_line(format!("{path} was written by another tool: it stays"))
+        }
+        Ok(Outcome::Unchanged) => output::eprint_line(format!("{path} is as it should be")),
+        Ok(Outcome::Written) => output::eprint_line(format!("{path} was written")),
+        Ok(Outcome::Removed) => output::eprint_line(format!("{path} was removed")),
         Err(error) => {
-            output::say(format!("mpu-container: refresh: {error}"));
+            output::eprint_line(format!("mpu-container: refresh: {error}"));
             return ExitCode::FAILURE;
         }
     }

@@ -3,7 +3,7 @@
 use super::{Outcome, RefreshError, refresh};
 use crate::char_links;
 use crate::driver::{DriverRoot, tables};
-use crate::output::say;
+use crate::output::eprint_line;
 use std::fmt::Write as _;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -38,7 +38,7 @@ pub(super) fn run(root: &DriverRoot, output: &Path, interval: Duration) -> ! {
             };
             // A failure is retried in the next round, but logged only once.
             if !message.is_empty() && message != last_message {
-                say(&message);
+                eprint_line(&message);
             }
             last_message = message;
         }

@@ -87,7 +87,7 @@ pub fn run(arguments: Vec<OsString>) -> ExitCode {
     let name = arguments.first().map(Path::new).and_then(Path::file_name).unwrap_or_default();
     let first = arguments.get(1).and_then(|word| word.to_str());
     if name == "runtime" && matches!(first, None | Some("--help" | "-h" | "help")) {
-        return crate::output::page("mpu-container", HELP);
+        return crate::output::print_page("mpu-container", HELP);
     }
     let command = Command::read(&arguments);
     let mut log = Log::open_engine_log(&command);
