@@ -112,8 +112,8 @@ pub fn nodes_and_links<'a>(
     edits
 }
 
-/// The hook that limits memory on the GPUs of a selection, if the container asks for a limit. A MIG device is named by its
-/// own UUID, so that the hook can refuse a limit on it.
+/// The hook that limits memory on the GPUs of a selection, if the container requests a limit. A MIG device is passed by
+/// its own UUID, so that the hook can refuse a limit on it.
 pub fn memory_limits_hook(driver: &Driver, selection: &Selection<'_>, options: &Options) -> Option<Hook> {
     let whole = |gpu: &&&Gpu| !selection.migs.iter().any(|(owner, _)| owner.index == gpu.index);
     // The driver does not know every device's UUID. The hook refuses an unknown device.

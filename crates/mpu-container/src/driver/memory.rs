@@ -36,7 +36,7 @@ pub struct MemoryLimits {
 }
 
 impl MemoryLimits {
-    /// The number that stands for no limit.
+    /// No limit.
     pub const NONE: u64 = u64::MAX;
 }
 
@@ -103,7 +103,7 @@ impl Driver {
     }
 }
 
-/// The name by which the kernel knows the GPU's memory.
+/// The kernel's name of the GPU's memory region.
 fn region(gpu: &Gpu) -> String {
     format!("nvidia/{}/vidmem", gpu.bus)
 }

@@ -33,8 +33,8 @@ const CACHE: &str = "/etc/ld.so.cache";
 /// Adds the libraries in `folders` (absolute paths in the container) to the container's loader cache, by the host's
 /// ldconfig.
 ///
-/// Changes the cache, drop-in files of a fixed name in `/etc/ld.so.conf.d`, musl's path file where there is musl, and
-/// links that ldconfig makes beside libraries for their sonames. A second run changes nothing.
+/// Changes the cache, drop-in files of a fixed name in `/etc/ld.so.conf.d`, musl's path file if the image has musl, and
+/// soname links that ldconfig creates beside libraries. Idempotent.
 ///
 /// `host_ldconfig` is a path on the host, with or without the `@` of NVIDIA's configuration.
 pub fn run(root: &Root, host_ldconfig: &Path, folders: &[impl AsRef<str>]) -> Result<(), LdconfigError> {
