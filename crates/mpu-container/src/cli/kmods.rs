@@ -32,7 +32,7 @@ pub fn load(root: &DriverRoot, log: &Log) {
         return log.say(format_args!("kernel modules are left alone in a user namespace"));
     }
     for (file, name) in MODULES {
-        if !root.facts.join("sys/module").join(name).exists() {
+        if !root.kernel_files.join("sys/module").join(name).exists() {
             match modprobe(&root.files, file) {
                 Ok(true) => log.say(format_args!("loaded {file}")),
                 Ok(false) => log.say(format_args!("modprobe {file} failed: see the kernel's log")),
@@ -99,7 +99,7 @@ pub struct Owner {
 impl Owner {
     /// By the parameters with which the driver was loaded.
     fn of(driver: &Driver) -> Owner {
-        let path = driver.root.facts.join("proc/driver/nvidia/params");
+        let path = driver.root.kernel_files.join("proc/driver/nvidia/params");
         Owner::read(&fs::read_to_string(path).unwrap_or_default())
     }
 

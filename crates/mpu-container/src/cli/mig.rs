@@ -40,7 +40,7 @@ pub fn gpus<'a>(
 }
 
 fn folder(driver: &Driver, gpu: &Gpu) -> PathBuf {
-    driver.root.facts.join(CAPABILITIES).join(name(gpu))
+    driver.root.kernel_files.join(CAPABILITIES).join(name(gpu))
 }
 
 /// The same, below [`CAPABILITIES`].
@@ -51,7 +51,7 @@ pub fn name(gpu: &Gpu) -> String {
 /// The minor numbers of all capabilities that the GPU's MIG devices can have, there or not: who configures MIG creates
 /// devices.
 pub fn minors(driver: &Driver, gpu: &Gpu) -> Vec<u32> {
-    let list = std::fs::read_to_string(driver.root.facts.join("proc/driver/nvidia-caps/mig-minors"));
+    let list = std::fs::read_to_string(driver.root.kernel_files.join("proc/driver/nvidia-caps/mig-minors"));
     let prefix = format!("gpu{}/", gpu.minor);
     let list = list.unwrap_or_default();
     list.lines()

@@ -30,8 +30,8 @@ use std::process::ExitCode;
 use user::User;
 
 pub const PROGRAM: Program = Program {
-    own: "cli",
-    nvidia: &[NAME],
+    name: "cli",
+    nvidia_names: &[NAME],
     about: "lists the driver's parts, and puts them into a container",
     run,
     command: Some(Cli::command),
@@ -43,7 +43,7 @@ pub fn run(arguments: Vec<OsString>) -> ExitCode {
     let cli = match Cli::try_parse_from(words) {
         Ok(cli) => cli,
         Err(error) if error.kind() == ErrorKind::DisplayVersion => return ended(print(&version())),
-        Err(error) => return program::refused(&error),
+        Err(error) => return program::print_clap_error(&error),
     };
     ended(
         open_log(cli.global.debug.as_deref())
@@ -123,9 +123,9 @@ fn require(
     if requirements.is_empty() {
         return Ok(());
     }
-    let ask = || selection.gpus.iter().map(|gpu| driver.known_of(gpu)).collect::<Vec<_>>();
+    let ask = || selection.gpus.iter().map(|gpu| driver.gpu_facts(gpu)).collect::<Vec<_>>();
     let gpus = user::as_if(user, ask).map_err(CliError::User)?;
-    check_all(requirements, &driver.known(), &gpus).map_err(CliError::Require)
+    check_all(requirements, &driver.facts(), &gpus).map_err(CliError::Require)
 }
 
 fn find(global: &Global, log: &Log) -> Result<Driver, CliError> {

@@ -7,7 +7,7 @@ use mpu_seccomp::NotifyPolicy;
 use super::Config;
 use super::words::{CompatMode, LogLevel, Mode};
 use crate::capability::Capabilities;
-use crate::words::Words;
+use crate::kebab_name::KebabName;
 use std::path::PathBuf;
 
 /// The field and kind of a key's value.
@@ -188,13 +188,13 @@ fn log_level(config: &mut Config, text: &str) -> Result<(), String> {
 }
 
 fn mode(config: &mut Config, text: &str) -> Result<(), String> {
-    let none = || format!("{text:?} is none of {}", Mode::words().join(", "));
-    config.runtime.mode = Mode::of_word(text).ok_or_else(none)?;
+    let none = || format!("{text:?} is none of {}", Mode::kebab_names().join(", "));
+    config.runtime.mode = Mode::from_kebab_name(text).ok_or_else(none)?;
     Ok(())
 }
 
 fn compat_mode(config: &mut Config, text: &str) -> Result<(), String> {
-    config.runtime.cuda_compat_mode = CompatMode::of_word(text);
+    config.runtime.cuda_compat_mode = CompatMode::from_kebab_name(text);
     Ok(())
 }
 

@@ -49,10 +49,10 @@ impl List {
     fn run(&self, context: &Context) -> Result<(), Failure> {
         let registry = Registry::read(&self.spec_dir);
         for failure in registry.failures() {
-            crate::output::say(format!("nvidia-ctk: warning: {}", chain_without_repeats(failure)));
+            crate::output::eprint_line(format!("nvidia-ctk: warning: {}", chain_without_repeats(failure)));
         }
         for conflict in registry.conflicts() {
-            crate::output::say(format!("nvidia-ctk: warning: {conflict}"));
+            crate::output::eprint_line(format!("nvidia-ctk: warning: {conflict}"));
         }
         let names: String = registry.devices().map(|name| format!("{name}\n")).collect();
         crate::output::print(&names)?;
@@ -98,12 +98,12 @@ impl Root {
         let mut spec = match self.input.to_str() {
             // JSON is YAML.
             Some("-") => file::parse(
-                &read_all(std::io::stdin().lock(), file::LARGEST).map_err(file::ReadError::from)?,
+                &read_all(std::io::stdin().lock(), file::MAX_SIZE).map_err(file::ReadError::from)?,
                 Format::Yaml,
             )?,
             _ => file::read(&self.input).map_err(|error| Unreadable(self.input.clone(), error))?,
         };
-        transform::root(&mut spec, &self.from, &self.to, self.relative_to);
+        transform::change_root(&mut spec, &self.from, &self.to, self.relative_to);
         validate::check(&spec)?;
         put(&spec, output, output.and_then(Format::of_path).unwrap_or(Format::Yaml))?;
         Ok(())

@@ -24,7 +24,7 @@ pub(super) struct Context {
 impl Context {
     pub(super) fn note(&self, text: impl std::fmt::Display) {
         if !self.quiet {
-            crate::output::say(format!("nvidia-ctk: {text}"));
+            crate::output::eprint_line(format!("nvidia-ctk: {text}"));
         }
     }
 }
@@ -45,7 +45,7 @@ pub(super) fn variable(names: &[&str]) -> Option<OsString> {
 /// Writes a spec to a file, or to standard output. A file's name gets the format's ending if it has none of a CDI file,
 /// for engines would not look at it.
 pub(super) fn put(spec: &Spec, output: Option<&Path>, format: Format) -> Result<Option<PathBuf>, Failure> {
-    let text = file::text(spec, format);
+    let text = file::serialize(spec, format);
     let Some(path) = output else {
         crate::output::print(&text)?;
         return Ok(None);

@@ -31,7 +31,7 @@ pub(super) struct Generate {
     format: Option<Format>,
     /// What to describe; auto is the GPUs
     #[arg(long, visible_alias = "discovery-mode", env = "NVIDIA_CTK_CDI_GENERATE_MODE", default_value = "auto",
-        ignore_case = true, value_parser = PossibleValuesParser::new(Mode::words()))]
+        ignore_case = true, value_parser = PossibleValuesParser::new(Mode::names()))]
     mode: String,
     /// The runtime's configuration, as before the verb
     #[arg(long = "config", id = "generate-config", value_name = "FILE", hide = true)]
@@ -125,7 +125,7 @@ impl Generate {
     pub(super) fn run(&self, context: &Context) -> Result<(), Failure> {
         let mut spec = generate::generate(&self.root(context)?, &self.request(context)?)?;
         if given(&self.dev_root).is_some() {
-            for path in generate::leave_out_missing_nodes(&mut spec)? {
+            for path in generate::remove_missing_device_nodes(&mut spec)? {
                 context.note(format_args!("{path} is not there: left out"));
             }
         }
@@ -151,9 +151,9 @@ impl Generate {
         if self.enable_hook.iter().any(|word| word == "all") {
             return Err("--enable-hook=all is not supported: name the hooks".into());
         }
-        let mut edits = Options::of(hook_program(given(&self.nvidia_cdi_hook_path))?);
+        let mut edits = Options::new(hook_program(given(&self.nvidia_cdi_hook_path))?);
         edits.hooks.ldconfig = given(&self.ldconfig_path).map(Path::to_path_buf);
-        for word in edits.change(&self.disable_hook, &self.enable_hook, &self.feature_flag) {
+        for word in edits.apply_user_options(&self.disable_hook, &self.enable_hook, &self.feature_flag) {
             context.note(format_args!("'{word}' is no hook or feature that we know: passed over"));
         }
         if self.passed_over.any() {
@@ -161,7 +161,7 @@ impl Generate {
         }
         Ok(Request {
             kind: Kind::new(&self.vendor, &self.class)?,
-            mode: Mode::of_word(&self.mode.to_ascii_lowercase()).unwrap_or(Mode::Nvml),
+            mode: Mode::from_name(&self.mode.to_ascii_lowercase()).unwrap_or(Mode::Nvml),
             names: self.device_name_strategy.clone(),
             devices: self.device_id.clone(),
             all: !self.no_all_device,

@@ -107,7 +107,7 @@ impl Links {
         }
         let links = match self.create_all {
             true => links::of_all(&root, &self.dev_char_path)?,
-            false => links::of_existing(&root, &self.dev_char_path),
+            false => links::links_to_existing_nodes(&root, &self.dev_char_path),
         };
         if links.is_empty() {
             context.note(format_args!("there are no NVIDIA device nodes below {}", root.devices.join("dev").display()));

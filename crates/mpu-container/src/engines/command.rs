@@ -8,10 +8,10 @@ use super::plan::{Plan, adding, removing};
 use super::{Change, Engine, EngineError, RuntimeRequest, hook, source};
 use crate::config::edit::truth;
 use crate::executable;
+use crate::kebab_name::KebabName;
 use crate::lock::Lock;
-use crate::output::say;
+use crate::output::eprint_line;
 use crate::text_file;
-use crate::words::Words;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{ArgAction, Args, ValueEnum};
 use std::path::{Path, PathBuf};
@@ -105,7 +105,9 @@ impl Configure {
         match self.config_mode.as_str() {
             "oci-hook" | "hook" => return self.hook(),
             "" | "config" | "config-file" => {}
-            other => say(format!("--config-mode={other} is no mode of {}: passed over", self.runtime.word())),
+            other => {
+                eprint_line(format!("--config-mode={other} is no mode of {}: passed over", self.runtime.kebab_name()))
+            }
         }
         let files = self.files()?;
         let name = self.nvidia_runtime_name.as_str();
@@ -124,11 +126,14 @@ impl Configure {
             layers.first().is_some_and(|top| top.version == 1 && !top.text.trim().is_empty())
         };
         if v1 {
-            say(format!("{} is of version 1, which has no imports: it gets the runtime itself", files.top.display()));
+            eprint_line(format!(
+                "{} is of version 1, which has no imports: it gets the runtime itself",
+                files.top.display()
+            ));
         }
         if !files.reads_own() {
             let own = files.own();
-            say(format!("CRI-O reads {} only if its --config-dir is that directory", own.display()));
+            eprint_line(format!("CRI-O reads {} only if its --config-dir is that directory", own.display()));
         }
         let pattern = self.pattern()?;
         let missing = (!Path::new(&request.path).exists()).then(|| request.path.clone());
@@ -148,9 +153,9 @@ impl Configure {
                  install it, or give its whole path with --nvidia-runtime-path"
             )));
         }
-        say(format!("there is no program {program} here: no container of this runtime starts without it"));
+        eprint_line(format!("there is no program {program} here: no container of this runtime starts without it"));
         if !named.contains('/') {
-            say("--nvidia-runtime-path takes another path of it");
+            eprint_line("--nvidia-runtime-path takes another path of it");
         }
         Ok(())
     }
@@ -158,8 +163,11 @@ impl Configure {
     fn carry_out(&self, files: &Files, plan: &Plan) -> Result<(), EngineError> {
         let name = self.nvidia_runtime_name.as_str();
         if plan.changes.is_empty() {
-            say(format!("{}'s configuration is as it should be: nothing was changed", self.runtime.word()));
-            say(format!("in force: {}", plan.force.describe(name)));
+            eprint_line(format!(
+                "{}'s configuration is as it should be: nothing was changed",
+                self.runtime.kebab_name()
+            ));
+            eprint_line(format!("in force: {}", plan.force.describe(name)));
             return Ok(());
         }
         let before = Force::of(files, &files.layers(&Pending::new())?)?;
@@ -171,18 +179,18 @@ impl Configure {
                     let title = if plan.changes.len() > 1 { format!("# {file}\n") } else { String::new() };
                     print(&(title + text))?;
                 }
-                (Change::Delete, true) => say(format!("{file} would be removed: nothing else is in it")),
-                (Change::Delete, false) => say(format!("{file} is removed: nothing else is in it")),
-                (Change::Write(_), false) => say(format!("{file} is written")),
+                (Change::Delete, true) => eprint_line(format!("{file} would be removed: nothing else is in it")),
+                (Change::Delete, false) => eprint_line(format!("{file} is removed: nothing else is in it")),
+                (Change::Write(_), false) => eprint_line(format!("{file} is written")),
             }
         }
         let Some(now) = now else {
-            say(format!("would be in force: {}", plan.force.describe(name)));
+            eprint_line(format!("would be in force: {}", plan.force.describe(name)));
             return Ok(());
         };
-        say(format!("in force: {}", now.describe(name)));
+        eprint_line(format!("in force: {}", now.describe(name)));
         if let Some(counts) = now.counts(self.runtime, &before) {
-            say(counts);
+            eprint_line(counts);
         }
         Ok(())
     }
@@ -192,7 +200,7 @@ impl Configure {
         let drop_in = given(&self.drop_in_config).filter(|path| *path != Path::new(BY_ENGINE)).map(Path::to_path_buf);
         if let Some(path) = &drop_in {
             if matches!(self.runtime, Engine::Docker | Engine::Podman) {
-                let engine = self.runtime.word();
+                let engine = self.runtime.kebab_name();
                 return Err(EngineError::Usage(format!(
                     "--drop-in-config: {engine} has no such file; --config names its file"
                 )));
@@ -227,7 +235,10 @@ impl Configure {
         request.default = self.set_as_default;
         request.cdi = self.cdi;
         if self.cdi && matches!(self.runtime, Engine::Crio | Engine::Podman) {
-            say(format!("--cdi.enabled is passed over: {} reads CDI files in any case", self.runtime.word()));
+            eprint_line(format!(
+                "--cdi.enabled is passed over: {} reads CDI files in any case",
+                self.runtime.kebab_name()
+            ));
         }
         let release = source::containerd_release(Path::new("/"), given(&self.executable_path));
         if self.runtime == Engine::Containerd && release >= Some((2, 0)) {
@@ -239,8 +250,8 @@ impl Configure {
     fn pattern(&self) -> Result<Option<Force>, EngineError> {
         let asks = matches!(self.runtime, Engine::Containerd | Engine::Crio);
         if !asks && (self.config_source == Source::Command || given(&self.executable_path).is_some()) {
-            let engine = self.runtime.word();
-            say(format!(
+            let engine = self.runtime.kebab_name();
+            eprint_line(format!(
                 "--config-source=command and --executable-path are passed over: {engine} prints no configuration"
             ));
         }
@@ -252,14 +263,14 @@ impl Configure {
 
     fn hook(&self) -> Result<(), EngineError> {
         whole("--nvidia-runtime-hook-path", &self.nvidia_runtime_hook_path)?;
-        say(format!("--config-mode={} is deprecated: engines of today give GPUs by CDI", self.config_mode));
+        eprint_line(format!("--config-mode={} is deprecated: engines of today give GPUs by CDI", self.config_mode));
         let text = hook(&self.nvidia_runtime_hook_path);
         match given(&self.oci_hook_path).filter(|_| !self.dry_run) {
             None => print(&text)?,
             Some(path) => {
                 text_file::save(path, &text)
                     .map_err(|source| EngineError::Write { path: path.to_path_buf(), source })?;
-                say(format!("{} is written", path.display()));
+                eprint_line(format!("{} is written", path.display()));
             }
         }
         Ok(())

@@ -7,10 +7,10 @@ use super::files::{Files, Pending};
 use super::force::Force;
 use super::plan::undefaulting;
 use super::{Engine, EngineError, source};
+use crate::kebab_name::KebabName;
 use crate::lock::Lock;
-use crate::output::{print, say};
+use crate::output::{eprint_line, print};
 use crate::program::{self, Program};
-use crate::words::Words;
 use clap::{CommandFactory, Parser, ValueEnum};
 use std::ffi::OsString;
 use std::fs;
@@ -18,8 +18,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 pub const PROGRAM: Program = Program {
-    own: "leave",
-    nvidia: &[],
+    name: "leave",
+    nvidia_names: &[],
     about: "makes our runtime no engine's default one any more",
     run: main,
     command: Some(Args::command),
@@ -37,7 +37,7 @@ struct Args {}
 
 fn main(arguments: Vec<OsString>) -> ExitCode {
     if let Err(error) = Args::try_parse_from(arguments) {
-        return program::refused(&error);
+        return program::print_clap_error(&error);
     }
     let this = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("/usr/bin/mpu-container"));
     let mut failed = false;
@@ -48,14 +48,18 @@ fn main(arguments: Vec<OsString>) -> ExitCode {
         match leave(&files, |program| is_ours(program, &this)) {
             Ok(None) => {}
             Ok(Some((name, before, now))) => {
-                say(format!("{}: its default runtime was ours; now {}", engine.word(), now.describe(&name)));
+                eprint_line(format!(
+                    "{}: its default runtime was ours; now {}",
+                    engine.kebab_name(),
+                    now.describe(&name)
+                ));
                 if let Some(counts) = now.counts(*engine, &before) {
-                    say(counts);
+                    eprint_line(counts);
                 }
-                failed |= print(&format!("{}\n", engine.word())).is_err();
+                failed |= print(&format!("{}\n", engine.kebab_name())).is_err();
             }
             Err(error) => {
-                say(format!("mpu-container: leave: {}: {error}", engine.word()));
+                eprint_line(format!("mpu-container: leave: {}: {error}", engine.kebab_name()));
                 failed = true;
             }
         }

@@ -187,7 +187,7 @@ impl Plan {
 enum Undo {
     Unmake,
     Rewrite(String),
-    PutBack(text_file::Removed),
+    PutBack(text_file::MovedAside),
 }
 
 fn carry(path: &Path, change: &Change) -> io::Result<Undo> {
@@ -200,7 +200,7 @@ fn carry(path: &Path, change: &Change) -> io::Result<Undo> {
             };
             text_file::save(path, text).map(|()| old)
         }
-        Change::Delete => text_file::take_out(path).map(Undo::PutBack),
+        Change::Delete => text_file::move_aside(path).map(Undo::PutBack),
     }
 }
 
@@ -209,9 +209,9 @@ fn take_back(path: &Path, undo: Undo) -> Result<(), String> {
     let message = |error: io::Error| format!("{} is changed ({error})", path.display());
     match undo {
         // The file behind a link, not the link.
-        Undo::Unmake => text_file::real(path).and_then(fs::remove_file).map_err(message),
+        Undo::Unmake => text_file::resolve_links(path).and_then(fs::remove_file).map_err(message),
         Undo::Rewrite(text) => text_file::save(path, &text).map_err(message),
-        Undo::PutBack(removed) => removed.put_back(),
+        Undo::PutBack(removed) => removed.restore(),
     }
 }
 

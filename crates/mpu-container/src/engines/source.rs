@@ -5,7 +5,7 @@
 use super::files::{Files, LIMIT, Layer};
 use super::force::Force;
 use super::{Engine, EngineError, malformed};
-use crate::words::Words;
+use crate::kebab_name::KebabName;
 use mpu_os::child;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -20,7 +20,10 @@ pub fn ask(engine: Engine, root: &Path, program: Option<&Path>) -> Result<Force,
         Engine::Containerd => &[(named("containerd"), &["config", "dump"])],
         Engine::Crio => &[(named("crio"), &["status", "config"]), ("crio-status".into(), &["config"])],
         Engine::Docker | Engine::Podman => {
-            return Err(EngineError::Usage(format!("{} has no command that prints its configuration", engine.word())));
+            return Err(EngineError::Usage(format!(
+                "{} has no command that prints its configuration",
+                engine.kebab_name()
+            )));
         }
     };
     let mut failed = None;

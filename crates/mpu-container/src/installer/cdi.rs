@@ -37,11 +37,11 @@ pub fn write(folder: &Path, options: &Options, note: &dyn Fn(String)) -> Result<
         edits: Edits::of(folder.join("nvidia-cdi-hook")),
     };
     let mut spec = generate::generate(&root, &request).map_err(|source| InstallError::Cdi(source.into()))?;
-    transform::root(&mut spec, &files, Path::new(options.text("driver-root")), Relative::Host);
+    transform::change_root(&mut spec, &files, Path::new(options.text("driver-root")), Relative::Host);
     if devices != files {
-        transform::root(&mut spec, &devices, &or("dev-root", "driver-root"), Relative::Host);
+        transform::change_root(&mut spec, &devices, &or("dev-root", "driver-root"), Relative::Host);
     }
-    file::write(&path, file::text(&spec, Format::Yaml).as_bytes())
+    file::write(&path, file::serialize(&spec, Format::Yaml).as_bytes())
         .map_err(|source| InstallError::Cdi(source.into()))?;
     note(format!("wrote {}", path.display()));
     Ok(())

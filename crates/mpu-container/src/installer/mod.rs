@@ -30,8 +30,8 @@ use std::time::Duration;
 
 /// The program's row. `nvidia-toolkit` is what the GPU Operator calls.
 pub const PROGRAM: Program = Program {
-    own: "installer",
-    nvidia: &["nvidia-ctk-installer", "nvidia-toolkit"],
+    name: "installer",
+    nvidia_names: &["nvidia-ctk-installer", "nvidia-toolkit"],
     about: "installs the programs on a host and configures its engine: for the GPU Operator's toolkit container",
     run: main,
     command: Some(flags::command),
@@ -54,9 +54,9 @@ fn main(arguments: Vec<OsString>) -> ExitCode {
     let options = match Options::read(words, variable) {
         Ok(options) => options,
         Err(error) if error.kind() == ErrorKind::DisplayVersion => {
-            return output::page("nvidia-ctk-installer", &program::version("nvidia-ctk-installer"));
+            return output::print_page("nvidia-ctk-installer", &program::version("nvidia-ctk-installer"));
         }
-        Err(error) => return program::refused(&error),
+        Err(error) => return program::print_clap_error(&error),
     };
     match run(&options) {
         Ok(()) => ExitCode::SUCCESS,
@@ -68,7 +68,7 @@ fn main(arguments: Vec<OsString>) -> ExitCode {
 }
 
 fn note(line: String) {
-    output::say(format!("nvidia-ctk-installer: {line}"));
+    output::eprint_line(format!("nvidia-ctk-installer: {line}"));
 }
 
 fn run(options: &Options) -> Result<(), InstallError> {

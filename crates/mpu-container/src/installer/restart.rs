@@ -7,7 +7,7 @@
 
 use super::sys;
 use crate::engines::Engine;
-use crate::words::Words;
+use crate::kebab_name::KebabName;
 use rustix::net::sockopt::set_socket_passcred;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use rustix::process::{Pid, PidfdFlags, Signal, getpid, pidfd_open, pidfd_send_signal};
@@ -81,7 +81,7 @@ pub fn restart(
 ) -> Result<(), RestartError> {
     match mode {
         Mode::None => {
-            note(format!("{} is not restarted: it reads its files at its next start", engine.word()));
+            note(format!("{} is not restarted: it reads its files at its next start", engine.kebab_name()));
             Ok(())
         }
         Mode::Signal => signal(engine, socket, ended, note),
@@ -90,7 +90,7 @@ pub fn restart(
 }
 
 fn systemctl(engine: Engine, root: &Path, ended: &dyn Fn() -> bool, note: &dyn Fn(String)) -> Result<(), RestartError> {
-    let mut words = vec!["systemctl".to_string(), "restart".into(), engine.word()];
+    let mut words = vec!["systemctl".to_string(), "restart".into(), engine.kebab_name()];
     if root != Path::new("/") {
         words.splice(0..0, ["chroot".to_string(), root.display().to_string()]);
     }
@@ -117,7 +117,9 @@ fn signal(engine: Engine, socket: &Path, ended: &dyn Fn() -> bool, note: &dyn Fn
         match process_at(engine, socket) {
             Ok(process_at) => break process_at,
             Err(source) if attempt == ATTEMPTS => return Err(RestartError::Silent { socket: socket.into(), source }),
-            Err(error) => note(format!("{} does not answer yet ({attempt} of {ATTEMPTS}): {error}", engine.word())),
+            Err(error) => {
+                note(format!("{} does not answer yet ({attempt} of {ATTEMPTS}): {error}", engine.kebab_name()))
+            }
         }
         attempt += 1;
         let until = Instant::now() + PAUSE;
@@ -129,7 +131,7 @@ fn signal(engine: Engine, socket: &Path, ended: &dyn Fn() -> bool, note: &dyn Fn
         }
     };
     pidfd_send_signal(&process, Signal::HUP).map_err(|error| RestartError::Signal { pid, source: error.into() })?;
-    note(format!("SIGHUP to {}, process {}", engine.word(), pid.as_raw_nonzero()));
+    note(format!("SIGHUP to {}, process {}", engine.kebab_name(), pid.as_raw_nonzero()));
     if engine == Engine::Docker {
         return Ok(());
     }
@@ -137,7 +139,7 @@ fn signal(engine: Engine, socket: &Path, ended: &dyn Fn() -> bool, note: &dyn Fn
     while Instant::now() < until && !ended() {
         match pid_at(engine, socket) {
             Ok(now) if now != pid => {
-                note(format!("{} is back, process {}", engine.word(), now.as_raw_nonzero()));
+                note(format!("{} is back, process {}", engine.kebab_name(), now.as_raw_nonzero()));
                 return Ok(());
             }
             _ => sleep(STEP),

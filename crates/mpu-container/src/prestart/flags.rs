@@ -1,4 +1,4 @@
-//! The hook's flags, as Go's package `flag` reads them: one dash or two, before the command only.
+//! Parses the hook's flags as Go's package `flag`: one dash or two, before the command only.
 //!
 //! Source: the package's documentation, "Command line flag syntax".
 
@@ -13,7 +13,7 @@ pub struct Flags {
     pub debug: bool,
     pub version: bool,
     pub help: bool,
-    /// The first word that is no flag. What follows it has no meaning.
+    /// The first argument that is not a flag. Later arguments are ignored.
     pub command: Option<OsString>,
 }
 

@@ -8,7 +8,7 @@ mod sys;
 mod v1;
 mod v2;
 
-use crate::cgroups::{self, NoCgroup, Place};
+use crate::cgroups::{self, DevicesCgroup, NoCgroup};
 use crate::cli::process::Process;
 use program::Numbers;
 use std::path::{Path, PathBuf};
@@ -32,7 +32,7 @@ pub enum CgroupError {
 
 #[derive(Debug)]
 pub struct DeviceCgroup {
-    place: Place,
+    place: DevicesCgroup,
 }
 
 impl DeviceCgroup {
@@ -42,12 +42,12 @@ impl DeviceCgroup {
         let cgroups = process.read("cgroup").map_err(|source| CgroupError::Process { file: "cgroup", source })?;
         let path = Path::new("/proc/self/mountinfo");
         let mounts = std::fs::read_to_string(path).map_err(|source| CgroupError::File { path: path.into(), source })?;
-        Ok(DeviceCgroup { place: cgroups::of(&cgroups, &mounts)? })
+        Ok(DeviceCgroup { place: cgroups::devices_cgroup(&cgroups, &mounts)? })
     }
 
     pub fn path(&self) -> &Path {
         match &self.place {
-            Place::V1(path) | Place::V2(path) => path,
+            DevicesCgroup::V1(path) | DevicesCgroup::V2(path) => path,
         }
     }
 
@@ -58,8 +58,8 @@ impl DeviceCgroup {
         devices.sort();
         devices.dedup();
         match &self.place {
-            Place::V1(path) => v1::open(path, &devices).map(|_| 0),
-            Place::V2(path) => v2::open(path, &devices).map(|opened| opened.hidden),
+            DevicesCgroup::V1(path) => v1::open(path, &devices).map(|_| 0),
+            DevicesCgroup::V2(path) => v2::open(path, &devices).map(|opened| opened.hidden),
         }
     }
 }

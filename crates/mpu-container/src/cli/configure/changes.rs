@@ -5,8 +5,8 @@
 //!
 //! Source: mount(2), umount2(2).
 
-use crate::beneath::host::Peers;
-use crate::beneath::{Beneath, BeneathError, Restrictions, Root, Tree, restrict_mounted};
+use crate::beneath::host::PeerGroups;
+use crate::beneath::{BeneathError, Handle, Restrictions, Root, Tree, restrict_mounted};
 use crate::cli::log::Log;
 use crate::cli::process::Process;
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
@@ -63,7 +63,7 @@ impl DetachedMount {
 pub struct Changes<'a> {
     root: &'a Root,
     process: &'a Process,
-    peers: Peers,
+    peers: PeerGroups,
     log: &'a Log,
     steps: Vec<Step>,
 }
@@ -78,7 +78,7 @@ enum Step {
 
 impl<'a> Changes<'a> {
     /// An empty list of steps below a root.
-    pub fn nothing(root: &'a Root, process: &'a Process, peers: Peers, log: &'a Log) -> Changes<'a> {
+    pub fn nothing(root: &'a Root, process: &'a Process, peers: PeerGroups, log: &'a Log) -> Changes<'a> {
         Changes { root, process, peers, log, steps: Vec::new() }
     }
 
@@ -116,8 +116,8 @@ impl<'a> Changes<'a> {
     }
 
     /// Whether a mount at a path would show on the host. For a missing path, its folder is checked.
-    pub fn is_shared_with_the_host(&self, path: &Path) -> Result<bool, ChangeError> {
-        if self.root.find(path)?.is_some_and(|there| there.is_shared_with_the_host()) {
+    pub fn is_shared_with_host(&self, path: &Path) -> Result<bool, ChangeError> {
+        if self.root.find(path)?.is_some_and(|there| there.is_shared_with_host()) {
             return Ok(true);
         }
         match self.not_shared(path) {
@@ -163,7 +163,7 @@ impl<'a> Changes<'a> {
     fn attach(
         &mut self,
         tree: Tree,
-        target: &Beneath,
+        target: &Handle,
         path: &Path,
         restrictions: Option<Restrictions>,
     ) -> Result<(), ChangeError> {
@@ -193,7 +193,7 @@ impl<'a> Changes<'a> {
     }
 
     /// Something to mount a file on.
-    fn file(&mut self, path: &Path) -> Result<Beneath, ChangeError> {
+    fn file(&mut self, path: &Path) -> Result<Handle, ChangeError> {
         if let Some(parent) = path.parent() {
             self.directory(parent)?;
         }
@@ -205,7 +205,7 @@ impl<'a> Changes<'a> {
         Ok(file)
     }
 
-    fn directory(&mut self, path: &Path) -> Result<Beneath, ChangeError> {
+    fn directory(&mut self, path: &Path) -> Result<Handle, ChangeError> {
         let mut missing = Vec::new();
         for path in path.ancestors() {
             match self.root.find(path)? {
@@ -219,7 +219,7 @@ impl<'a> Changes<'a> {
     }
 
     /// Whether a file system in memory is mounted at a directory: it differs from the one that the directory is in.
-    fn is_memory(&self, target: &Beneath, path: &Path) -> Result<bool, ChangeError> {
+    fn is_memory(&self, target: &Handle, path: &Path) -> Result<bool, ChangeError> {
         const TMPFS: i64 = 0x0102_1994;
         let kind = rustix::fs::fstatfs(target).is_ok_and(|about| about.f_type == TMPFS);
         let parent = self.root.resolve(path.parent().unwrap_or(path))?;

@@ -99,10 +99,10 @@ impl DriverMounts {
     /// The driver's text files of procfs, with `ModifyDeviceFiles: 0`: in a container, the driver's programs must not make or change
     /// nodes.
     fn facts(&mut self, order: &Order<'_>) {
-        let folder = order.driver.root.facts.join("proc/driver/nvidia");
+        let folder = order.driver.root.kernel_files.join("proc/driver/nvidia");
         for name in ["params", "version", "registry"] {
             if let Ok(text) = fs::read_to_string(folder.join(name)) {
-                self.facts.push((name, params::changed(&text).unwrap_or(text)));
+                self.facts.push((name, params::without_modification(&text).unwrap_or(text)));
             }
         }
     }
@@ -148,7 +148,7 @@ impl DriverMounts {
     }
 
     fn gpus(&mut self, order: &Order<'_>) -> Result<(), SupplyError> {
-        let facts = &order.driver.root.facts;
+        let facts = &order.driver.root.kernel_files;
         for gpu in &order.selection.gpus {
             // The driver writes four digits of the PCI domain or eight, by its release.
             let address = gpu.bus.to_ascii_lowercase();
@@ -216,7 +216,7 @@ impl DriverMounts {
     }
 
     pub fn place(mut self, changes: &mut Changes<'_>, layout: &Layout, log: &Log) -> Result<(), ChangeError> {
-        if changes.is_shared_with_the_host(Path::new(FACTS))? {
+        if changes.is_shared_with_host(Path::new(FACTS))? {
             log.note(format_args!("{FACTS} is the host's own, mounted shared: it stays as it is, with every GPU"));
             self.facts.clear();
             self.mounts.retain(|(_, target, _)| !target.path(layout).starts_with(FACTS));
@@ -227,7 +227,7 @@ impl DriverMounts {
             changes.write(&Path::new(FACTS).join(name), text.as_bytes())?;
         }
         let profiles = Path::new(profile::FOLDER);
-        if self.profile.is_some() && changes.is_shared_with_the_host(profiles)? {
+        if self.profile.is_some() && changes.is_shared_with_host(profiles)? {
             log.note(format_args!("{} is the host's own, mounted shared: EGL is shown every GPU", profile::FOLDER));
         } else if let Some(text) = &self.profile {
             changes.memory(profiles)?;
@@ -257,7 +257,7 @@ impl Target {
 }
 
 pub fn mount_compat(
-    libraries: Vec<(OsString, crate::beneath::Beneath)>,
+    libraries: Vec<(OsString, crate::beneath::Handle)>,
     changes: &mut Changes<'_>,
     layout: &Layout,
 ) -> Result<(), ChangeError> {

@@ -3,7 +3,7 @@
 //! Source: libnvidia-container, `src/nvc_container.c` and `src/cli/compat_mode.c`: which folders, and which of
 //! the image's libraries fit beside which driver; Debian's multiarch specification; NVIDIA, "CUDA Compatibility".
 
-use crate::beneath::{Beneath, BeneathError, MOST_NAMES, Root};
+use crate::beneath::{BeneathError, Handle, MAX_NAMES, Root};
 use crate::cli::args::CompatMode;
 use rustix::fs::FileType;
 use std::ffi::{OsStr, OsString};
@@ -44,7 +44,7 @@ impl Layout {
     }
 }
 
-fn same(one: &Beneath, other: &Beneath) -> bool {
+fn same(one: &Handle, other: &Handle) -> bool {
     one.identity().ok() == other.identity().ok()
 }
 
@@ -52,7 +52,7 @@ fn same(one: &Beneath, other: &Beneath) -> bool {
 ///
 /// In the library cache, those of a later major release than the driver's are used; mounted over the driver's, those of any other
 /// major release. Minor releases are compatible.
-pub fn compat(root: &Root, mode: CompatMode, driver: &str) -> Result<Vec<(OsString, Beneath)>, BeneathError> {
+pub fn compat(root: &Root, mode: CompatMode, driver: &str) -> Result<Vec<(OsString, Handle)>, BeneathError> {
     let fits = |library: u32, driver: u32| match mode {
         CompatMode::Ldconfig => library > driver,
         CompatMode::Mount => library != driver,
@@ -63,11 +63,11 @@ pub fn compat(root: &Root, mode: CompatMode, driver: &str) -> Result<Vec<(OsStri
     let Some(driver) = major(driver).filter(|_| is_folder && mode != CompatMode::Disabled) else {
         return Ok(Vec::new());
     };
-    let names = root.read_dir(folder, MOST_NAMES)?.into_iter().filter(|entry| entry.is_file).map(|entry| entry.name);
+    let names = root.read_dir(folder, MAX_NAMES)?.into_iter().filter(|entry| entry.is_file).map(|entry| entry.name);
     let matching = names.filter(|name| release(name).is_some_and(|library| fits(library, driver)));
     let matching: Vec<OsString> = matching.take(LIBRARIES + 1).collect();
     if matching.len() > LIBRARIES {
-        return Err(BeneathError::Many { path: folder.into(), most: LIBRARIES, what: "libraries" });
+        return Err(BeneathError::TooMany { path: folder.into(), most: LIBRARIES, what: "libraries" });
     }
     matching.into_iter().map(|name| Ok((name.clone(), root.resolve(&folder.join(&name))?))).collect()
 }

@@ -13,10 +13,10 @@ use super::args::CompatMode;
 use super::cgroup::{CgroupError, DeviceCgroup};
 use super::log::Log;
 use super::process::{Namespace, Process, in_user_namespace};
-use crate::beneath::host::Peers;
+use crate::beneath::host::PeerGroups;
 use crate::beneath::{BeneathError, Root};
 use crate::capability::Capability;
-use crate::ldconfig::{self, LdconfigError, Sealed};
+use crate::ldconfig::{self, LdconfigError, SealedLdconfig};
 use changes::{ChangeError, Changes};
 pub use driver_mounts::Order;
 use driver_mounts::{DriverMounts, SupplyError};
@@ -84,7 +84,7 @@ pub fn configure(order: &Order<'_>, log: &Log) -> Result<(), ConfigureError> {
         false => Some(DeviceCgroup::of(&process).map_err(ConfigureError::Cgroup)?),
     };
     // The path is the container's and need not exist here. A magic link is refused first.
-    if let Err(error @ BeneathError::Magic { .. }) = Root::open(&arguments.rootfs) {
+    if let Err(error @ BeneathError::MagicLink { .. }) = Root::open(&arguments.rootfs) {
         return Err(ConfigureError::Root(error));
     }
     let mut mounts = DriverMounts::open(order, log)?;
@@ -96,14 +96,14 @@ pub fn configure(order: &Order<'_>, log: &Log) -> Result<(), ConfigureError> {
 
     // Where this process is in the container's mounts already, the host's are not known.
     let peers = match arguments.pid {
-        Some(_) => Process::of(None).and_then(|own| own.read("mountinfo")).map(|mounts| Peers::of(&mounts)),
-        None => Ok(Peers::default()),
+        Some(_) => Process::of(None).and_then(|own| own.read("mountinfo")).map(|mounts| PeerGroups::of(&mounts)),
+        None => Ok(PeerGroups::default()),
     };
     let peers = peers.map_err(failed("list the mounts beside"))?;
     let namespaces = Namespaces { own, container, apart: arguments.pid.is_some() };
     namespaces.enter().map_err(failed("enter the mount namespace of"))?;
     let root = Root::open(&arguments.rootfs).map_err(ConfigureError::Root)?;
-    if root.is_ours().map_err(ConfigureError::Root)? {
+    if root.is_process_root().map_err(ConfigureError::Root)? {
         return Err(ConfigureError::OwnRoot(arguments.rootfs.clone()));
     }
     let mut changes = Changes::nothing(&root, &process, peers, log);
@@ -150,7 +150,7 @@ impl Namespaces {
 fn fill(
     mounts: DriverMounts,
     order: &Order<'_>,
-    ldconfig: &Sealed,
+    ldconfig: &SealedLdconfig,
     changes: &mut Changes<'_>,
     log: &Log,
 ) -> Result<(), ConfigureError> {
