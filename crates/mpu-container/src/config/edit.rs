@@ -70,7 +70,7 @@ fn value_of(key: &Key, value: Option<&str>, separator: &str) -> Result<Option<Va
     Ok(Some(match key.place {
         Place::Switch(_) => match value {
             None => true.into(),
-            Some(word) => truth(word).ok_or_else(|| format!("{word:?} is neither true nor false"))?.into(),
+            Some(word) => parse_bool(word).ok_or_else(|| format!("{word:?} is neither true nor false"))?.into(),
         },
         Place::Text(_) | Place::Path(_) => text(value)?.into(),
         Place::Word(take) => {
@@ -93,7 +93,7 @@ fn value_of(key: &Key, value: Option<&str>, separator: &str) -> Result<Option<Va
 }
 
 /// The words that Go's `strconv.ParseBool` takes: what the toolkit's users may write.
-pub fn truth(word: &str) -> Option<bool> {
+pub fn parse_bool(word: &str) -> Option<bool> {
     match word {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),
         "0" | "f" | "F" | "false" | "FALSE" | "False" => Some(false),

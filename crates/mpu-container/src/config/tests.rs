@@ -12,7 +12,7 @@ fn wrong(text: &str) -> (usize, String) {
 }
 
 #[test]
-fn tables_defaults_are_the_codes() {
+fn key_defaults_equal_config_defaults() {
     let mut text = String::new();
     for key in KEYS {
         writeln!(text, "{} = {}", key.name, key.default).expect("a string");
@@ -136,7 +136,7 @@ fn oversized_config_file_is_error() {
 }
 
 #[test]
-fn hosts_differ() {
+fn defaults_depend_on_distribution() {
     let host = tempfile::tempdir().expect("a folder");
     std::fs::create_dir_all(host.path().join("etc")).expect("made");
     std::fs::create_dir_all(host.path().join("sbin")).expect("made");
@@ -165,7 +165,7 @@ mod edits {
     }
 
     #[test]
-    fn change_leaves_rest_as_it_is() {
+    fn edit_keeps_other_lines() {
         let changed = |set: &str, from: &str, to: &str| {
             assert_eq!(edited(FILE, &[set]).expect(set), FILE.replace(from, to), "{set}");
         };
@@ -233,7 +233,7 @@ mod edits {
     }
 
     #[test]
-    fn one_word_may_hold_several_changes() {
+    fn commas_separate_several_changes() {
         let text =
             edited("", &["disable-require,nvidia-container-runtime.mode=cdi,nvidia-container-cli.no-cgroups=true"]);
         let config = read(&text.expect("set"));
@@ -250,7 +250,7 @@ mod edits {
 }
 
 #[test]
-fn examples_of_page_can_be_set() {
+fn config_page_examples_can_be_set() {
     let page = include_str!("../../../../docs/container/config.md");
     let examples = page.lines().filter_map(|line| line.split_once("--set ")).filter(|(_, set)| !set.starts_with("KEY"));
     let sets: Vec<String> =

@@ -6,8 +6,7 @@ use crate::cdi::file::{self, Format};
 use crate::cdi::transform::{self, Relative};
 use crate::cdi::{Registry, registry, validate};
 use crate::chain::chain_without_repeats;
-use crate::engines::command::given;
-use crate::engines::command::path;
+use crate::engines::command::{non_empty, path_parser};
 use clap::{Args, Subcommand};
 use mpu_os::file::read_all;
 use std::path::PathBuf;
@@ -72,16 +71,16 @@ pub(super) enum Transform {
   nvidia-ctk cdi transform root --input=a.yaml --output=b.yaml --from=/run/nvidia/driver --to=/")]
 pub(super) struct Root {
     /// The root of the paths to change
-    #[arg(long, value_parser = path(), value_name = "DIR", default_value = "/")]
+    #[arg(long, value_parser = path_parser(), value_name = "DIR", default_value = "/")]
     from: PathBuf,
     /// The new root
-    #[arg(long, value_parser = path(), value_name = "DIR", default_value = "/")]
+    #[arg(long, value_parser = path_parser(), value_name = "DIR", default_value = "/")]
     to: PathBuf,
     /// The file to read; - is standard input
     #[arg(long, value_name = "FILE", default_value = "-")]
     input: PathBuf,
     /// The file to write; standard output if none
-    #[arg(long, value_parser = path(), value_name = "FILE")]
+    #[arg(long, value_parser = path_parser(), value_name = "FILE")]
     output: Option<PathBuf>,
     /// Which paths change
     #[arg(long, default_value = "host")]
@@ -94,7 +93,7 @@ struct Unreadable(PathBuf, #[source] file::ReadError);
 
 impl Root {
     fn run(&self) -> Result<(), Failure> {
-        let output = given(&self.output);
+        let output = non_empty(&self.output);
         let mut spec = match self.input.to_str() {
             // JSON is YAML.
             Some("-") => file::parse(

@@ -11,10 +11,10 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, Args)]
 pub(super) struct Context {
     /// Accepted for scripts; it has no effect
-    #[arg(long, short, env = "NVIDIA_CTK_DEBUG", value_parser = truth(), hide = true, global = true)]
+    #[arg(long, short, env = "NVIDIA_CTK_DEBUG", value_parser = env_switch(), hide = true, global = true)]
     debug: bool,
     /// Print errors only
-    #[arg(long, env = "NVIDIA_CTK_QUIET", value_parser = truth(), global = true)]
+    #[arg(long, env = "NVIDIA_CTK_QUIET", value_parser = env_switch(), global = true)]
     quiet: bool,
     /// The runtime's configuration [default: /etc/nvidia-container-runtime/config.toml]
     #[arg(long, env = "NVIDIA_CTK_CONFIG", value_name = "FILE")]
@@ -33,12 +33,12 @@ impl Context {
 pub(super) type Failure = Box<dyn Error>;
 
 /// A flag's variable: anything but a word for no is yes, as scripts set them.
-pub(super) fn truth() -> clap::builder::FalseyValueParser {
+pub(super) fn env_switch() -> clap::builder::FalseyValueParser {
     clap::builder::FalseyValueParser::new()
 }
 
 /// The first of these variables of our own environment that is set to something.
-pub(super) fn variable(names: &[&str]) -> Option<OsString> {
+pub(super) fn first_set(names: &[&str]) -> Option<OsString> {
     names.iter().find_map(|name| std::env::var_os(name).filter(|value| !value.is_empty()))
 }
 

@@ -1,6 +1,6 @@
 //! `nvidia-ctk system`.
 
-use super::context::{Context, Failure, truth, variable};
+use super::context::{Context, Failure, env_switch, first_set};
 use super::{links, nodes};
 use crate::driver::DriverRoot;
 use clap::{ArgAction, Args, Subcommand};
@@ -41,14 +41,16 @@ pub(super) struct Nodes {
     #[arg(long)]
     load_kernel_modules: bool,
     /// Print what would be done, and do nothing
-    #[arg(long, env = "DRY_RUN", value_parser = truth(), action = ArgAction::SetTrue)]
+    #[arg(long, env = "DRY_RUN", value_parser = env_switch(), action = ArgAction::SetTrue)]
     dry_run: bool,
 }
 
 impl Nodes {
     fn run(&self, context: &Context) -> Result<(), Failure> {
-        let root = given(&self.root, &["ROOT", "NVIDIA_DRIVER_ROOT", "DRIVER_ROOT"]).unwrap_or_else(|| "/".into());
-        let devices = given(&self.dev_root, &["NVIDIA_DEV_ROOT", "DEV_ROOT"]).unwrap_or_else(|| root.clone());
+        let root =
+            path_or_variable(&self.root, &["ROOT", "NVIDIA_DRIVER_ROOT", "DRIVER_ROOT"]).unwrap_or_else(|| "/".into());
+        let devices =
+            path_or_variable(&self.dev_root, &["NVIDIA_DEV_ROOT", "DEV_ROOT"]).unwrap_or_else(|| root.clone());
         let mut note = |line: String| context.note(line);
         if self.load_kernel_modules {
             nodes::load_modules(&root, self.dry_run, &mut note)?;
@@ -74,16 +76,16 @@ pub(super) struct Links {
     #[arg(long, value_name = "DIR")]
     driver_root: Option<PathBuf>,
     /// Also link nodes that do not exist yet: those of future MIG devices
-    #[arg(long, env = "CREATE_ALL", value_parser = truth(), action = ArgAction::SetTrue)]
+    #[arg(long, env = "CREATE_ALL", value_parser = env_switch(), action = ArgAction::SetTrue)]
     create_all: bool,
     /// With --create-all: make the control nodes first
-    #[arg(long, env = "CREATE_DEVICE_NODES", value_parser = truth(), action = ArgAction::SetTrue)]
+    #[arg(long, env = "CREATE_DEVICE_NODES", value_parser = env_switch(), action = ArgAction::SetTrue)]
     create_device_nodes: bool,
     /// With --create-all: load the driver's modules first
-    #[arg(long, env = "LOAD_KERNEL_MODULES", value_parser = truth(), action = ArgAction::SetTrue)]
+    #[arg(long, env = "LOAD_KERNEL_MODULES", value_parser = env_switch(), action = ArgAction::SetTrue)]
     load_kernel_modules: bool,
     /// Print what would be done, and do nothing
-    #[arg(long, env = "DRY_RUN", value_parser = truth(), action = ArgAction::SetTrue)]
+    #[arg(long, env = "DRY_RUN", value_parser = env_switch(), action = ArgAction::SetTrue)]
     dry_run: bool,
 }
 
@@ -93,7 +95,8 @@ struct NoLink(PathBuf, #[source] std::io::Error);
 
 impl Links {
     fn run(&self, context: &Context) -> Result<(), Failure> {
-        let files = given(&self.driver_root, &["NVIDIA_DRIVER_ROOT", "DRIVER_ROOT"]).unwrap_or_else(|| "/".into());
+        let files =
+            path_or_variable(&self.driver_root, &["NVIDIA_DRIVER_ROOT", "DRIVER_ROOT"]).unwrap_or_else(|| "/".into());
         let mut note = |line: String| context.note(line);
         if self.create_all && self.load_kernel_modules {
             nodes::load_modules(&files, self.dry_run, &mut note)?;
@@ -121,7 +124,7 @@ impl Links {
     }
 }
 
-fn given(flag: &Option<PathBuf>, variables: &[&str]) -> Option<PathBuf> {
+fn path_or_variable(flag: &Option<PathBuf>, variables: &[&str]) -> Option<PathBuf> {
     let set = flag.clone().filter(|path| path != Path::new(""));
-    set.or_else(|| variable(variables).map(PathBuf::from))
+    set.or_else(|| first_set(variables).map(PathBuf::from))
 }

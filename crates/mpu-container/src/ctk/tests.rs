@@ -90,7 +90,7 @@ fn concurrent_runtime_configures_are_all_kept() {
 }
 
 #[test]
-fn flags_of_program_may_stand_behind_verb() {
+fn global_flags_are_accepted_after_verb() {
     let there = tempfile::tempdir().expect("a folder");
     let file = there.path().join("config.toml");
     for words in [&["config", "default", "--debug", "--output"][..], &["config", "-d", "--quiet", "-c"]] {
@@ -108,7 +108,7 @@ fn flags_of_program_may_stand_behind_verb() {
 
 /// Its first file can be named, too, and what is read after it is beside it.
 #[test]
-fn podman_first_file_is_judged_with_later_ones() {
+fn podman_config_is_checked_against_later_files() {
     let there = tempfile::tempdir().expect("a folder");
     let file = |name: &str| there.path().join(name);
     fs::create_dir(file("containers.conf.d")).expect("made");

@@ -4,10 +4,10 @@ use super::error::InstallError;
 use super::flags::Options;
 use super::place::RUNTIMES;
 use super::restart::{self, Mode};
+use crate::engines::effective::EffectiveConfig;
 use crate::engines::files::{Files, Paths, read};
-use crate::engines::force::Force;
-use crate::engines::plan::{Plan, adding, before, dropping, restoring, undefaulting};
-use crate::engines::{Engine, EngineError, RuntimeRequest, hook, source};
+use crate::engines::plan::{Plan, plan_add, plan_remove_from_drop_in, plan_restore, plan_unset_default, record_docker};
+use crate::engines::{Engine, EngineError, RuntimeRequest, hook_file_text, source};
 use crate::lock::Lock;
 use crate::text_file;
 use clap::ValueEnum;
@@ -81,12 +81,12 @@ impl Host {
     }
 
     /// The engine's effective configuration, by the first source that can be read.
-    pub fn force_before(&self, options: &Options, note: &dyn Fn(String)) -> Result<Force, InstallError> {
+    pub fn effective_before(&self, options: &Options, note: &dyn Fn(String)) -> Result<EffectiveConfig, InstallError> {
         for from in options.list("config-source") {
             let (kind, path) = from.split_once('=').map_or((from.as_str(), None), |(kind, path)| (kind, Some(path)));
             let read = match (kind, path) {
                 ("command", _) if self.files.engine == Engine::Docker => continue,
-                ("command", _) => source::ask(self.files.engine, &self.root, self.program.as_deref()),
+                ("command", _) => source::read_from_engine(self.files.engine, &self.root, self.program.as_deref()),
                 ("file", None) => self.in_files(&self.files),
                 ("file", Some(path)) => self.in_files(&Files { top: path.into(), ..self.files.clone() }),
                 (other, _) => {
@@ -94,27 +94,27 @@ impl Host {
                 }
             };
             match read {
-                Ok(force) => return Ok(force),
+                Ok(effective) => return Ok(effective),
                 Err(error) => note(format!("passed over: {error}")),
             }
         }
-        Ok(Force::default())
+        Ok(EffectiveConfig::default())
     }
 
-    fn in_files(&self, files: &Files) -> Result<Force, EngineError> {
-        Force::of(files, &files.layers(&Default::default())?)
+    fn in_files(&self, files: &Files) -> Result<EffectiveConfig, EngineError> {
+        EffectiveConfig::of(files, &files.layers(&Default::default())?)
     }
 
     pub fn set_up(
         &self,
         folder: &Path,
         options: &Options,
-        force_before: &Force,
+        effective_before: &EffectiveConfig,
         ended: &dyn Fn() -> bool,
         note: &dyn Fn(String),
     ) -> Result<(), InstallError> {
         if let Some(path) = &self.hook {
-            let text = hook(&folder.join("nvidia-container-runtime-hook"));
+            let text = hook_file_text(&folder.join("nvidia-container-runtime-hook"));
             text_file::save(path, &text).map_err(|source| InstallError::Place { path: path.clone(), source })?;
             note(format!("wrote {}; hook files are deprecated", path.display()));
             return Ok(());
@@ -141,15 +141,15 @@ impl Host {
             request
         });
         let lock = self.lock()?;
-        let plan = adding(
+        let plan = plan_add(
             &self.files,
             &requests.collect::<Vec<_>>(),
-            Some(force_before).filter(|force| !force.runtimes.is_empty()),
+            Some(effective_before).filter(|effective| !effective.runtimes.is_empty()),
         )?;
         if self.files.engine == Engine::Docker {
             self.keep(folder, options, cdi)?;
         }
-        self.carry_out(&plan, options, note)?;
+        self.apply(&plan, options, note)?;
         drop(lock);
         // Also if no file has changed: an installer that was killed before its restart may have written them.
         Ok(restart::restart(self.files.engine, self.mode, &self.socket, &self.root, ended, note)?)
@@ -164,7 +164,7 @@ impl Host {
         if path.exists() && names.iter().any(is_own) {
             return Ok(());
         }
-        let text = before(&self.files, &names.each_ref().map(String::as_str), cdi)?;
+        let text = record_docker(&self.files, &names.each_ref().map(String::as_str), cdi)?;
         text_file::save(&path, &text).map_err(|source| InstallError::Place { path, source })
     }
 
@@ -193,11 +193,13 @@ impl Host {
         let kept = folder.join(BEFORE);
         let lock = self.lock()?;
         let plan = match self.files.engine {
-            Engine::Crio => undefaulting(&self.files, options.text("runtime-name"))?,
-            Engine::Docker => restoring(&self.files, &names, &read(&kept, &Default::default())?.unwrap_or_default())?,
-            _ => dropping(&self.files, &names)?,
+            Engine::Crio => plan_unset_default(&self.files, options.text("runtime-name"))?,
+            Engine::Docker => {
+                plan_restore(&self.files, &names, &read(&kept, &Default::default())?.unwrap_or_default())?
+            }
+            _ => plan_remove_from_drop_in(&self.files, &names)?,
         };
-        self.carry_out(&plan, options, note)?;
+        self.apply(&plan, options, note)?;
         drop(lock);
         match fs::remove_file(&kept) {
             Err(source) if source.kind() != ErrorKind::NotFound => {
@@ -216,9 +218,9 @@ impl Host {
         Ok(Lock::of(&self.files.top).map_err(EngineError::from)?)
     }
 
-    fn carry_out(&self, plan: &Plan, options: &Options, note: &dyn Fn(String)) -> Result<(), InstallError> {
+    fn apply(&self, plan: &Plan, options: &Options, note: &dyn Fn(String)) -> Result<(), InstallError> {
         let names = names(options);
-        let now = plan.carry_out(&self.files, &names.iter().map(String::as_str).collect::<Vec<_>>())?;
+        let now = plan.apply(&self.files, &names.iter().map(String::as_str).collect::<Vec<_>>())?;
         for (path, change) in &plan.changes {
             let done = if *change == crate::engines::Change::Delete { "removed" } else { "wrote" };
             note(format!("{done} {}", path.display()));

@@ -5,7 +5,7 @@
 //! Source: `nvidia-ctk-installer --help` of NVIDIA Container Toolkit 1.20; `controllers/object_controls.go` of the GPU
 //! Operator 26.7 for the variables that it sets.
 
-use crate::engines::command::switch;
+use crate::engines::command::parse_switch;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use std::ffi::OsString;
@@ -143,7 +143,7 @@ pub fn command() -> Command {
         match flag.kind {
             Switch => {
                 let arg = arg.value_name("BOOL").num_args(0..=1).require_equals(true).default_missing_value("true");
-                arg.value_parser(switch)
+                arg.value_parser(parse_switch)
             }
             Text(value) | List(value) => arg.value_name(value).allow_hyphen_values(true),
             PassedOver => arg.hide(true).num_args(0..=1).default_missing_value("true"),
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_of_older_images_are_understood() {
+    fn runtime_args_variable_is_parsed() {
         let variables = [("RUNTIME_ARGS", "--socket /s --restart-mode=none"), ("RUNTIME_SOCKET", "/other")];
         let options = read(&["--restart-mode=systemd"], &variables);
         assert_eq!((options.text("socket"), options.text("restart-mode")), ("/s", "systemd"));

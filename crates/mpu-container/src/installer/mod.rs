@@ -90,22 +90,22 @@ fn run(options: &Options) -> Result<(), InstallError> {
 
     let folder = Path::new(options.text("toolkit-install-dir")).join("toolkit");
     let configures = !options.on("no-runtime-config");
-    let force = if configures { host.force_before(options, &note)? } else { Default::default() };
-    let mut low = options.list("nvidia-container-runtime.runtimes");
-    if low.is_empty() {
+    let effective = if configures { host.effective_before(options, &note)? } else { Default::default() };
+    let mut low_level = options.list("nvidia-container-runtime.runtimes");
+    if low_level.is_empty() {
         // A killed installer has left our runtime as the default, and the earlier default is not recorded. Running containers
         // need the runtime that made them: another one does not know them.
-        let default_program = force.default.as_ref().and_then(|(name, _)| force.program(name));
+        let default_program = effective.default.as_ref().and_then(|(name, _)| effective.program(name));
         if default_program.is_some_and(|program| Path::new(program).starts_with(&folder)) {
-            low = place::low_before(&folder);
+            low_level = place::previous_runtimes(&folder);
         }
-        for other in force.low_programs().into_iter().chain(["runc", "crun"].map(String::from)) {
-            if !low.contains(&other) {
-                low.push(other);
+        for other in effective.low_level_programs().into_iter().chain(["runc", "crun"].map(String::from)) {
+            if !low_level.contains(&other) {
+                low_level.push(other);
             }
         }
     }
-    if let Some(own) = low.iter().find(|program| Path::new(program).starts_with(&folder)) {
+    if let Some(own) = low_level.iter().find(|program| Path::new(program).starts_with(&folder)) {
         return Err(InstallError::Usage(format!(
             "{own} is what this installs: --nvidia-container-runtime.runtimes must name a runtime such as runc"
         )));
@@ -117,7 +117,7 @@ fn run(options: &Options) -> Result<(), InstallError> {
         }
         other => other,
     };
-    bears(place::install(&folder, options, &low, &note))?;
+    bears(place::install(&folder, options, &low_level, &note))?;
     if options.on("cdi-enabled") && !options.text("cdi-output-dir").is_empty() {
         bears(cdi::write(&folder, options, &note))?;
     }
@@ -126,7 +126,7 @@ fn run(options: &Options) -> Result<(), InstallError> {
         return Ok(());
     }
     if configures {
-        host.set_up(&folder, options, &force, &ended, &note)?;
+        host.set_up(&folder, options, &effective, &ended, &note)?;
     }
     if options.on("no-daemon") {
         return Ok(());

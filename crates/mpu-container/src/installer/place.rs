@@ -27,7 +27,12 @@ const LINKS: [&str; 5] = [
 pub const RUNTIMES: [&str; 3] =
     ["nvidia-container-runtime", "nvidia-container-runtime.cdi", "nvidia-container-runtime.legacy"];
 
-pub fn install(folder: &Path, options: &Options, low: &[String], note: &dyn Fn(String)) -> Result<(), InstallError> {
+pub fn install(
+    folder: &Path,
+    options: &Options,
+    low_level: &[String],
+    note: &dyn Fn(String),
+) -> Result<(), InstallError> {
     let at = |path: &Path| {
         let path = path.to_path_buf();
         move |source| InstallError::Place { path, source }
@@ -40,13 +45,13 @@ pub fn install(folder: &Path, options: &Options, low: &[String], note: &dyn Fn(S
     for name in LINKS {
         put(&folder.join(name), |beside| symlink(OWN, beside)).map_err(at(&folder.join(name)))?;
     }
-    let without = low.first().map_or("runc", String::as_str);
+    let without = low_level.first().map_or("runc", String::as_str);
     for name in RUNTIMES {
         let text = script(folder, name, without);
         put(&folder.join(name), |beside| fs::write(beside, &text)).map_err(at(&folder.join(name)))?;
     }
     let config = folder.join(BESIDE);
-    let text = config_text(folder, options, low, note)?;
+    let text = config_text(folder, options, low_level, note)?;
     text_file::save(&config, &text).map_err(at(&config))?;
     for left in others(folder).map_err(at(folder))? {
         let gone = if left.is_dir() && !left.is_symlink() { fs::remove_dir_all(&left) } else { fs::remove_file(&left) };
@@ -58,7 +63,7 @@ pub fn install(folder: &Path, options: &Options, low: &[String], note: &dyn Fn(S
 }
 
 /// The low-level runtimes in an earlier installer's configuration; none if there is none or it cannot be read.
-pub fn low_before(folder: &Path) -> Vec<String> {
+pub fn previous_runtimes(folder: &Path) -> Vec<String> {
     let before = Config::at(&folder.join(BESIDE)).map(|loaded| loaded.config.runtime.runtimes).unwrap_or_default();
     before.into_iter().filter(|program| !program.is_empty() && !Path::new(program).starts_with(folder)).collect()
 }
@@ -113,7 +118,7 @@ fn quoted(word: &str) -> String {
 fn config_text(
     folder: &Path,
     options: &Options,
-    low: &[String],
+    low_level: &[String],
     note: &dyn Fn(String),
 ) -> Result<String, InstallError> {
     let program = |name: &str| folder.join(name).display().to_string();
@@ -125,7 +130,7 @@ fn config_text(
         ("nvidia-container-cli.ldconfig".into(), format!("@{}", ldconfig.display())),
         ("nvidia-ctk.path".into(), program("nvidia-ctk")),
         ("nvidia-container-runtime-hook.path".into(), program("nvidia-container-runtime-hook")),
-        ("nvidia-container-runtime.runtimes".into(), low.join(SEPARATOR)),
+        ("nvidia-container-runtime.runtimes".into(), low_level.join(SEPARATOR)),
     ];
     for name in [
         "accept-nvidia-visible-devices-envvar-when-unprivileged",
