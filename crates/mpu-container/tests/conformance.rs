@@ -48,12 +48,12 @@ struct Way<'a> {
 }
 
 #[test]
-fn runc_behind_wrapper_is_runc() {
+fn wrapper_behaves_like_runc() {
     conform("runc");
 }
 
 #[test]
-fn crun_behind_wrapper_is_crun() {
+fn wrapper_behaves_like_crun() {
     conform("crun");
 }
 

@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn hooks_line_is_understood() {
+    fn hook_command_line_is_parsed() {
         let line = "--root=/run/nvidia/driver --load-kmods --no-pivot --debug=/x --ldcache=/y --user=0:44 configure \
                     --cuda-compat-mode=ldconfig --ldconfig=@/sbin/ldconfig --no-cgroups --device=0,GPU-1 --device 0:1 \
                     --mig-config=all --imex-channel=0,7 --compute --utility --require=cuda>=9.0 --require=driver>=550 \
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn short_forms_and_any_order_are_understood() {
+    fn short_options_in_any_order_are_parsed() {
         let configure = configure("--user configure /ct -cuvgDn --dev all -d 1 -r cuda>=1 -p 3 -l /sbin/ldconfig");
         assert_eq!(configure.capabilities().to_string(), "compute,display,graphics,ngx,utility,video");
         assert_eq!(configure.device, ["all", "1"]);
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_lines_are_refused() {
+    fn invalid_command_lines_are_refused() {
         let wrong =
             ["configure", "configure /", "configure ct", "configure //", "configure /. -u", "configure -p 0 /ct"];
         let more = [

@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn strangers_name_is_part_of_one_line() {
+    fn control_characters_are_escaped_in_log() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("log");
         Log::open(Some(&path)).unwrap().say(format_args!("mount /a\n1.0 7 undone: /b\u{1b}[0m"));

@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn user_has_none_of_our_groups() {
+    fn other_user_has_no_supplementary_groups() {
         if !rustix::process::geteuid().is_root() {
             return eprintln!("skipped: only root can become another user");
         }
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn words_name_users() {
+    fn user_option_accepts_names_and_ids() {
         let passwd = "root:x:0:0:root:/:/bin/sh\nuser:x:1000:100::/:/bin/sh\nbad\n7:x:70:71::/:\n";
         let group = "root:x:0:\nvideo:x:44:\n";
         let check = |word: &str, uid, gid| {

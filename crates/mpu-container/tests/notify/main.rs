@@ -129,7 +129,7 @@ fn user_namespace_calls_reach_engine() {
 
 #[cfg(target_arch = "x86_64")]
 #[test]
-fn a_32_bit_program_is_no_way_round() {
+fn calls_of_32_bit_program_are_intercepted() {
     Host::each(|host| {
         for (name, profile) in profiles() {
             let engine = host.engine();
@@ -199,7 +199,7 @@ fn excluded_container_starts_with_logged_reason() {
 }
 
 #[test]
-fn administrators_policy_counts() {
+fn notify_policy_is_applied() {
     Host::each(|host| {
         let low = found(host.runtime).unwrap();
         for (policy, variable, listens) in [

@@ -34,7 +34,7 @@ fn differences_in_docs_and_cases_agree() {
 }
 
 #[test]
-fn item_without_name_or_reason_is_refused() {
+fn difference_without_name_or_reason_is_refused() {
     let page = "## Where it differs\n\n- **A thing.** Because of a good\n  reason.\n- **B** because of another one.\n\n## x\n- y";
     assert_eq!(named(page), ["A thing", "B"]);
     for page in ["## Where it differs\n\n- A thing.\n", "## Where it differs\n\n- **A thing.** So.\n", "nothing"] {

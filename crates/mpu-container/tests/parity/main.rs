@@ -87,7 +87,7 @@ fn area(area: &str) {
 }
 
 #[test]
-fn suite_is_whole() {
+fn every_case_file_is_listed() {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/parity");
     for entry in std::fs::read_dir(folder).expect("the folder") {
         let path = entry.expect("an entry").path();

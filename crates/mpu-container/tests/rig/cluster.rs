@@ -58,7 +58,7 @@ fn output((host, cri): &(Host, Cri), pod: &Pod<'_>) -> String {
 }
 
 #[test]
-fn pod_calls_reach_own_nodes_engine() {
+fn pod_calls_reach_engine_of_node() {
     let (Some(first), Some(second)) = (node(), node()) else { return };
     let engine = Engine::at(&first.0.path(SOCKET));
     let by_device = Pod { cdi: &["nvidia.com/gpu=all"], ..Pod::default() };

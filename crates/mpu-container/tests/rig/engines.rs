@@ -114,7 +114,7 @@ fn docker_by_runtime_by_gpus_and_by_device() {
 
 /// What containerd itself makes of the file: it reads, merges and prints it.
 #[test]
-fn containerd_knows_runtime_until_it_is_removed() {
+fn containerd_has_runtime_until_it_is_removed() {
     let Some(host) = Host::start(Driver::None) else { return };
     let effective = || host.ok("containerd config dump");
     assert!(!effective().contains("nvidia"));
@@ -200,7 +200,7 @@ const POD: &str = "mkdir -p /host /etc/containerd/conf.d /runtime/config-dir /ru
 
 /// With a containerd that runs, ends at SIGHUP, and is started again as systemd would.
 #[test]
-fn installer_does_toolkit_containers_work() {
+fn installer_configures_running_containerd() {
     let Some(host) = Host::start(Driver::Release(R550, 1)) else { return };
     let wait = |what: &str| format!("for i in $(seq 500); do {what} && exit 0; sleep 0.1; done; exit 1");
     host.write("/etc/containerd/config.toml", "version = 2\n# theirs\ndisabled_plugins = []\n");

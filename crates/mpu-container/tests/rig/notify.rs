@@ -26,7 +26,7 @@ pub fn unanswered() -> String {
 }
 
 #[test]
-fn engine_hears_of_containers_in_every_mode() {
+fn engine_receives_calls_in_every_mode() {
     let Some(host) = Host::start(Driver::Release(R550, 1)) else { return };
     for (mode, low) in MODES.iter().flat_map(|mode| ["runc", "crun"].map(|low| (*mode, low))) {
         configure(&host, mode, low);

@@ -40,7 +40,7 @@ fn driver_container_root_is_used() {
 }
 
 #[test]
-fn no_configuration_is_needed() {
+fn wrapper_works_without_configuration() {
     let Some(host) = Host::start(Driver::Release(R550, 1)) else { return };
     let ran = look(&host, "glibc", "all").run(WRAPPER);
     assert!(ran.ok && ran.out.contains("libcuda.so.1 => /"), "{}{}", ran.out, ran.err);
@@ -85,7 +85,7 @@ fn cli_configures_container_made_by_hand() {
 }
 
 #[test]
-fn device_cgroup_of_version_2_lets_gpu_through() {
+fn cgroup_v2_allows_requested_gpu() {
     let Some(host) = Host::start(Driver::Release(R550, 2)) else { return };
     // The unified hierarchy is on every kernel, also beside version 1: devices are a program there, and need no controller.
     let unified = host.sh("umount --recursive /sys/fs/cgroup && mount -t cgroup2 cgroup /sys/fs/cgroup");

@@ -8,7 +8,7 @@ pub const LOOK: &str = "busybox ls /dev | busybox grep nvidia; command -v nvidia
     LD_TRACE_LOADED_OBJECTS=1 LD_PRELOAD='libcuda.so.1 libnvidia-ml.so.1' /bin/sh; busybox ls /proc/driver";
 
 #[test]
-fn host_driver_has_no_answering_gpu() {
+fn fake_host_has_driver_without_gpu() {
     for (release, gpus) in [(R550, 8), (R535, 1)] {
         let Some(host) = Host::start(Driver::Release(release, gpus)) else { return };
         let cached = host.ok("ldconfig -p");

@@ -32,7 +32,7 @@ fn proc_lists_own_gpus_only() {
 }
 
 #[test]
-fn engine_s_own_cdi_tells_of_the_same() {
+fn engine_cdi_lists_own_gpus_only() {
     let Some(host) = Host::start(Driver::Release(R550, 3)) else { return };
     host.ok("nvidia-ctk cdi generate --output /etc/cdi/nvidia.yaml");
     docker_up(&host, "");
@@ -64,7 +64,7 @@ fn engine_s_own_cdi_tells_of_the_same() {
 
 /// A container that is given the host's own procfs, in a way that changes in it are the host's.
 #[test]
-fn host_s_own_procfs_is_left_alone() {
+fn shared_host_procfs_is_unchanged() {
     let Some(host) = Host::start(Driver::Release(R550, 2)) else { return };
     host.ok("mount --make-rshared /");
     for (mode, low) in MODES.iter().flat_map(|mode| ["runc", "crun"].map(|low| (*mode, low))) {

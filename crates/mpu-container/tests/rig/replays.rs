@@ -100,7 +100,7 @@ fn links_of_image_stay_within_it() {
 }
 
 #[test]
-fn folder_swapped_for_link_stays_contained() {
+fn swapped_folder_stays_contained() {
     let Some(host) = host() else { return };
     for mode in MODES {
         configure(&host, mode, "runc");
@@ -133,7 +133,7 @@ const LOADED: &str = "#include <fcntl.h>\n\
     __attribute__((constructor)) static void loaded(void) { open(\"/tmp/loaded\", O_CREAT | O_WRONLY, 0600); }\n";
 
 #[test]
-fn hooks_do_not_read_image_s_environment() {
+fn hooks_ignore_image_environment() {
     let Some(host) = host() else { return };
     let work = tempfile::tempdir().expect("a folder");
     let library = work.path().join("trap.so");

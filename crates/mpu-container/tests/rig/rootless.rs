@@ -53,7 +53,7 @@ fn podman_without_root() {
 
 /// podman of root, with users of the container's own: runc starts the hooks as their root, who may not read the bundle.
 #[test]
-fn podman_with_users_of_container_s_own() {
+fn podman_with_user_namespace() {
     let Some(host) = Host::start(Driver::Release(R550, 2)) else { return };
     image(&host);
     host.ok("podman import --quiet /tmp/image.tar glibc");

@@ -131,7 +131,7 @@ fn container_gets_requested_gpu() {
 }
 
 #[test]
-fn words_name_gpus() {
+fn visible_devices_values_select_gpus() {
     let Some(host) = Host::start(Driver::Release(R550, 8)) else { return };
     let third = facts::uuid(3);
     let words: [(&str, &[&str]); 6] = [
@@ -168,7 +168,7 @@ fn words_name_gpus() {
 }
 
 #[test]
-fn devices_stand_in_specification() {
+fn device_rules_are_in_specification() {
     let Some(host) = Host::start(Driver::Release(R550, 2)) else { return };
     for mode in ["jit-cdi", "cdi"] {
         configure(&host, mode, "runc");

@@ -113,7 +113,7 @@ mod tests {
     use std::process::Command;
 
     #[test]
-    fn cruns_scope_is_containers_own() {
+    fn crun_scope_belongs_to_container() {
         let own = |path| own(Path::new(path)).map(|path| path.to_str().unwrap().to_owned()).collect::<Vec<_>>();
         assert_eq!(own("/c/libpod-1.scope/container"), ["/c/libpod-1.scope/container", "/c/libpod-1.scope"]);
         assert_eq!(own("/c/pod.slice/container"), ["/c/pod.slice/container"]);
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn runtimes_own_rules_stay_in_force() {
+    fn runtime_device_rules_still_apply() {
         // As runtimes write it: half a word of the question for the kind, and rules one after the other. It allows
         // /dev/zero alone.
         let zero = numbers("/dev/zero");

@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn images_libraries_are_chosen_by_release() {
+    fn compat_libraries_are_chosen_by_release() {
         let old = "usr/local/cuda-12/compat/libcuda.so.470.1";
         let same = "usr/local/cuda-12/compat/libcuda.so.550.54.15";
         let new = "usr/local/cuda-12/compat/libnvidia-ptxjitcompiler.so.580.1.2";
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn links_out_of_image_lead_nowhere() {
+    fn compat_link_out_of_image_is_ignored() {
         let outside = tempfile::tempdir().unwrap();
         fs::write(outside.path().join("libcuda.so.999.1"), "").unwrap();
         let (folder, root) = root(&["usr/local/cuda/x"]);

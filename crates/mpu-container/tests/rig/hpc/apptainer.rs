@@ -67,7 +67,7 @@ fn apptainer_gives_gpu_asked_for() {
 }
 
 #[test]
-fn apptainer_and_ldconfigs_of_hosts() {
+fn apptainer_works_with_ubuntu_ldconfig() {
     let Some(host) = start() else { return };
     // Ubuntu's: a script, and the program beside it.
     let script = |program: &str| {

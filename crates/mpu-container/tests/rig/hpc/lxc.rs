@@ -38,7 +38,7 @@ const HOOK: &str = "lxc.hook.mount = /usr/share/lxc/hooks/nvidia\nlxc.environmen
                     lxc.environment = NVIDIA_DRIVER_CAPABILITIES=compute,utility\n";
 
 #[test]
-fn lxc_s_hook_gives_container_its_gpu() {
+fn lxc_hook_gives_container_its_gpu() {
     let Some(host) = start() else { return };
     let (ok, output) = execute(&host, "");
     if !ok && output.contains("cgroup") && output.contains("Failed to create") {
@@ -62,7 +62,7 @@ fn lxc_s_hook_gives_container_its_gpu() {
 
 /// A root that is mounted read-only: mount points cannot be made, and the error says what cannot be done.
 #[test]
-fn lxc_s_hook_and_read_only_image() {
+fn lxc_hook_reports_read_only_image() {
     let Some(host) = start() else { return };
     host.ok("mount --bind /tmp/c/rootfs /tmp/c/rootfs; mount -o remount,bind,ro /tmp/c/rootfs");
     let (ok, output) = execute(&host, &format!("lxc.rootfs.options = ro\n{HOOK}"));

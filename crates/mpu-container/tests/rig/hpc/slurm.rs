@@ -44,7 +44,7 @@ fn detected(output: &str) -> Vec<&str> {
 }
 
 #[test]
-fn slurmd_in_container_detects_container_s_gpus() {
+fn slurmd_in_container_detects_its_gpus() {
     let Some(host) = start() else { return };
     assert_eq!(detected(&host.ok("slurmd -G 2>&1")), ["/dev/nvidia0", "/dev/nvidia1"]);
     for mode in ["jit-cdi", "cdi", "legacy"] {
@@ -67,7 +67,7 @@ fn slurmd_in_container_detects_container_s_gpus() {
 }
 
 #[test]
-fn job_s_container_gets_job_s_gpu() {
+fn slurm_job_container_gets_job_gpu() {
     let Some(host) = start() else { return };
     if !host.ok("cat /proc/self/cgroup").contains(":devices:") {
         return println!("skipped: Slurm's cgroups of version 2 need systemd");
