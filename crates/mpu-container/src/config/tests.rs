@@ -7,7 +7,7 @@ fn read(text: &str) -> Config {
     Config::parse(text, Config::default()).expect("sound").0
 }
 
-fn wrong(text: &str) -> (usize, String) {
+fn parse_error(text: &str) -> (usize, String) {
     Config::parse(text, Config::default()).expect_err("malformed")
 }
 
@@ -18,7 +18,7 @@ fn key_defaults_equal_config_defaults() {
         writeln!(text, "{} = {}", key.name, key.default).expect("a string");
     }
     assert_eq!(Config::parse(&text, Config::default()), Ok((Config::default(), Vec::new())));
-    // And every row's place is its own: a value that is not the default changes something, and something else each.
+    // Every key sets a field of its own: each value that is not the default gives another configuration.
     let mut seen: Vec<Config> = vec![Config::default()];
     for key in KEYS {
         let value = match (key.default, key.name.rsplit_once('.').map_or(key.name, |(_, word)| word)) {
@@ -77,7 +77,7 @@ fn unknown_keys_are_noted_with_their_line() {
     let text = "from-the-future = 1\n[nvidia-container-cli]\nroot = ''\nnew = [1]\n[another.table]\nx = 1\n";
     let (config, notes) = Config::parse(text, Config::default()).expect("sound");
     assert_eq!(config, Config::default());
-    let notes: Vec<_> = notes.iter().map(|note| (note.line, note.what.as_str())).collect();
+    let notes: Vec<_> = notes.iter().map(|note| (note.line, note.message.as_str())).collect();
     let new =
         [(1, "unknown key from-the-future"), (4, "unknown key nvidia-container-cli.new"), (5, "unknown key another")];
     assert_eq!(notes, new);
@@ -102,8 +102,8 @@ fn errors_name_the_line() {
         ("[nvidia-container-cli]\nroot = \"/x\n", 2, ""),
         ("a = 1\nb", 2, ""),
     ] {
-        let (at, what) = wrong(text);
-        assert!(at == line && what.contains(part), "{text:?}: line {at}: {what}");
+        let (at, message) = parse_error(text);
+        assert!(at == line && message.contains(part), "{text:?}: line {at}: {message}");
     }
     assert_eq!(
         read("features.allow-ldconfig-from-container = true\nnvidia-container-cli.ldconfig = '/l'").cli.ldconfig,
@@ -238,7 +238,7 @@ mod edits {
             edited("", &["disable-require,nvidia-container-runtime.mode=cdi,nvidia-container-cli.no-cgroups=true"]);
         let config = read(&text.expect("set"));
         assert!(config.disable_require && config.cli.no_cgroups && config.runtime.mode == Mode::Cdi);
-        // Commas also stand between the elements of a list, which a key ends.
+        // Commas also separate the elements of a list. A key name ends the list.
         let lists =
             "nvidia-container-cli.environment=A=1,B=2,nvidia-container-runtime.runtimes=crun,runc,disable-require";
         let config = read(&edited("", &[lists]).expect("set"));

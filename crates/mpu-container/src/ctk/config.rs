@@ -73,7 +73,7 @@ impl Config {
         let output = output.filter(|path| !path.as_os_str().is_empty());
         // From before it is read: of two that change it at once, the second would take back what the first did.
         let _lock = output.map(Lock::of).transpose()?;
-        let text = match text_file::read(&path, config::LONGEST) {
+        let text = match text_file::read(&path, config::MAX_FILE_SIZE) {
             Err(error) if error.kind() == ErrorKind::NotFound => default(),
             read => read.map_err(|source| Inaccessible { path: path.clone(), verb: "read", source })?,
         };

@@ -8,7 +8,7 @@
 
 use super::error::InstallError;
 use super::flags::Options;
-use crate::config::{BESIDE, Config, edit, keys};
+use crate::config::{ADJACENT_CONFIG, Config, edit, keys};
 use crate::text_file;
 use mpu_os::file::sync_folder;
 use std::fs;
@@ -50,7 +50,7 @@ pub fn install(
         let text = script(folder, name, without);
         put(&folder.join(name), |beside| fs::write(beside, &text)).map_err(at(&folder.join(name)))?;
     }
-    let config = folder.join(BESIDE);
+    let config = folder.join(ADJACENT_CONFIG);
     let text = config_text(folder, options, low_level, note)?;
     text_file::save(&config, &text).map_err(at(&config))?;
     for left in others(folder).map_err(at(folder))? {
@@ -64,7 +64,7 @@ pub fn install(
 
 /// The low-level runtimes in an earlier installer's configuration; none if there is none or it cannot be read.
 pub fn previous_runtimes(folder: &Path) -> Vec<String> {
-    let before = Config::at(&folder.join(BESIDE)).map(|loaded| loaded.config.runtime.runtimes).unwrap_or_default();
+    let before = Config::at(&folder.join(ADJACENT_CONFIG)).map(|loaded| loaded.config.runtime.runtimes).unwrap_or_default();
     before.into_iter().filter(|program| !program.is_empty() && !Path::new(program).starts_with(folder)).collect()
 }
 
@@ -91,7 +91,7 @@ fn put(path: &Path, make: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()
 }
 
 fn others(folder: &Path) -> io::Result<Vec<PathBuf>> {
-    let config = Path::new(BESIDE).iter().next().unwrap_or_default();
+    let config = Path::new(ADJACENT_CONFIG).iter().next().unwrap_or_default();
     let is_own = |name: &std::ffi::OsStr| {
         name == OWN || name == config || LINKS.iter().chain(&RUNTIMES).any(|program| name == *program)
     };
