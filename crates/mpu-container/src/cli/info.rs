@@ -37,6 +37,6 @@ fn row(driver: &Driver, gpu: &Gpu) -> [String; 7] {
     ]
 }
 
-fn text(known: Option<impl ToString>) -> String {
-    known.map(|known| known.to_string()).unwrap_or_default()
+fn text(value: Option<impl ToString>) -> String {
+    value.map(|value| value.to_string()).unwrap_or_default()
 }

@@ -4,7 +4,7 @@
 //! Source: NVIDIA's driver README, "device nodes"; `nvidia-modprobe`, which makes them with mode 0666.
 
 use crate::capability::Capabilities;
-use crate::cli::kmods::{LOAD_TIMEOUT, LONGEST_WORDS, Owner};
+use crate::cli::kmods::{LOAD_TIMEOUT, MAX_OUTPUT, NodeAttributes};
 use crate::driver::{Driver, DriverRoot, Node, Selection};
 use mpu_os::child;
 use mpu_os::text::printable;
@@ -21,7 +21,7 @@ const CONTROL: [&str; 4] = ["/dev/nvidiactl", "/dev/nvidia-modeset", "/dev/nvidi
 
 const MODESET: u32 = 254;
 /// As nvidia-modprobe makes nodes.
-const PUBLIC: Owner = Owner { ours: true, user: 0, group: 0, mode: 0o666 };
+const PUBLIC: NodeAttributes = NodeAttributes { managed: true, user: 0, group: 0, mode: 0o666 };
 
 #[derive(Debug, thiserror::Error)]
 pub enum NodeError {
@@ -49,7 +49,7 @@ pub(super) fn load_modules(root: &Path, dry: bool, note: &mut dyn FnMut(String))
         }
         let program = words[..words.len() - 1].join(" ");
         let mut command = Command::new(&words[0]);
-        match child::run(command.args(&words[1..]).stdin(Stdio::null()), LOAD_TIMEOUT, LONGEST_WORDS) {
+        match child::run(command.args(&words[1..]).stdin(Stdio::null()), LOAD_TIMEOUT, MAX_OUTPUT) {
             Ok(done) if done.is_success() => {}
             Ok(done) => {
                 let words = String::from_utf8_lossy(&done.stderr);
@@ -80,13 +80,13 @@ pub fn make_control(root: &DriverRoot, dry: bool, note: &mut dyn FnMut(String)) 
     let named = |path| known.iter().find(|node| node.container == Path::new(path)).ok_or(NodeError::NoNumber(path));
     for node in CONTROL.into_iter().map(named).collect::<Result<Vec<_>, _>>()? {
         match fs::symlink_metadata(&node.host) {
-            Ok(there) if there.file_type().is_char_device() => continue,
+            Ok(metadata) if metadata.file_type().is_char_device() => continue,
             Ok(_) => return Err(NodeError::Taken(node.host.clone())),
             Err(_) => {}
         }
         note(format!("mknod {} c {} {}", node.host.display(), node.major, node.minor));
         if !dry {
-            PUBLIC.make(node).map_err(|source| NodeError::Io { path: node.host.clone(), source })?;
+            PUBLIC.create_node(node).map_err(|source| NodeError::Io { path: node.host.clone(), source })?;
         }
     }
     Ok(())
