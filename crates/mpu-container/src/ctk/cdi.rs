@@ -1,6 +1,6 @@
 //! `nvidia-ctk cdi`: list and transform; `generate` has a module of its own.
 
-use super::context::{Context, Failure, put};
+use super::context::{Context, Failure, write_spec};
 use super::generate::Generate;
 use crate::cdi::file::{self, Format};
 use crate::cdi::transform::{self, Relative};
@@ -95,7 +95,7 @@ impl Root {
     fn run(&self) -> Result<(), Failure> {
         let output = non_empty(&self.output);
         let mut spec = match self.input.to_str() {
-            // JSON is YAML.
+            // The YAML parser also reads JSON.
             Some("-") => file::parse(
                 &read_all(std::io::stdin().lock(), file::LARGEST).map_err(file::ReadError::from)?,
                 Format::Yaml,
@@ -104,7 +104,7 @@ impl Root {
         };
         transform::root(&mut spec, &self.from, &self.to, self.relative_to);
         validate::check(&spec)?;
-        put(&spec, output, output.and_then(Format::of_path).unwrap_or(Format::Yaml))?;
+        write_spec(&spec, output, output.and_then(Format::of_path).unwrap_or(Format::Yaml))?;
         Ok(())
     }
 }

@@ -1,6 +1,6 @@
 //! `nvidia-ctk cdi generate`.
 
-use super::context::{Context, Failure, env_switch, first_set, put};
+use super::context::{Context, Failure, env_switch, first_set, write_spec};
 use crate::cdi::extra::Mode;
 use crate::cdi::file::Format;
 use crate::cdi::generate::{self, Naming};
@@ -92,12 +92,12 @@ pub(super) struct Generate {
     )]
     feature_flag: Vec<String>,
     #[command(flatten)]
-    passed_over: PassedOver,
+    ignored: IgnoredFlags,
 }
 
 /// Flags that scripts may give and that change nothing.
 #[derive(Debug, Args)]
-struct PassedOver {
+struct IgnoredFlags {
     #[arg(long, env = "NVIDIA_CTK_CDI_GENERATE_CONFIG_SEARCH_PATHS", hide = true)]
     config_search_path: Vec<PathBuf>,
     #[arg(long, env = "NVIDIA_CTK_CDI_GENERATE_LIBRARY_SEARCH_PATHS", hide = true)]
@@ -110,7 +110,7 @@ struct PassedOver {
     csv_compat_container_root: Option<PathBuf>,
 }
 
-impl PassedOver {
+impl IgnoredFlags {
     fn any(&self) -> bool {
         !self.config_search_path.is_empty()
             || !self.library_search_path.is_empty()
@@ -130,7 +130,7 @@ impl Generate {
         }
         let output = non_empty(&self.output);
         let format = self.format.or(output.and_then(Format::of_path)).unwrap_or(Format::Yaml);
-        if let Some(path) = put(&spec, output, format)? {
+        if let Some(path) = write_spec(&spec, output, format)? {
             let (count, version) = (spec.devices.len(), &spec.cdi_version);
             context.note(format_args!("wrote {}: {count} devices, cdiVersion {version}", path.display()));
         }
@@ -155,7 +155,7 @@ impl Generate {
         for word in edits.change(&self.disable_hook, &self.enable_hook, &self.feature_flag) {
             context.note(format_args!("'{word}' is no hook or feature that we know: passed over"));
         }
-        if self.passed_over.any() {
+        if self.ignored.any() {
             context.note("search paths and CSV flags are passed over: the driver's own places are searched");
         }
         Ok(Request {

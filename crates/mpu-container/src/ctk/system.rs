@@ -56,7 +56,11 @@ impl Nodes {
             nodes::load_modules(&root, self.dry_run, &mut note)?;
         }
         if self.control_devices {
-            nodes::make_control(&DriverRoot { devices, ..DriverRoot::at(&root, None) }, self.dry_run, &mut note)?;
+            nodes::create_control_nodes(
+                &DriverRoot { devices, ..DriverRoot::at(&root, None) },
+                self.dry_run,
+                &mut note,
+            )?;
         }
         if !self.load_kernel_modules && !self.control_devices {
             context.note("nothing was asked for: --control-devices makes nodes, --load-kernel-modules loads modules");
@@ -91,7 +95,7 @@ pub(super) struct Links {
 
 #[derive(Debug, thiserror::Error)]
 #[error("cannot make {}", .0.display())]
-struct NoLink(PathBuf, #[source] std::io::Error);
+struct LinkError(PathBuf, #[source] std::io::Error);
 
 impl Links {
     fn run(&self, context: &Context) -> Result<(), Failure> {
@@ -106,17 +110,17 @@ impl Links {
         }
         let root = DriverRoot::at(&files, None);
         if self.create_all && self.create_device_nodes {
-            nodes::make_control(&root, self.dry_run, &mut note)?;
+            nodes::create_control_nodes(&root, self.dry_run, &mut note)?;
         }
         let links = match self.create_all {
-            true => links::of_all(&root, &self.dev_char_path)?,
+            true => links::all_links(&root, &self.dev_char_path)?,
             false => links::of_existing(&root, &self.dev_char_path),
         };
         if links.is_empty() {
             context.note(format_args!("there are no NVIDIA device nodes below {}", root.devices.join("dev").display()));
         }
         for link in &links {
-            if links::make(link, self.dry_run).map_err(|error| NoLink(link.0.clone(), error))? {
+            if links::make(link, self.dry_run).map_err(|error| LinkError(link.0.clone(), error))? {
                 context.note(format_args!("{} -> {}", link.0.display(), link.1.display()));
             }
         }

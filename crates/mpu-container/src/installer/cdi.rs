@@ -24,7 +24,7 @@ pub fn write(folder: &Path, options: &Options, note: &dyn Fn(String)) -> Result<
     let devices = or("dev-root-ctr-path", "driver-root-ctr-path");
     let root = DriverRoot::at(&files, Some(&devices));
     if nodes(options)? {
-        nodes::make_control(&root, false, &mut |line| note(line))?;
+        nodes::create_control_nodes(&root, false, &mut |line| note(line))?;
     }
     let kind = kind(options)?;
     let path = Path::new(options.text("cdi-output-dir")).join(format!("{}-{}.yaml", kind.vendor(), kind.class()));

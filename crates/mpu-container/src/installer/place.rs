@@ -64,7 +64,8 @@ pub fn install(
 
 /// The low-level runtimes in an earlier installer's configuration; none if there is none or it cannot be read.
 pub fn previous_runtimes(folder: &Path) -> Vec<String> {
-    let before = Config::at(&folder.join(ADJACENT_CONFIG)).map(|loaded| loaded.config.runtime.runtimes).unwrap_or_default();
+    let before =
+        Config::at(&folder.join(ADJACENT_CONFIG)).map(|loaded| loaded.config.runtime.runtimes).unwrap_or_default();
     before.into_iter().filter(|program| !program.is_empty() && !Path::new(program).starts_with(folder)).collect()
 }
 
