@@ -1,4 +1,4 @@
-//! That the page of differences and the cases say the same.
+//! Checks that the documented differences and the cases with `differs` agree.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use crate::{AREAS, cases_of};
 const PAGE: &str = include_str!("../../../../docs/container/README.md");
 const HEADING: &str = "## Where it differs";
 
-/// The names in the section: what is bold at the beginning of each item, which must go on with a reason.
+/// The names in the section: the bold text at the beginning of each item, which a reason must follow.
 fn named(page: &str) -> Vec<String> {
     let section = page.split_once(HEADING).unwrap_or_else(|| panic!("no section {HEADING:?}")).1;
     let section = section.split("\n## ").next().unwrap_or_default();

@@ -5,7 +5,7 @@
 use crate::container::Container;
 use crate::engines::{docker_down, docker_up, image};
 use crate::host::{Driver, Host, R550};
-use crate::listener::{ANSWER, Engine, build_caller};
+use crate::listener::{ENGINE_ERRNO, Engine, build_caller};
 use crate::wrapper::{MODES, WRAPPER, configure};
 
 /// Where the engine listens unless config.toml says otherwise.
@@ -17,7 +17,7 @@ pub const CALLS: &str = "call c020462a 5413";
 
 /// What the program says where an engine answers.
 pub fn answered() -> String {
-    format!("c020462a {ANSWER}\n5413 {}\n", libc::EBADF)
+    format!("c020462a {ENGINE_ERRNO}\n5413 {}\n", libc::EBADF)
 }
 
 /// The same without an engine.
