@@ -33,11 +33,11 @@ fn engine_receives_calls_in_every_mode() {
         let words: Vec<&str> = std::iter::once(CALLER).chain(CALLS.split(' ')).collect();
         let container = Container::new(&host, "glibc", &words).env(&["NVIDIA_VISIBLE_DEVICES=0"]);
         build_caller(&host.path(&format!("{}/rootfs{CALLER}", container.folder())));
-        let ran = container.run(WRAPPER);
-        assert!(ran.ok && ran.out == unanswered(), "{mode} {low}: {}{}", ran.out, ran.err);
+        let result = container.run(WRAPPER);
+        assert!(result.ok && result.out == unanswered(), "{mode} {low}: {}{}", result.out, result.err);
         let engine = Engine::at(&host.path(SOCKET));
-        let ran = container.run(WRAPPER);
-        assert!(ran.ok && ran.out == answered(), "{mode} {low}: {}{}", ran.out, ran.err);
+        let result = container.run(WRAPPER);
+        assert!(result.ok && result.out == answered(), "{mode} {low}: {}{}", result.out, result.err);
         assert_eq!((engine.calls().len(), engine.probes()), (1, 1), "{mode} {low}");
     }
 }

@@ -22,12 +22,17 @@ fn proc_lists_own_gpus_only() {
         configure(&host, mode, low);
         for (word, expected) in [("1", &[1][..]), ("0,2", &[0, 2]), ("all", &[0, 1, 2])] {
             let container = Container::new(&host, "glibc", &["/bin/sh", "-c", LOOK]);
-            let ran = container.env(&[&format!("NVIDIA_VISIBLE_DEVICES={word}")]).run(WRAPPER);
-            assert!(ran.ok && ran.out == expected_gpus(expected), "{mode} {low} {word}: {}{}", ran.out, ran.err);
+            let result = container.env(&[&format!("NVIDIA_VISIBLE_DEVICES={word}")]).run(WRAPPER);
+            assert!(
+                result.ok && result.out == expected_gpus(expected),
+                "{mode} {low} {word}: {}{}",
+                result.out,
+                result.err
+            );
         }
         // Who asks for none sees what the kernel shows.
-        let ran = Container::new(&host, "glibc", &["/bin/sh", "-c", LOOK]).run(WRAPPER);
-        assert!(ran.ok && ran.out == expected_gpus(&[0, 1, 2]), "{mode} {low}: {}{}", ran.out, ran.err);
+        let result = Container::new(&host, "glibc", &["/bin/sh", "-c", LOOK]).run(WRAPPER);
+        assert!(result.ok && result.out == expected_gpus(&[0, 1, 2]), "{mode} {low}: {}{}", result.out, result.err);
     }
 }
 
@@ -78,8 +83,8 @@ fn shared_host_procfs_is_unchanged() {
         container.config["linux"]["maskedPaths"] = serde_json::json!([]);
         container.config["linux"]["readonlyPaths"] = serde_json::json!([]);
         let before = host.ok("cat /proc/self/mountinfo | wc -l");
-        let ran = container.run(WRAPPER);
-        assert!(ran.ok && ran.out == expected_gpus(&[0, 1]), "{mode} {low}: {}{}", ran.out, ran.err);
+        let result = container.run(WRAPPER);
+        assert!(result.ok && result.out == expected_gpus(&[0, 1]), "{mode} {low}: {}{}", result.out, result.err);
         assert_eq!(
             host.ok("ls /proc/driver/nvidia/gpus; grep Modify /proc/driver/nvidia/params"),
             format!("{}\n{}\nModifyDeviceFiles: 1\n", bus(0), bus(1)),

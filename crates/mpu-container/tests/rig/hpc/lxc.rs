@@ -2,7 +2,7 @@
 //!
 //! Outside truth: lxc.container.conf(5); `/usr/share/lxc/hooks/nvidia`, which comes with LXC.
 
-use super::{assert_no_driver, has_the_second, set_up};
+use super::{assert_has_second_gpu, assert_no_driver, set_up};
 use crate::host::{Driver, Host};
 
 /// A mount hook, as `world.sh` is for OCI runtimes: the container's procfs shows the made-up GPUs.
@@ -48,12 +48,12 @@ fn lxc_hook_gives_container_its_gpu() {
     let before = host.changes();
     let (ok, output) = execute(&host, HOOK);
     assert!(ok, "{output}");
-    has_the_second(&output, "lxc");
+    assert_has_second_gpu(&output, "lxc");
     assert!(!output.contains("nvidia0\n"), "{output}");
     // What was put in the image's root stays; a second start finds it there.
     let (ok, output) = execute(&host, HOOK);
     assert!(ok, "{output}");
-    has_the_second(&output, "lxc, again");
+    assert_has_second_gpu(&output, "lxc, again");
     // What an image asks for and no host has.
     let (ok, output) = execute(&host, &format!("{HOOK}lxc.environment = NVIDIA_REQUIRE_CUDA=cuda>=99.0\n"));
     assert!(!ok && output.contains("unsatisfied condition: cuda>=99.0"), "{output}");
