@@ -11,9 +11,9 @@ use std::path::Path;
 pub(super) use crate::char_links::{Link, links_to_existing_nodes, make};
 
 /// Links to all possible nodes, including those of future MIG devices.
-pub(super) fn of_all(root: &DriverRoot, folder: &Path) -> Result<Vec<Link>, DriverError> {
+pub(super) fn all_links(root: &DriverRoot, folder: &Path) -> Result<Vec<Link>, DriverError> {
     let driver = Driver::find(root)?;
-    let mut all = nodes::control(root);
+    let mut all = nodes::control_nodes(root);
     let gpus = Selection { gpus: driver.gpus.iter().collect(), migs: Vec::new() };
     all.extend(driver.nodes(&gpus, Capabilities::NONE));
     let list = fs::read_to_string(root.kernel_files.join("proc/driver/nvidia-caps/mig-minors")).unwrap_or_default();

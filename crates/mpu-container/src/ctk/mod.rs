@@ -94,7 +94,7 @@ enum Runtime {
 }
 
 fn main(arguments: Vec<OsString>) -> ExitCode {
-    // Its name stands in usage lines, however it was called.
+    // Usage lines always show NVIDIA's name.
     let arguments = [OsString::from("nvidia-ctk")].into_iter().chain(arguments.into_iter().skip(1));
     let ctk = match Ctk::try_parse_from(arguments) {
         Ok(ctk) => ctk,

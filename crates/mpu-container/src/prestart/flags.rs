@@ -2,7 +2,7 @@
 //!
 //! Source: the package's documentation, "Command line flag syntax".
 
-use crate::config::edit::truth;
+use crate::config::edit::parse_bool;
 use crate::runtime::command::flag;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
@@ -26,7 +26,7 @@ impl Flags {
                 flags.command = if argument == "--" { arguments.next().cloned() } else { Some(argument.clone()) };
                 break;
             };
-            let switch = || match value.map(|value| (value, value.to_str().and_then(truth))) {
+            let switch = || match value.map(|value| (value, value.to_str().and_then(parse_bool))) {
                 None => Ok(true),
                 Some((_, Some(on))) => Ok(on),
                 Some((value, None)) => Err(format!("{argument:?}: {value:?} is neither true nor false")),

@@ -148,7 +148,7 @@ fn prestart(flags: &Flags) -> Result<(), HookError> {
     let Loaded { config, path, notes } = load(flags.config.as_deref()).map_err(HookError::Config)?;
     let file = path.map_or("no file: the defaults".to_string(), |path| path.display().to_string());
     debug(&format_args!("configuration: {file}"));
-    notes.iter().for_each(|note| debug(&format_args!("{file}, line {}: {}", note.line, note.what)));
+    notes.iter().for_each(|note| debug(&format_args!("{file}, line {}: {}", note.line, note.message)));
 
     let state = State::read(io::stdin().lock()).map_err(HookError::State)?;
     let spec = Spec::load(&state.bundle).map_err(|error| match error {

@@ -40,7 +40,7 @@ pub fn supported_capabilities(requested: Capabilities, config: &Config) -> Capab
 }
 
 pub fn requirements(container: &Container<'_>, config: &Config) -> Result<Vec<String>, RequestError> {
-    let off = container.variable("NVIDIA_DISABLE_REQUIRE").and_then(edit::truth).unwrap_or(false);
+    let off = container.variable("NVIDIA_DISABLE_REQUIRE").and_then(edit::parse_bool).unwrap_or(false);
     if config.disable_require || off {
         return Ok(Vec::new());
     }

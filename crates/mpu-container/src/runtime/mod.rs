@@ -113,7 +113,7 @@ fn start(
     let config = &loaded.config;
     log.open_own_log(command, &config.runtime);
     for note in &loaded.notes {
-        log.info(&format!("config.toml, line {}: {}", note.line, note.what));
+        log.info(&format!("config.toml, line {}: {}", note.line, note.message));
     }
     let path = std::env::var_os("PATH");
     let runtime = low_level::find(&config.runtime.runtimes, path.as_deref())?;
