@@ -123,13 +123,13 @@ fn start(
         let mode = by_name.unwrap_or(config.runtime.mode);
         let given = mode::edit(&mut spec, mode, config, log)?;
         // Also if the engine has added the nodes: an engine that reads CDI files itself leaves no request here.
-        let listens = seccomp::listen(spec.tree_mut(), &config.notify);
-        match &listens {
+        let added = seccomp::add_listener(spec.tree_mut(), &config.notify);
+        match &added {
             Ok(()) => log.info("the notify engine receives the container's calls"),
             Err(why) if why.is_ordinary() => log.debug(&without(why)),
             Err(why) => log.info(&without(why)),
         }
-        let stored = if given || listens.is_ok() { spec.store() } else { Ok(()) };
+        let stored = if given || added.is_ok() { spec.store() } else { Ok(()) };
         match stored {
             Err(error) if given => return Err(error.into()),
             // A container without a request must not fail here; its file is unchanged.
