@@ -98,7 +98,7 @@ impl Folder {
 pub const NVIDIA_MAJOR: u32 = 195;
 
 /// Whether a character device is the driver's.
-pub fn is_drivers(device: Option<(u32, u32)>) -> bool {
+pub fn is_driver_device(device: Option<(u32, u32)>) -> bool {
     device.is_some_and(|(major, _)| major == NVIDIA_MAJOR)
 }
 

@@ -1,7 +1,7 @@
 //! Decides whether a process can have made a client of the driver, by its descriptors. The driver lists an ended process by its number
 //! while any process keeps its descriptors. A container chooses the names of its nodes, so the device number counts.
 
-use crate::folder::{Folder, is_drivers};
+use crate::folder::{Folder, is_driver_device};
 use mpu_core::HostPid;
 use std::cell::Cell;
 use std::io;
@@ -37,7 +37,7 @@ pub enum Has {
 
 impl Look {
     pub fn new() -> Look {
-        Look { remaining: Cell::new(MOST_TOGETHER), is_drivers_device: is_drivers }
+        Look { remaining: Cell::new(MOST_TOGETHER), is_drivers_device: is_driver_device }
     }
 
     /// For tests: another device stands for the driver's, with another limit.

@@ -51,7 +51,7 @@ impl Counters {
         if file.metadata()?.len() < BYTES as u64 {
             ftruncate(file, BYTES as u64)?;
         }
-        let numbers = sys::shared_numbers(file, END)?;
+        let numbers = sys::map_atomics(file, END)?;
         let counters = Counters { numbers, inside: AtomicU64::new(0) };
         if counters.numbers[LAYOUT_HASH].swap(layout_hash(), Relaxed) != layout_hash() {
             // Written by a version with other counters.

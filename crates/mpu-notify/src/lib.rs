@@ -29,7 +29,7 @@ pub mod systemd;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Only tests unwind: a release aborts, and its keeper starts it again.
+/// A poisoned lock occurs in tests only: a release build aborts at a panic, and its keeper restarts it.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -81,19 +81,19 @@ impl Lowered {
 
 /// Why this host cannot run the engine; none if it can.
 pub fn unfit(host: &Host) -> Option<NotifyError> {
-    let lacks = |what: String| Some(NotifyError::NoListeners { source: io::Error::other(what) });
+    let no_listeners = |reason: String| Some(NotifyError::NoListeners { source: io::Error::other(reason) });
     let release = host.release().unwrap_or_default();
     if kernel_release::numbers(&release).get(..2) < Some(&OLDEST_KERNEL) {
-        return lacks(format!("kernel {release} is older than 5.9"));
+        return no_listeners(format!("kernel {release} is older than 5.9"));
     }
     // Exists from Linux 4.14 on if the kernel has seccomp (Documentation/userspace-api/seccomp_filter.rst, Sysctls).
     let actions = host.text("/proc/sys/kernel/seccomp/actions_avail").unwrap_or_default();
     if !actions.split_whitespace().any(|action| action == "user_notif") {
-        return lacks("it has no action user_notif".to_string());
+        return no_listeners("it has no action user_notif".to_string());
     }
     // Documentation/admin-guide/LSM/Yama.rst: no process may attach until the next boot.
     if host.text("/proc/sys/kernel/yama/ptrace_scope").as_deref() == Some("3") {
-        return lacks("it lets no process read another's memory (kernel.yama.ptrace_scope = 3)".to_string());
+        return no_listeners("it lets no process read another's memory (kernel.yama.ptrace_scope = 3)".to_string());
     }
     (!host.in_init_pid_namespace()).then_some(NotifyError::NotOnHost)
 }
@@ -249,7 +249,7 @@ fn start_keeper(host: &Host, options: &SupervisorOptions) -> Result<Child, Notif
 fn last_log_line(host: &Host) -> String {
     let log = fs::read(host.at(LOG)).unwrap_or_default();
     match String::from_utf8_lossy(&log).lines().rev().map(str::trim).find(|line| !line.is_empty()) {
-        Some(words) => format!("\"{words}\"; {LOG} has the rest"),
+        Some(line) => format!("\"{line}\"; {LOG} has the rest"),
         None => format!("it wrote nothing to {LOG}"),
     }
 }

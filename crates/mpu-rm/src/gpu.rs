@@ -1,7 +1,7 @@
 //! Facts of a client's GPU. The driver can refuse each control (old release, GPU off the bus, missing rights); the result is then
 //! `None`.
 //!
-//! Outside truth: NVIDIA's open kernel modules 515 to 595: `ctrl2080gpu.h`, `ctrl2080mc.h`, `ctrlc638.h`.
+//! Source: NVIDIA's open kernel modules 515 to 595: `ctrl2080gpu.h`, `ctrl2080mc.h`, `ctrlc638.h`.
 
 use crate::bytes::read_u32;
 use crate::client::Client;

@@ -1,6 +1,6 @@
 //! Limits of a cgroup's GPU memory. The driver enforces them from release 615 on.
 //!
-//! Outside truth: NVIDIA's open kernel modules 615: `ctrl0000unix.h`, `ctrl2080gpu.h`.
+//! Source: NVIDIA's open kernel modules 615: `ctrl0000unix.h`, `ctrl2080gpu.h`.
 
 use crate::bytes::{read_u32, read_u64, write_u32};
 use crate::client::Client;

@@ -1,6 +1,6 @@
 //! The objects that a client allocates. Their parameters have no pointer.
 //!
-//! Outside truth: `cl0080.h`, `cl2080.h`, `cl0040.h`, `clc637.h` and `clc638.h` of NVIDIA's open kernel modules, 515 to 595.
+//! Source: `cl0080.h`, `cl2080.h`, `cl0040.h`, `clc637.h` and `clc638.h` of NVIDIA's open kernel modules, 515 to 595.
 
 use crate::bytes::write_u32;
 use std::os::fd::{AsRawFd, BorrowedFd};

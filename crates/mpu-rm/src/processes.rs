@@ -1,6 +1,6 @@
 //! Processes with RM clients: their list, their memory, and their utilisation samples.
 //!
-//! Outside truth: `mpu-abi`'s rows.
+//! Source: `mpu-abi`'s rows.
 
 use crate::bytes::{read_u32, read_u64, write_u32};
 use crate::client::{Client, MAX_GPUS};

@@ -1,6 +1,6 @@
 //! The ioctls of NVIDIA's driver, and the unsafe code of this crate.
 //!
-//! Outside truth: NVIDIA's open kernel modules, `nvos.h` (`NVOS54`, `NVOS21`, `NVOS00`) and `nv_escape.h`.
+//! Source: NVIDIA's open kernel modules, `nvos.h` (`NVOS54`, `NVOS21`, `NVOS00`) and `nv_escape.h`.
 #![allow(unsafe_code)]
 
 use crate::bytes::read_u32;

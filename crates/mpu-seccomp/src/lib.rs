@@ -4,7 +4,7 @@
 //! An engine takes containers if its socket accepts a connection and there is no file `retired` beside it. In doubt the
 //! specification stays unchanged ([`NoListener`] is the reason): a container never fails because of the engine.
 //!
-//! Outside truth: OCI runtime specification 1.2, `linux.seccomp.listenerPath`. docs/container/notify.md describes the runtimes.
+//! Source: OCI runtime specification 1.2, `linux.seccomp.listenerPath`. docs/container/notify.md describes the runtimes.
 
 mod policy;
 mod profile;

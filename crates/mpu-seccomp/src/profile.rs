@@ -2,7 +2,7 @@
 //!
 //! Every other call keeps its action, and unknown fields stay. A profile for which that is impossible stays unchanged.
 //!
-//! Outside truth: OCI runtime specification 1.2, `config-linux.md`, "Seccomp". Runtimes skip rules whose action is the
+//! Source: OCI runtime specification 1.2, `config-linux.md`, "Seccomp". Runtimes skip rules whose action is the
 //! default one (runc's `matchCall`, crun's `libcrun_generate_seccomp`). libseccomp kills on architectures that a filter does
 //! not name: seccomp_attr_set(3), `SCMP_FLTATR_ACT_BADARCH`.
 

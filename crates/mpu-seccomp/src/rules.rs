@@ -6,7 +6,7 @@
 //! The driver looks at a request's number and size only, so the rules ignore type and direction. Like the kernel, they
 //! ignore the upper half of the argument register.
 //!
-//! Outside truth: `mpu_abi::ioctl`; the kernel's `asm-generic/ioctl.h` (place of number and size); libseccomp 2.5,
+//! Source: `mpu_abi::ioctl`; the kernel's `asm-generic/ioctl.h` (place of number and size); libseccomp 2.5,
 //! seccomp_rule_add(3): `SCMP_CMP_MASKED_EQ` compares after a mask, and its first datum is the mask. OCI's `value` is
 //! that first datum and `valueTwo` the second, in runc (`getCondition`) and crun (`libcrun_generate_seccomp`).
 

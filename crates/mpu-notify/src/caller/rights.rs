@@ -3,7 +3,7 @@
 //! A driver checks the effective user (its objects belong to that user) and capabilities. The real and the saved user of this
 //! thread stay root, so the caller's user can neither signal nor trace it.
 //!
-//! Outside truth: proc_pid_status(5), user_namespaces(7), credentials(7), capabilities(7).
+//! Source: proc_pid_status(5), user_namespaces(7), credentials(7), capabilities(7).
 
 use crate::caller::proc_folder::field;
 use crate::log::log;
