@@ -40,7 +40,7 @@ pub const CAP_SYS_ADMIN: u32 = 21;
 pub const INIT_PID_NAMESPACE: &str = "pid:[4026531836]";
 
 /// Longer than any text file that is read whole: the symbols of a kernel with many modules have less than 20 MiB.
-const LONGEST_TEXT: usize = 64 << 20;
+const MAX_TEXT: usize = 64 << 20;
 
 /// Directories searched for tools after those of `PATH`: a service's `PATH` is often short of the `sbin`s.
 const TOOL_DIRS: [&str; 6] = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"];
@@ -77,7 +77,7 @@ impl Host {
 
     /// The contents of a regular file without white space at either end; none where [`Host::bounded`] has none.
     pub fn text(&self, path: impl AsRef<Path>) -> Option<String> {
-        self.bounded(path, LONGEST_TEXT).map(|bytes| String::from_utf8_lossy(&bytes).trim().to_string())
+        self.bounded(path, MAX_TEXT).map(|bytes| String::from_utf8_lossy(&bytes).trim().to_string())
     }
 
     /// The contents of a regular file of at most `limit` bytes; none if it does not exist, is not readable, larger, or not regular. Opening
@@ -202,7 +202,7 @@ impl Host {
         std::env::join_paths(self.search.iter().map(|d| self.at(d))).unwrap_or_default()
     }
 
-    /// How this distribution installs the headers of a kernel: a command, or words.
+    /// How this distribution installs the headers of a kernel: a command, or a sentence.
     pub fn headers_hint(&self, release: &str) -> String {
         match self.family() {
             Family::Debian => format!("apt-get install linux-headers-{release}"),

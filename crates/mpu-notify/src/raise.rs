@@ -237,7 +237,7 @@ fn start_keeper(host: &Host, options: &SupervisorOptions) -> Result<Child, Notif
     let opened = DirBuilder::new().recursive(true).mode(0o700).create(folder);
     let opened = opened.and_then(|()| OpenOptions::new().create(true).append(true).mode(0o600).open(&log));
     let log = opened.map_err(|source| NotifyError::File { path: log, source })?;
-    mpu_host::own::keep_descriptors_from_children();
+    mpu_host::sys::keep_descriptors_from_children();
     let mut command = Command::new(program);
     command.args(["notify", "hold"]).current_dir("/").stdin(Stdio::null());
     // Its log is the file: no journal adds the time.

@@ -70,7 +70,7 @@ pub fn run(host: &Host, program: &Path, arguments: &[&str], command: &[OsString]
     // A thread of its own, because all its later children are in the new namespace. It waits, because its end would signal the child
     // (PR_SET_PDEATHSIG).
     let waiter = std::thread::spawn(move || {
-        let child = mpu_host::own::unshare_pid_namespace_of_children().and_then(|()| init.spawn());
+        let child = mpu_host::sys::unshare_pid_namespace_of_children().and_then(|()| init.spawn());
         // Closes our copy of the child's end of the socket.
         drop(init);
         let mut child = child.map_err(|source| NotifyError::Namespace { source })?;

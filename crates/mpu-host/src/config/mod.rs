@@ -26,7 +26,7 @@ pub const FILE: &str = "/etc/mpu/config.toml";
 pub const DEFAULT: &str = include_str!("default.toml");
 
 /// A longer file is refused: no engine accepts that many rules.
-const LONGEST: u64 = 1 << 20;
+const MAX_SIZE: u64 = 1 << 20;
 
 /// The view of a container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, JsonSchema, Deserialize)]
@@ -183,7 +183,7 @@ impl Config {
         let path = host.at(FILE);
         match Config::at(&path) {
             Err(ConfigError::Unreadable { source, .. })
-                if source.kind() == io::ErrorKind::NotFound && !file::is_there(&path) =>
+                if source.kind() == io::ErrorKind::NotFound && !file::exists_or_dangles(&path) =>
             {
                 Ok(Config::default())
             }
@@ -196,7 +196,7 @@ impl Config {
     /// # Errors
     /// If it does not exist, cannot be read, or is malformed.
     pub fn at(path: &Path) -> Result<Config, ConfigError> {
-        Config::read(path, file::read(path, LONGEST))
+        Config::read(path, file::read(path, MAX_SIZE))
     }
 
     /// The configuration in a file that a person names, a pipe, or standard input (`-`).
@@ -205,7 +205,7 @@ impl Config {
     /// If it does not exist, cannot be read, is too long, or is malformed.
     pub fn named(path: &Path) -> Result<Config, ConfigError> {
         let path = if path == Path::new("-") { Path::new(file::STDIN) } else { path };
-        Config::read(path, file::read_named(path, LONGEST))
+        Config::read(path, file::read_named(path, MAX_SIZE))
     }
 
     fn read(path: &Path, text: io::Result<String>) -> Result<Config, ConfigError> {
@@ -277,7 +277,7 @@ impl RawRule {
         if !named_by.is_empty() {
             return Err((last, format!("{one}; this one names several")));
         }
-        match rules::fault(self.sees, &selector) {
+        match rules::selector_fault(self.sees, &selector) {
             Some(what) => Err((Some(at), what)),
             None => Ok(Rule { sees: self.sees, selector }),
         }
@@ -418,7 +418,7 @@ mod tests {
         std::os::unix::fs::symlink("/dev/null", &path).expect("a link");
         assert_eq!(Config::of(&fake.host()).expect("empty"), Config::default());
         std::fs::remove_file(&path).expect("removed");
-        std::fs::write(&path, [b'#'].repeat(LONGEST as usize + 1)).expect("written");
+        std::fs::write(&path, [b'#'].repeat(MAX_SIZE as usize + 1)).expect("written");
         assert!(error().contains("more than"), "{}", error());
     }
 

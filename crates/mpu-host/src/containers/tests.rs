@@ -280,7 +280,7 @@ fn runtime_files_are_read_once_within_limit() {
         fake.write(&at(&large(number)), &text);
     }
     let named = (0..12).filter(|number| name(&format!("0::/docker/{}", large(*number))).is_some()).count();
-    assert_eq!(named, MOST_BYTES / (4 << 20), "as many as there is room for");
+    assert_eq!(named, MAX_BYTES / (4 << 20), "as many as there is room for");
 }
 
 #[test]

@@ -116,7 +116,7 @@ mod tests {
     /// A process that is PID 1 of a new namespace, and one below it.
     fn spawn_nested() -> Option<Vec<Child>> {
         let children = std::thread::spawn(|| {
-            mpu_host::own::unshare_pid_namespace_of_children().ok()?;
+            mpu_host::sys::unshare_pid_namespace_of_children().ok()?;
             let sleep = || Command::new("sleep").arg("60").stdout(Stdio::null()).spawn().ok();
             Some(vec![sleep()?, sleep()?])
         });

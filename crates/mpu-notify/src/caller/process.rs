@@ -156,7 +156,7 @@ pub(crate) fn read_namespace_pids(pid: HostPid) -> Option<NamespacePids> {
 /// Whether a process has a descriptor of the driver; none if the call's limit of descriptors is used up. Such a process counts as one without
 /// the driver for that call. The next call checks it, because results for other processes stay cached.
 pub(crate) fn has_driver_fd(pid: HostPid, look: &Look) -> Option<bool> {
-    match maker::has_the_driver(Path::new("/proc"), pid, look) {
+    match maker::find_driver_fd(Path::new("/proc"), pid, look) {
         Has::Yes => Some(true),
         Has::No | Has::TooMany => Some(false),
         Has::NoRoom => None,

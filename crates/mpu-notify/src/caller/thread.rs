@@ -107,7 +107,7 @@ impl Caller {
     /// Reads `fdinfo` only for a descriptor open for neither reading nor writing, as with `O_PATH`. A caller controls the length of
     /// other `fdinfo` files (everything that an epoll watches), and the kernel generates all of it before the first byte.
     pub(crate) fn unknown_ioctl_errno(&self, number: i32) -> i32 {
-        match self.folder.is_open_for_anything(&format!("fd/{number}")) {
+        match self.folder.is_readable_or_writable(&format!("fd/{number}")) {
             Ok(true) => return libc::ENOTTY,
             Ok(false) => {}
             Err(_) => return libc::EBADF,
