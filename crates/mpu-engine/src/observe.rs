@@ -40,8 +40,8 @@ pub struct Observed {
 
 /// Every engine that is up on the host.
 pub fn all(host: &Host) -> Result<Vec<Observed>, Explained> {
-    let looks = Engine::ALL.iter().map(|engine| observe(*engine, host));
-    looks.filter_map(Result::transpose).collect()
+    let observed = Engine::ALL.iter().map(|engine| observe(*engine, host));
+    observed.filter_map(Result::transpose).collect()
 }
 
 /// Reads one engine; none if it is not up.

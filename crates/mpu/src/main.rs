@@ -129,7 +129,7 @@ fn run(cli: &Cli) -> anyhow::Result<Exit> {
             ConfigVerb::Default => print(mpu_host::config::DEFAULT.as_bytes()),
         },
         Command::Build(options) => {
-            let done = engine::module::elsewhere::build(&host, options).map_err(Explained::from);
+            let done = engine::module::other_kernel::build(&host, options).map_err(Explained::from);
             print_report(cli, &done.context("there is no module for that kernel")?)
         }
         Command::Metrics(options) => {

@@ -22,13 +22,13 @@ pub enum Enrolled {
     Unknown,
 }
 
-pub const OWN: (&str, &str) = ("/etc/mpu/signing.key", "/etc/mpu/signing.der");
+pub const MPU_KEY: (&str, &str) = ("/etc/mpu/signing.key", "/etc/mpu/signing.der");
 
-pub const DKMS: (&str, &str) = ("/var/lib/dkms/mok.key", "/var/lib/dkms/mok.pub");
+pub const DKMS_KEY: (&str, &str) = ("/var/lib/dkms/mok.key", "/var/lib/dkms/mok.pub");
 
 /// Those two, and Ubuntu's, which its DKMS uses.
 const PLACES: [(&str, &str); 3] =
-    [OWN, DKMS, ("/var/lib/shim-signed/mok/MOK.priv", "/var/lib/shim-signed/mok/MOK.der")];
+    [MPU_KEY, DKMS_KEY, ("/var/lib/shim-signed/mok/MOK.priv", "/var/lib/shim-signed/mok/MOK.der")];
 
 /// DKMS's setting for another key, before its folder of such files.
 const DKMS_CONFIG: &str = "/etc/dkms/framework.conf";
@@ -40,7 +40,7 @@ const LISTS: [&str; 3] = [
     "/sys/firmware/efi/efivars/db-d719b2cb-3d3a-4596-a3bc-dad00e67656f",
 ];
 
-/// More than any certificate or list has.
+/// Size limit of a certificate or list.
 const LIMIT: usize = 1 << 20;
 
 impl Key {
@@ -128,17 +128,17 @@ const PIN: &str = "pin-value";
 
 /// Whether a key's address has a PIN, in any spelling.
 pub(super) fn has_pin(name: &str) -> bool {
-    let plain = decoded_fully(name);
+    let plain = percent_decode_all(name);
     plain.trim_start().starts_with(PKCS11) && plain.contains(PIN)
 }
 
 fn without_pin(address: &str) -> String {
-    let parts = address.split_inclusive([';', '?', '&']).filter(|part| !decoded_fully(part).contains(PIN));
+    let parts = address.split_inclusive([';', '?', '&']).filter(|part| !percent_decode_all(part).contains(PIN));
     parts.collect::<String>().trim_end_matches([';', '?', '&']).to_string()
 }
 
 /// In lower case, with all levels of percent encoding decoded.
-fn decoded_fully(text: &str) -> String {
+fn percent_decode_all(text: &str) -> String {
     let mut text = text.as_bytes().to_vec();
     loop {
         let decoded: Vec<u8> = percent_decode(&text).collect();

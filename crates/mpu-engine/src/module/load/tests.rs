@@ -150,5 +150,5 @@ fn last_kernel_message_about_us_is_kept() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let path = dir.path().join("kmsg");
     std::fs::write(&path, "4,1,2,-;mpu: version magic '6.1' should be '6.2'\n SUBSYSTEM=x\n").expect("a file");
-    assert_eq!(last_words(File::open(path).expect("a file")), "mpu: version magic '6.1' should be '6.2'");
+    assert_eq!(last_kernel_message(File::open(path).expect("a file")), "mpu: version magic '6.1' should be '6.2'");
 }

@@ -92,7 +92,7 @@ fn module_is_loaded_with_policy_and_redirect() {
         unload(&s);
     }
     let plain = Parameters { policy: "", redirect: Redirect::Auto };
-    assert_eq!(plain.words(), "", "an older module knows no such name");
+    assert_eq!(plain.module_arguments(), "", "an older module knows no such name");
     // A missing way is named; no build is tried.
     let options = ModuleOptions { redirect: Redirect::Direct, ..s.options() };
     let error = fails(&s, &answers(&s, &[libc::EOPNOTSUPP]), &options, ("load_failed", Exit::Failed, (1, 0)));

@@ -27,7 +27,7 @@ fn link(fake: &FakeHost, target: impl AsRef<Path>, path: &str) {
 
 /// The result for a file in a folder.
 fn verdict(fake: &FakeHost, folder: &str, path: &str) -> Result<PathBuf, String> {
-    real(&fake.host(), &fake.host().at(folder), &fake.host().at(path))
+    resolve(&fake.host(), &fake.host().at(folder), &fake.host().at(path))
 }
 
 fn root(fake: &FakeHost) -> PathBuf {

@@ -17,7 +17,7 @@ fn in_order() -> FakeHost {
 }
 
 fn unpack(fake: &FakeHost) -> Result<PathBuf, ModuleError> {
-    plain(&fake.host(), RELEASE, &fake.host().at(PACKED), "installed")
+    uncompressed_path(&fake.host(), RELEASE, &fake.host().at(PACKED), "installed")
 }
 
 fn names(folder: &Path) -> Vec<String> {
@@ -49,7 +49,7 @@ fn module_and_twin_unpack_without_leftovers() {
     assert_eq!(names(&folder), ["lock", "mpu.ko"], "a twin of another module is none");
 
     let plain_one = fake.host().at("/m/mpu.ko");
-    assert_eq!(plain(&fake.host(), RELEASE, &plain_one, "installed").expect("as it is"), plain_one);
+    assert_eq!(uncompressed_path(&fake.host(), RELEASE, &plain_one, "installed").expect("as it is"), plain_one);
 }
 
 #[test]
