@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn modules_files_become_one_row() {
+    fn loaded_module_yields_one_row() {
         let fake = FakeHost::in_order();
         fake.write("/sys/module/mpu/parameters/state", "version=0.1.0\nstate=refused\nrefused=os_is_init_ns:-16\n");
         fake.write("/sys/module/mpu/parameters/counters", "translated.GPU_GET_PIDS=7\npassed.no_memory=2\n");

@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn two_processors_worth_of_calls_come_to_budget() {
+    fn two_busy_threads_are_limited_to_budget() {
         let (mut debt, began) = (Debt::default(), Instant::now());
         // Two threads that pause only for the budget, for ten seconds in steps of four milliseconds.
         let (mut used, mut free) = (Duration::ZERO, [began; 2]);

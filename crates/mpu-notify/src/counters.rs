@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_fit() {
+    fn counters_fit_in_file() {
         assert!(END * size_of::<u64>() <= BYTES && RECENT_END <= FIRST_COUNTER);
     }
 }

@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn each_broken_host_has_its_reason() {
+    fn broken_host_is_refused_with_reason() {
         use Exit::{NotReady, Refused};
         assert_eq!(why(&Setup::new()), None);
         let build = format!("/lib/modules/{RELEASE}/build");
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn module_at_work_is_kept_whatever_host_lacks() {
+    fn working_module_is_kept_on_unfit_host() {
         let s = Setup::new();
         s.fake.write("/sys/kernel/security/lockdown", "none [integrity] confidentiality");
         s.fake.write("/sys/module/mpu/parameters/state", state::ARMED);

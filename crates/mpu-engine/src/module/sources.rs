@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn directory_without_object_says_so() {
+    fn directory_without_object_is_incomplete() {
         let dir = fake::directory();
         fs::remove_file(dir.path().join("mpu_core.o_shipped")).expect("removed");
         let error = Sources::in_directory(dir.path()).expect_err("incomplete");

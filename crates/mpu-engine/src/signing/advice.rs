@@ -84,7 +84,7 @@ mod tests {
     const LIST: &str = "/sys/firmware/efi/mok-variables/MokListRT";
 
     #[test]
-    fn each_state_of_host_has_its_own_commands() {
+    fn signing_advice_follows_host_state() {
         let fake = FakeHost::in_order();
         let advise = |refused: Option<&Path>| advice(&fake.host(), RELEASE, refused);
         assert!(advise(None).contains("--build-only"), "{}", advise(None));
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn no_half_of_pair_is_written_over() {
+    fn key_advice_never_overwrites_half_pair() {
         let fake = FakeHost::in_order();
         fake.write(LIST, "");
         let advise = || advice(&fake.host(), RELEASE, None);
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn signed_module_only_wants_its_key_enrolled() {
+    fn advice_for_signed_module_is_key_enrolment() {
         let fake = FakeHost::in_order();
         fake.write("/var/lib/dkms/mok.key", "private");
         fake.write("/var/lib/dkms/mok.pub", "certificate");

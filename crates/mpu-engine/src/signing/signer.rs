@@ -487,7 +487,7 @@ mod tests {
     }
 
     #[test]
-    fn secure_boot_alone_demands_no_signature() {
+    fn secure_boot_alone_requires_no_signature() {
         let fake = FakeHost::in_order();
         fake.write(SECURE_BOOT, "\x06\0\0\0\x01");
         assert!(!demanded(&fake.host()));

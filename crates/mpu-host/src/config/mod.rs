@@ -423,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_explain_themselves() {
+    fn config_errors_have_code_and_fix() {
         let fake = FakeHost::in_order();
         fake.write(FILE, "x = 1\n");
         let error = Config::of(&fake.host()).expect_err("malformed");

@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn glob_that_is_too_long_names_its_own_limit() {
+    fn long_glob_is_refused_with_limit() {
         for (selector, expected) in [
             (Selector::Cgroup(format!("/{}", "a".repeat(254))), None),
             (Selector::Cgroup(format!("/{}", "a".repeat(255))), Some("a glob is at most 255 characters")),

@@ -159,7 +159,7 @@ fn ended_or_unreadable_process_is_no_error() {
 }
 
 #[test]
-fn large_table_is_looked_at_whole() {
+fn large_descriptor_table_is_read_whole() {
     // A disk takes its time for so many files.
     let memory = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir());
     let fake = FakeHost { dir: memory.expect("a folder") };
@@ -222,7 +222,7 @@ fn moved_mapping_is_not_read() {
 }
 
 #[test]
-fn equal_inodes_hide_no_node() {
+fn node_with_equal_inode_is_found() {
     let fake = host();
     process(&fake, 51, 'S');
     // The first file's path is longer than what is kept of a line.
@@ -244,7 +244,7 @@ fn pipe(fake: &FakeHost, path: &str) {
 }
 
 #[test]
-fn process_without_answer_stops_no_scan() {
+fn blocked_process_does_not_stop_scan() {
     let fake = host();
     for pid in [60, 61, 62, 63] {
         process(&fake, pid, 'S');
@@ -276,7 +276,7 @@ fn process_without_answer_stops_no_scan() {
 }
 
 #[test]
-fn stuck_driver_stops_no_scan() {
+fn stuck_driver_does_not_stop_scan() {
     let fake = host();
     pipe(&fake, "/proc/driver/nvidia/gpus/0000:65:00.0/information");
     process(&fake, 65, 'S');
@@ -293,7 +293,7 @@ fn stuck_driver_stops_no_scan() {
 }
 
 #[test]
-fn ended_threads_hide_no_mapping() {
+fn mapping_is_found_after_threads_ended() {
     let memory = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir());
     let fake = FakeHost { dir: memory.expect("a folder") };
     fake.write("/proc/devices", "Character devices:\n  1 nvidia-uvm\n195 nvidia\n");

@@ -92,7 +92,7 @@ fn shell(script: &str) -> Running {
 }
 
 #[test]
-fn no_thread_hides_descriptor() {
+fn descriptor_in_thread_table_is_found() {
     let folder = tempfile::tempdir().expect("a folder");
     let apart = threads(folder.path(), "u");
     let mut own = std::fs::read_dir(format!("/proc/{}/fd", apart.1.get())).expect("ours").flatten();
@@ -163,7 +163,7 @@ fn descriptor_limit_is_reported() {
 }
 
 #[test]
-fn one_process_alone_has_bound_of_its_own() {
+fn descriptor_limit_of_one_process_leaves_room_for_others() {
     let most = MAX_DESCRIPTORS + 1;
     let limit = Command::new("bash").args(["-c", &format!("ulimit -n {}", most + 300)]).stderr(Stdio::null()).status();
     if !limit.is_ok_and(|status| status.success()) {

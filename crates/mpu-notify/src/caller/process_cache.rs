@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn process_without_driver_made_none_of_its_clients() {
+    fn process_without_driver_fd_owns_no_client() {
         let (mut child, pid) = sleep();
         let cache = ProcessCache::default();
         assert!(!cache.uses_driver(pid, &Look::new()), "it has no descriptor of the driver's");
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_are_held_than_descriptors_allow() {
+    fn cache_is_limited_by_descriptors() {
         let (mut entries, all) = (Entries::default(), SharedProcesses::default());
         let pid = |number| HostPid::new(number).expect("not 0");
         let limit = MAX_PROCESSES.min(limit() / SHARE) as u32;

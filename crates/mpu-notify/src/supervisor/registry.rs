@@ -205,7 +205,7 @@ mod tests {
     const MAX_ARG_STRLEN: usize = 131_072;
 
     #[test]
-    fn all_kept_names_fit_in_one_variable() {
+    fn stored_names_fit_in_one_variable() {
         let longest = short_id(&"a".repeat(300));
         let names: usize = (0..MAX_LISTENERS).map(|index| stored_name(index, &longest).len() + 1).sum();
         // The same number of connections may still wait for their message.
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn kept_name_holds_listener_key_and_id() {
+    fn stored_name_has_index_and_id() {
         let name = stored_name(17, &short_id("my-pod/c\n0"));
         let (index, id) = name.strip_prefix(PREFIX).and_then(|rest| rest.split_once('-')).expect("two parts");
         assert_eq!((index, id), ("17", short_id("my-pod/c\n0").as_str()));

@@ -118,7 +118,7 @@ fn log_line_is_first_error() {
 }
 
 #[test]
-fn large_machine_builds_within_agents_memory() {
+fn build_jobs_are_limited() {
     assert_eq!([1, 2, 4, 224].map(jobs), [1, 2, 4, 4]);
 }
 

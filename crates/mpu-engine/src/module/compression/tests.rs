@@ -77,7 +77,7 @@ fn failed_unpack_keeps_previous_module() {
 
 /// A reader of the store finds both files, complete, at any moment while others unpack.
 #[test]
-fn unpackers_do_not_disturb_each_other_or_reader() {
+fn concurrent_unpacking_keeps_files_complete() {
     let fake = in_order();
     let text = "m".repeat(300_000);
     fake.write(PACKED, &text);

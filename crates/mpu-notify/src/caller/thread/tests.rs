@@ -164,7 +164,7 @@ fn refusal_of_epoll_reads_little() {
 }
 
 #[test]
-fn files_are_this_processs_own() {
+fn caller_descriptors_are_copied() {
     let caller = Caller::open(Tid::of_this_thread(), None).expect("our own folder");
     let null = std::fs::File::open("/dev/null").expect("/dev/null");
     let number = std::os::fd::AsRawFd::as_raw_fd(&null);
