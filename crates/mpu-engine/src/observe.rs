@@ -31,7 +31,7 @@ pub struct Observed {
     pub forwarded: Option<u64>,
     /// How often a new process replaced a dead one, if it has processes.
     pub restarts: Option<u64>,
-    /// Its cost per container, if it knows containers.
+    /// Its cost by container, if it accounts by container.
     pub costs: Vec<Cost>,
     pub translated: Vec<(String, u64)>,
     /// Calls not translated in the usual way, by reason.

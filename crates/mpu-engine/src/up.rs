@@ -221,7 +221,7 @@ pub const PLUGIN: &str = "mpu-nri.service";
 
 /// Starts the plugin, or finds it running.
 fn start_plugin(host: &Host) -> Note {
-    match systemd::has(host, PLUGIN) {
+    match systemd::has_unit(host, PLUGIN) {
         false => Note::NoPlugin,
         true => systemd::start(host, PLUGIN).map_or_else(Note::PluginStays, |()| Note::PluginStarted),
     }

@@ -27,13 +27,13 @@ pub enum Lockdown {
 
 /// The capability that reads and writes any file.
 pub const CAP_DAC_OVERRIDE: u32 = 1;
-/// The capability that reads any file and looks into any directory.
+/// The capability that reads any file and searches any directory.
 pub const CAP_DAC_READ_SEARCH: u32 = 2;
 /// The capability that loads and unloads modules.
 pub const CAP_SYS_MODULE: u32 = 16;
-/// The capability that looks into the processes of other users.
+/// The capability that inspects the processes of other users.
 pub const CAP_SYS_PTRACE: u32 = 19;
-/// The capability that makes PID namespaces (and much else).
+/// The capability that creates PID namespaces (and much else).
 pub const CAP_SYS_ADMIN: u32 = 21;
 
 /// The inode number that every kernel gives the initial PID namespace.
@@ -258,9 +258,9 @@ impl Host {
         let text = self.text("/etc/os-release").unwrap_or_default();
         let value =
             |key: &str| text.lines().find_map(|l| l.strip_prefix(key)).unwrap_or("").trim_matches('"').to_string();
-        let words = format!("{} {}", value("ID="), value("ID_LIKE="));
-        for word in words.split_whitespace() {
-            match word {
+        let ids = format!("{} {}", value("ID="), value("ID_LIKE="));
+        for id in ids.split_whitespace() {
+            match id {
                 "debian" | "ubuntu" => return Family::Debian,
                 "rhel" | "fedora" | "centos" => return Family::RedHat,
                 "suse" | "opensuse" | "sles" => return Family::Suse,

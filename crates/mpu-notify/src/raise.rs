@@ -50,9 +50,9 @@ pub struct SupervisorOptions {
 #[derive(Debug)]
 pub enum Raised {
     Started(State),
-    /// A retired one takes containers again.
+    /// A retired one accepts containers again.
     Resumed(State),
-    /// One of another version, given here, has been replaced.
+    /// It replaced one of the given version.
     Replaced(State, String),
     Already(State),
 }
@@ -132,7 +132,7 @@ pub fn lower(host: &Host) -> Result<Option<Lowered>, NotifyError> {
             Ok(Some(state)) => containers = state.containers.len(),
             Ok(None) => return Ok(Some(Lowered::Ended)),
             Err(error) if has_ended(&error) => return Ok(Some(Lowered::Ended)),
-            // It is slow. It answers later, or stays.
+            // It is slow, so its state is unknown for now.
             Err(NotifyError::NoAnswer { .. }) => {}
             Err(error) => return Err(error),
         }
@@ -145,7 +145,7 @@ fn is_retired(state: &State) -> bool {
     state.state == Phase::Retired
 }
 
-/// Whether the supervisor ended during the request. One that is only slow lives on.
+/// Whether the supervisor ended during the request. A slow supervisor has not ended.
 fn has_ended(error: &NotifyError) -> bool {
     use std::io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
     matches!(error, NotifyError::NoAnswer { source }
@@ -224,7 +224,7 @@ fn start(host: &Host, options: &SupervisorOptions) -> Result<State, NotifyError>
 
 /// Whether systemd runs and has the unit.
 pub fn systemd_has_unit(host: &Host) -> bool {
-    systemd::has(host, UNIT)
+    systemd::has_unit(host, UNIT)
 }
 
 /// Starts a keeper that outlives us.

@@ -23,7 +23,7 @@ pub(crate) use libc::{seccomp_data, seccomp_notif, sock_filter};
 const NOTIF_RECV: libc::c_ulong = 0xc050_2100;
 /// `_IOWR('!', 1, struct seccomp_notif_resp)`, 24 bytes.
 const NOTIF_SEND: libc::c_ulong = 0xc018_2101;
-/// `_IOW('!', 2, __u64)`; kernels before 5.17 know it as `_IOR`, which every later one takes, too.
+/// `_IOR('!', 2, __u64)`. Kernels from 5.17 on define it as `_IOW`, and accept this number, too.
 const NOTIF_ID_VALID: libc::c_ulong = 0x8008_2102;
 /// `_IOW('!', 4, __u64)`, Linux 6.6.
 const NOTIF_SET_FLAGS: libc::c_ulong = 0x4008_2104;

@@ -17,7 +17,7 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 const MAX_OUTPUT: u64 = 1 << 16;
 
 /// Whether systemd runs and has the unit.
-pub fn has(host: &Host, unit: &str) -> bool {
+pub fn has_unit(host: &Host, unit: &str) -> bool {
     let has = |folder: &&str| host.at(folder).join(unit).is_file();
     host.at("/run/systemd/system").is_dir() && host.tool("systemctl").is_some() && FOLDERS.iter().any(has)
 }

@@ -123,8 +123,8 @@ fn describe_holders(file: &File) -> String {
 
 /// The process of a line of /proc/locks (proc_locks(5)), if it holds an flock on that inode. Lines of waiters have an arrow.
 fn parse_flock_holder(line: &str, inode: u64) -> Option<u32> {
-    let words: Vec<&str> = line.split_whitespace().collect();
-    let [_, "FLOCK", _, _, pid, device_and_inode, ..] = words[..] else { return None };
+    let fields: Vec<&str> = line.split_whitespace().collect();
+    let [_, "FLOCK", _, _, pid, device_and_inode, ..] = fields[..] else { return None };
     let is_same_file = device_and_inode.rsplit(':').next().and_then(|number| number.parse().ok()) == Some(inode);
     pid.parse().ok().filter(|_| is_same_file)
 }

@@ -29,7 +29,7 @@ pub enum MemoryBackend {
 }
 
 impl Client {
-    /// None if the release does not know this control.
+    /// None if the release does not have this control.
     pub fn memory_backend(&self) -> Option<MemoryBackend> {
         let mut params = vec![0u8; BACKEND.1];
         self.control("MEMACCT_GET_IMPL", BACKEND.0, self.client, &mut params).ok()?;

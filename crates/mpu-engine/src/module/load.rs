@@ -69,7 +69,7 @@ pub struct Parameters<'a> {
 }
 
 impl Parameters<'_> {
-    /// The argument of `finit_module`. Defaults are left out: an older module may not know the name.
+    /// The argument of `finit_module`. Defaults are left out: an older module may lack the parameter.
     pub(super) fn module_arguments(self) -> String {
         let policy = (!self.policy.is_empty()).then(|| format!("policy=\"{}\"", self.policy));
         let redirect = (self.redirect != Redirect::Auto).then(|| format!("redirect={}", self.redirect.word()));

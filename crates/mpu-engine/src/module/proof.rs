@@ -10,7 +10,7 @@ use std::time::Duration;
 pub enum Proof {
     /// The module has translated since its redirects were placed.
     Seen,
-    /// No process could call the driver, so nothing is known.
+    /// No process could call the driver, so there is no proof.
     NotAsked {
         why: String,
     },

@@ -279,17 +279,17 @@ fn parse_argument(text: &str) -> Option<Argument> {
 
 /// Parses `process thread control milliseconds`. A line of another form is a newer module's.
 fn parse_holder(text: &str) -> Option<Holder> {
-    let mut words = text.split_whitespace();
-    let mut pid = || words.next()?.parse().ok().and_then(HostPid::new);
+    let mut fields = text.split_whitespace();
+    let mut pid = || fields.next()?.parse().ok().and_then(HostPid::new);
     let (pid, thread) = (pid()?, pid()?);
-    let control = match words.next()? {
+    let control = match fields.next()? {
         "-" => CallKind::Other,
         number => match u32::from_str_radix(number.strip_prefix("0x")?, 16).ok()? {
             0 => CallKind::NotKnown,
             number => CallKind::Control(mpu_abi::ControlCmd(number)),
         },
     };
-    Some(Holder { pid, thread, control, millis: words.next()?.parse().ok()? })
+    Some(Holder { pid, thread, control, millis: fields.next()?.parse().ok()? })
 }
 
 /// Parses `symbol:errno`, the errno with either sign.

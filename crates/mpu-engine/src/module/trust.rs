@@ -78,21 +78,21 @@ impl Walk {
         // The remaining parts, the next one last.
         let mut parts: Vec<OsString> = Vec::new();
         push(&mut parts, self.inside(path)?);
-        let mut at = self.root.clone();
+        let mut resolved = self.root.clone();
         let mut links = 0;
-        self.check(&at, &fs::symlink_metadata(&at).map_err(describe_error)?, "")?;
+        self.check(&resolved, &fs::symlink_metadata(&resolved).map_err(describe_error)?, "")?;
         while let Some(part) = parts.pop() {
             if part == ".." {
-                if at != self.root {
-                    at.pop();
+                if resolved != self.root {
+                    resolved.pop();
                 }
                 continue;
             }
-            let here = at.join(part);
-            let metadata = fs::symlink_metadata(&here).map_err(describe_error)?;
-            self.check(&here, &metadata, if parts.is_empty() { last } else { "" })?;
+            let next = resolved.join(part);
+            let metadata = fs::symlink_metadata(&next).map_err(describe_error)?;
+            self.check(&next, &metadata, if parts.is_empty() { last } else { "" })?;
             if !metadata.is_symlink() {
-                at = here;
+                resolved = next;
                 continue;
             }
             links += 1;
@@ -100,15 +100,15 @@ impl Walk {
                 return Err("cannot be looked at: there are too many links on the way to it".to_string());
             }
             // Resolve the link's text: for magic links of /proc the kernel follows another target.
-            let target = fs::read_link(&here).map_err(describe_error)?;
+            let target = fs::read_link(&next).map_err(describe_error)?;
             if target.is_absolute() {
-                at = self.root.clone();
+                resolved = self.root.clone();
                 push(&mut parts, self.inside(&target)?);
             } else {
                 push(&mut parts, &target);
             }
         }
-        Ok(at)
+        Ok(resolved)
     }
 
     fn inside<'a>(&self, path: &'a Path) -> Result<&'a Path, String> {

@@ -5,11 +5,11 @@ use super::signer::{digest, is_signed, tool};
 use mpu_host::host::Host;
 use std::path::Path;
 
-/// Follows a key's import: the firmware asks once, on its own screen.
+/// Note on a key's import: the firmware asks for confirmation once, on its own screen.
 const IMPORT_NOTE: &str = "# asks for a password; then reboot, choose `Enroll MOK`, give the password";
 
 /// The commands for a module that this kernel accepts. `refused` is the module at hand, if it is unsigned, or signed with a key that
-/// the kernel does not know.
+/// the kernel does not trust.
 pub fn advice(host: &Host, release: &str, refused: Option<&Path>) -> String {
     let Some(key) = Key::find(host) else { return key_creation_commands(host) };
     let Some(tool) = tool(host, release) else {

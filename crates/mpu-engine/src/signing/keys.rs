@@ -62,8 +62,8 @@ impl Key {
         if lists.is_empty() || !certificate.starts_with(&[0x30, 0x82]) {
             return Enrolled::Unknown;
         }
-        let holds = |list: &Vec<u8>| list.windows(certificate.len()).any(|part| part == certificate);
-        match lists.iter().any(holds) {
+        let contains_certificate = |list: &Vec<u8>| list.windows(certificate.len()).any(|part| part == certificate);
+        match lists.iter().any(contains_certificate) {
             true => Enrolled::Yes,
             false => Enrolled::No,
         }

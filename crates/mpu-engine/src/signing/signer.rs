@@ -370,12 +370,12 @@ mod tests {
         assert_eq!(content, b"module");
         fs::write(keys.join("signature"), signature).expect("written");
         assert!(openssl(&keys, "x509 -inform DER -in mok.pub -out mok.pem"));
-        let holds = |content: &[u8]| {
+        let verifies = |content: &[u8]| {
             fs::write(keys.join("content"), content).expect("written");
             let of = "cms -verify -binary -inform DER -in signature -content content -certfile mok.pem -noverify";
             openssl(&keys, of)
         };
-        assert!(holds(content) && !holds(b"another"));
+        assert!(verifies(content) && !verifies(b"another"));
 
         // A key with a missing password neither waits for one nor signs.
         assert!(openssl(&keys, &format!("{pair} -passout pass:secret")));
@@ -389,7 +389,8 @@ mod tests {
     fn key_in_token_signs() {
         const LIBRARY: &str = "/usr/lib/softhsm/libsofthsm2.so";
         const PROVIDER: &str = "/usr/lib/x86_64-linux-gnu/ossl-modules/pkcs11.so";
-        let Some(tool) = real_tool().filter(|tool| fs::read(tool).is_ok_and(|bytes| holds(&bytes, b"OSSL_PROVIDER")))
+        let Some(tool) =
+            real_tool().filter(|tool| fs::read(tool).is_ok_and(|bytes| contains(&bytes, b"OSSL_PROVIDER")))
         else {
             return eprintln!(
                 "skipped: no kernel headers with a sign-file that knows OpenSSL's providers, no MPU_SIGN_FILE"
@@ -459,7 +460,7 @@ mod tests {
         }
     }
 
-    fn holds(bytes: &[u8], word: &[u8]) -> bool {
+    fn contains(bytes: &[u8], word: &[u8]) -> bool {
         bytes.windows(word.len()).any(|part| part == word)
     }
 

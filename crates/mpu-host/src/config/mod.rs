@@ -215,12 +215,12 @@ impl Config {
 
     /// Valid rules that match nothing on this host, as sentences.
     pub fn warnings(&self, host: &Host) -> Vec<String> {
-        let of = |(at, rule): (usize, &Rule)| {
+        let warning = |(at, rule): (usize, &Rule)| {
             let why = rules::never_matches(&rule.selector)?;
             let Selector::Cgroup(glob) = &rule.selector else { return None };
             Some(format!("rule {} of {} (\"{glob}\") never matches: {why}", at + 1, self.rules.len()))
         };
-        self.rules.iter().enumerate().filter_map(of).chain(rules::without_pods(host, self)).collect()
+        self.rules.iter().enumerate().filter_map(warning).chain(rules::without_pods(host, self)).collect()
     }
 
     /// Parses a text. The error has the line and the fault.
@@ -240,9 +240,9 @@ impl Config {
         let config = Config { engine, drivers, modules, redirect, visibility, notify_cpu_percent, nri, rules };
         let compiled = rules::compile(&config, &Pods::default());
         if !rules::fits(&compiled) {
-            let most = format!("{} lines, {} bytes", policy::MOST_RULES, policy::LONGEST_RULES);
-            let are = format!("{} lines, {} bytes", compiled.lines().count(), compiled.len());
-            let what = format!("the rules are more than an engine takes: {are}; at most {most}");
+            let limit = format!("{} lines, {} bytes", policy::MOST_RULES, policy::LONGEST_RULES);
+            let size = format!("{} lines, {} bytes", compiled.lines().count(), compiled.len());
+            let what = format!("the rules are more than an engine takes: {size}; at most {limit}");
             return Err((line_of(text, text.len()), what));
         }
         Ok(config)
@@ -271,11 +271,11 @@ impl RawRule {
             }
             (None, None) => {}
         }
-        let one = "a rule names one of container, pod, cgroup, and namespace with label";
+        let requirement = "a rule names one of container, pod, cgroup, and namespace with label";
         let last = named_by.iter().map(|(at, _)| *at).max();
-        let (at, selector) = named_by.pop().ok_or((None, format!("{one}; this one names none")))?;
+        let (at, selector) = named_by.pop().ok_or((None, format!("{requirement}; this one names none")))?;
         if !named_by.is_empty() {
-            return Err((last, format!("{one}; this one names several")));
+            return Err((last, format!("{requirement}; this one names several")));
         }
         match rules::selector_fault(self.sees, &selector) {
             Some(what) => Err((Some(at), what)),

@@ -435,11 +435,11 @@ struct Mapping<'a> {
 
 impl Mapping<'_> {
     fn parse(line: &str) -> Option<Mapping<'_>> {
-        let mut words = line.trim_end_matches('\n').splitn(6, ' ');
-        let (from, to) = words.next()?.split_once('-')?;
+        let mut fields = line.trim_end_matches('\n').splitn(6, ' ');
+        let (from, to) = fields.next()?.split_once('-')?;
         let [from, to] = [from, to].map(|address| u64::from_str_radix(address, 16));
-        let (_rights, _offset, device, inode) = (words.next()?, words.next()?, words.next()?, words.next()?);
-        let path = words.next().unwrap_or_default().trim_start();
+        let (_rights, _offset, device, inode) = (fields.next()?, fields.next()?, fields.next()?, fields.next()?);
+        let path = fields.next().unwrap_or_default().trim_start();
         (inode != "0").then_some(Mapping { from: from.ok()?, to: to.ok()?, device, inode, path })
     }
 

@@ -237,7 +237,7 @@ fn node_with_equal_inode_is_found() {
     assert_eq!((lines_of(&scan), scan.not_read), (vec!["51: nvidia-uvm-tools 0 1".to_string()], Vec::new()));
 }
 
-/// Makes a pipe of a file: a reader waits until somebody writes.
+/// Replaces a file by a pipe: a reader blocks until a writer opens it.
 fn pipe(fake: &FakeHost, path: &str) {
     fake.remove(path);
     assert!(std::process::Command::new("mkfifo").arg(fake.host().at(path)).status().expect("mkfifo").success());
@@ -284,7 +284,7 @@ fn stuck_driver_does_not_stop_scan() {
     link(&fake, "/proc/65/fd/4", "/dev/tty");
     let began = Instant::now();
     let scan = looked(&fake);
-    // Its address alone tells whose the DRM node is.
+    // The GPU's address alone identifies its DRM node.
     assert_eq!(lines_of(&scan), ["65: card1 1 0", "65: nvidia-uvm-tools 1 0"]);
     assert_eq!((scan.holders[0].uses[0].node.gpu, scan.not_read.len()), (Some(1), 0));
     let minors: Vec<_> = nodes::gpus(&fake.host()).into_iter().map(|gpu| gpu.minor).collect();

@@ -27,7 +27,7 @@ use std::sync::atomic::Ordering::Relaxed;
 const NV_ERR_NOT_SUPPORTED: u32 = 0x56;
 
 /// One worker thread's state for answering notifications.
-pub(crate) struct Handler {
+pub(crate) struct NotificationHandler {
     /// Its container's cache.
     cache: Arc<ProcessCache>,
     scratch: Scratch,
@@ -36,9 +36,9 @@ pub(crate) struct Handler {
     namespace: Option<Arc<Namespace>>,
 }
 
-impl Handler {
-    pub(crate) fn new(cache: Arc<ProcessCache>) -> io::Result<Handler> {
-        Ok(Handler { cache, scratch: Scratch::new()?, caller: None, namespace: None })
+impl NotificationHandler {
+    pub(crate) fn new(cache: Arc<ProcessCache>) -> io::Result<NotificationHandler> {
+        Ok(NotificationHandler { cache, scratch: Scratch::new()?, caller: None, namespace: None })
     }
 
     /// Answers a decoded operation.
@@ -95,7 +95,7 @@ impl Handler {
         answer
     }
 
-    /// The second part of `handle`, with everything of the caller opened.
+    /// The second part of `handle`, once the caller's file, rights and memory are open.
     fn handle_opened(
         &mut self,
         setting: &Setting,
@@ -127,8 +127,8 @@ impl Handler {
         }
     }
 
-    /// Handles a control with PIDs and a size that no row has. A driver that does not know it returns its own error. The answer of a driver
-    /// that knows it may have host PIDs at unknown places, so the caller gets an error.
+    /// Handles a control with PIDs and a size that no row has. If the driver refuses it, the caller gets the driver's error. If the driver
+    /// answers it, host PIDs may be at unknown offsets, so the caller gets an error, too.
     fn handle_unknown_size(
         &mut self,
         setting: &Setting,

@@ -7,7 +7,7 @@ use crate::budget::{Account, Worker};
 use crate::caller::memory::take_caller_faults;
 use crate::caller::process_cache::ProcessCache;
 use crate::driver::request::{Disposition, Operation};
-use crate::listener::notification::Handler;
+use crate::listener::notification::NotificationHandler;
 use crate::listener::take_lock::TakeLock;
 use crate::setting::Setting;
 use crate::sys::{self, Answer, Journal, JournalSlot};
@@ -78,7 +78,7 @@ fn start_thread(
     on_end: impl Fn(&Listener) + Send + 'static,
 ) -> io::Result<()> {
     let slot = journal.slot(listener.index * THREADS + thread).ok_or(io::ErrorKind::AlreadyExists)?;
-    let handler = Handler::new(listener.cache.clone())?;
+    let handler = NotificationHandler::new(listener.cache.clone())?;
     let (listener, setting) = (listener.clone(), setting.clone());
     let work = move || {
         serve(&listener, &setting, slot, handler);
@@ -90,7 +90,7 @@ fn start_thread(
 }
 
 /// Answers until no caller is left.
-fn serve(listener: &Listener, setting: &Setting, mut slot: JournalSlot, mut handler: Handler) {
+fn serve(listener: &Listener, setting: &Setting, mut slot: JournalSlot, mut handler: NotificationHandler) {
     sys::set_sync_wakeup(listener.fd.as_fd());
     let mut worker = Worker::of_this_thread(listener.account.clone());
     // A call that the previous supervisor received and did not answer.
@@ -202,7 +202,7 @@ fn translate(
     listener: &Listener,
     setting: &Setting,
     slot: &mut JournalSlot,
-    handler: &mut Handler,
+    handler: &mut NotificationHandler,
     operation: Operation,
 ) -> Answer {
     let notification = slot.get().notification;

@@ -100,7 +100,7 @@ pub fn serve(host: &Host) -> Result<End, NotifyError> {
     let setting = Setting::new(Lookup::of_this_kernel(), &rules::of_host(host, &config), config.notify_cpu_percent)
         .map_err(|source| NotifyError::NoListeners { source })?;
     raise_limits();
-    Daemon::up(setting)?.run()
+    Daemon::start(setting)?.run()
 }
 
 /// Limit of descriptors, as `mpu-notify.service` has it. The kernel's own hard limit of 4,096 has room for 512 cached processes of a
@@ -122,7 +122,7 @@ fn file_error(path: &str) -> impl FnOnce(io::Error) -> NotifyError + '_ {
 }
 
 impl Daemon {
-    fn up(mut setting: Setting) -> Result<Daemon, NotifyError> {
+    fn start(mut setting: Setting) -> Result<Daemon, NotifyError> {
         let folder = Path::new(CONTROL_SOCKET).parent().unwrap_or(Path::new("/"));
         let text = folder.display().to_string();
         fs::create_dir_all(folder).map_err(file_error(&text))?;
