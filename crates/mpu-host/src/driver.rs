@@ -48,7 +48,7 @@ pub struct Native {
     pub pids: Numbering,
     /// The numbers that GET_PID_INFO takes.
     pub pid_info: Numbering,
-    /// The numbers in utilisation samples, if the driver can convert them; foreign ones stay host PIDs.
+    /// The numbers in utilisation samples that the driver can convert; all others stay host PIDs.
     pub utilisation: Numbering,
 }
 

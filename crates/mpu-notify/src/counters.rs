@@ -29,7 +29,7 @@ const BYTES: usize = 4096;
 
 const HOUR: u64 = 3600;
 
-/// Counters since the first supervisor of those that took over from each other.
+/// Counters since the start of the first supervisor in this chain of successors.
 #[derive(Debug)]
 pub(crate) struct Counters {
     numbers: &'static [AtomicU64],

@@ -35,7 +35,7 @@ impl Mapping {
         (self.start..self.end).contains(&address)
     }
 
-    /// `7f5c1000-7f5c2000 rw-p …`
+    /// Parses a line such as `7f5c1000-7f5c2000 rw-p …`.
     pub(crate) fn parse(line: &str) -> Option<Mapping> {
         let mut fields = line.split(' ');
         let (start, end) = fields.next()?.split_once('-')?;

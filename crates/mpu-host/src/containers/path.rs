@@ -6,7 +6,7 @@
 
 use super::names::{Runtime, is_long_id};
 
-/// The most that is read of a cgroup file. Version 1 has some fifteen lines, and a path is shorter than 4096 bytes.
+/// Size limit of a cgroup file. Version 1 has some fifteen lines, and a path is shorter than 4096 bytes.
 pub const LIMIT: usize = 64 * 1024;
 
 /// One container in a path.
@@ -190,7 +190,7 @@ fn unescape(text: &str) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
-/// `kubepods-burstable-podUID.slice`, perhaps behind the name of a cgroup root of kubelet's; the uid's dashes are underscores there.
+/// Parses `kubepods-burstable-podUID.slice`, possibly after the name of kubelet's cgroup root. The uid has underscores instead of dashes.
 fn pod_slice(segment: &str) -> Option<String> {
     let unit = segment.strip_suffix(".slice").unwrap_or(segment);
     let (before, uid) = unit.rsplit_once("-pod")?;
