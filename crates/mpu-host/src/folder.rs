@@ -1,5 +1,5 @@
-//! The folder of a process or thread in `/proc`. An open folder stays with its process: it does not move to the next one with the same
-//! number.
+//! The folder of a process or thread in `/proc`. An open folder stays with its process. It never becomes that of a later process with
+//! the same PID.
 
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, StatxFlags, openat, readlinkat, statat, statx};

@@ -62,8 +62,8 @@ impl Default for Look {
     }
 }
 
-/// Whether a process has a descriptor of the driver, in the table of any of its threads. A process whose first thread has ended, or that
-/// may not be examined, counts as a user of the driver. `proc` is the path of `/proc`.
+/// Whether a process has a descriptor of the driver, in the table of any of its threads. If its first thread has ended, or it may not be
+/// examined, the process counts as a user of the driver. `proc` is the path of `/proc`.
 pub fn find_driver_fd(proc: &Path, pid: HostPid, look: &Look) -> Has {
     let most = MAX_DESCRIPTORS.min(look.left());
     let mut remaining = most;
@@ -78,7 +78,7 @@ pub fn find_driver_fd(proc: &Path, pid: HostPid, look: &Look) -> Has {
     }
 }
 
-/// A living thread of a process whose first one has ended, as a folder's name below the process's own; none if there is none.
+/// Finds a living thread of a process whose first thread has ended. Returns its folder below the process's own.
 pub fn find_live_thread(proc: &Path, pid: HostPid, look: &Look) -> Option<String> {
     let folder = Folder::at(proc.join(pid.get().to_string())).ok()?;
     let threads = folder.names("task", MAX_DESCRIPTORS.min(look.left())).ok()?;

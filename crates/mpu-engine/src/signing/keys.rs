@@ -16,7 +16,7 @@ pub struct Key {
 pub enum Enrolled {
     /// It is in the machine owner's list, or in the firmware's own.
     Yes,
-    /// It is in none of the lists. The kernel may have it built in all the same.
+    /// It is in none of the lists. The kernel may still have it built in.
     No,
     /// No list can be read, or the certificate is not in the lists' format (DER).
     Unknown,
@@ -30,7 +30,7 @@ pub const DKMS_KEY: (&str, &str) = ("/var/lib/dkms/mok.key", "/var/lib/dkms/mok.
 const PLACES: [(&str, &str); 3] =
     [MPU_KEY, DKMS_KEY, ("/var/lib/shim-signed/mok/MOK.priv", "/var/lib/shim-signed/mok/MOK.der")];
 
-/// DKMS's setting for another key, before its folder of such files.
+/// DKMS's configuration file, which can name another key. Files in the folder `framework.conf.d` override it.
 const DKMS_CONFIG: &str = "/etc/dkms/framework.conf";
 
 /// shim's copies of the machine owner's list, as table and variable, and the firmware's own list. All contain whole certificates.

@@ -91,8 +91,8 @@ fn docker(files: &Files, roots: &[String], id: &str) -> Option<State> {
     let config = roots.iter().find_map(|root| files.json(&format!("{root}/containers/{id}/config.v2.json")))?;
     let name =
         short_string(config.get("Name")).map(|name| name.trim_start_matches('/').to_string()).filter(|n| !n.is_empty());
-    // Under Kubernetes the container's own name is a label; Docker's name combines several. An image has labels of its own, so they count
-    // under such a name only.
+    // Under Kubernetes the container's own name is a label; Docker's name combines several names. Images have labels, too, so labels
+    // count only with such a Docker name.
     let is_of_kubernetes = name.as_ref().is_some_and(|name| name.starts_with("k8s_"));
     let labelled = state_from_annotations(config.pointer("/Config/Labels").filter(|_| is_of_kubernetes));
     Some(with_runtime(Runtime::Docker, State { name: labelled.name.or(name), ..labelled }))

@@ -43,8 +43,8 @@ impl Memory {
 
     /// Writes all of `bytes`.
     ///
-    /// If another thread of the caller removes the write permission at this moment, the bytes may be written all the same. They
-    /// are an answer to that same program.
+    /// If another thread of the caller removes the write permission at this moment, the bytes may still be written. They are an
+    /// answer to the same program.
     pub(crate) fn write(&self, address: u64, bytes: &[u8]) -> io::Result<()> {
         let address = strip_address_tag(address);
         self.check_access(address, bytes.len(), |mapping| mapping.writable)?;
