@@ -10,7 +10,7 @@ use crate::top;
 use crate::who;
 use clap::builder::{PossibleValuesParser, StyledStr, Styles};
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueHint};
-use mpu_engine::module::elsewhere;
+use mpu_engine::module::other_kernel;
 use mpu_engine::up;
 use mpu_host::exit::Exit;
 use std::ffi::OsString;
@@ -146,7 +146,7 @@ pub enum Command {
 
     /// Build the module for another kernel, for nodes without headers and compiler
     #[command(long_about = BUILD_LONG, after_long_help = BUILD_EXAMPLES)]
-    Build(elsewhere::BuildOptions),
+    Build(other_kernel::BuildOptions),
 
     /// Print the JSON Schema of what a command prints with --json; without a command, list those that have one
     #[command(long_about = SCHEMA_LONG, after_help = SCHEMA_EXAMPLES)]

@@ -19,7 +19,7 @@ use mpu::processes;
 use mpu_engine as engine;
 use mpu_engine::module::load::Running;
 use mpu_host::config::{Config, rules};
-use mpu_host::progress::{Progress, say};
+use mpu_host::progress::{Progress, print_line};
 use mpu_notify::{self as notify, error::NotifyError, supervisor};
 
 use mpu::report::{self, Report, Style};
@@ -79,7 +79,7 @@ fn part(cli: &Cli, what: &NotifyVerb) -> u8 {
 fn warn_of_rules(host: &Host) {
     let why = Config::of(host).ok().and_then(|config| rules::without_pods(host, &config));
     if let Some(why) = why {
-        say(format_args!("mpu: warning: {why}"));
+        print_line(format_args!("mpu: warning: {why}"));
     }
 }
 
@@ -129,7 +129,7 @@ fn run(cli: &Cli) -> anyhow::Result<Exit> {
             ConfigVerb::Default => print(mpu_host::config::DEFAULT.as_bytes()),
         },
         Command::Build(options) => {
-            let done = engine::module::elsewhere::build(&host, options).map_err(Explained::from);
+            let done = engine::module::other_kernel::build(&host, options).map_err(Explained::from);
             print_report(cli, &done.context("there is no module for that kernel")?)
         }
         Command::Metrics(options) => {
@@ -139,7 +139,7 @@ fn run(cli: &Cli) -> anyhow::Result<Exit> {
             }
         }
         Command::Nri(options) => {
-            let log = |line: &str| say(format_args!("{}mpu: {line}", mpu_host::time::of_line()));
+            let log = |line: &str| print_line(format_args!("{}mpu: {line}", mpu_host::time::of_line()));
             nri::run_until_signal(options, &log).map_err(Explained::from).context("the plugin does not serve")?;
             Ok(Exit::Ok)
         }
@@ -148,11 +148,11 @@ fn run(cli: &Cli) -> anyhow::Result<Exit> {
             mpu::top::top(&host, options, cli.json).map_err(Explained::from).context("there is nothing to watch")
         }
         Command::Who(options) => {
-            let log = |line: &str| say(format_args!("mpu: {line}"));
+            let log = |line: &str| print_line(format_args!("mpu: {line}"));
             let who = mpu::who::who(&host, options, &log).map_err(Explained::from);
             let who = who.context("the holders of the driver are not known")?;
             if !cli.json {
-                who.notes.iter().for_each(|line| say(format_args!("mpu: {line}")));
+                who.notes.iter().for_each(|line| print_line(format_args!("mpu: {line}")));
             }
             print_report(cli, &who)
         }
@@ -176,7 +176,7 @@ fn run(cli: &Cli) -> anyhow::Result<Exit> {
         Command::Man { command } => match manual::page(command) {
             Some(page) => print(&page.context("cannot render the manual page")?),
             None => {
-                say(format_args!("mpu: there is no command {}\nfix: mpu --help lists them", command.join(" ")));
+                print_line(format_args!("mpu: there is no command {}\nfix: mpu --help lists them", command.join(" ")));
                 Ok(Exit::Usage)
             }
         },
@@ -194,7 +194,8 @@ fn run(cli: &Cli) -> anyhow::Result<Exit> {
 
 /// Runs the exporter. Addresses go to standard error once they are open.
 fn run_metrics(host: &Host, options: &MetricsOptions) -> Result<Option<Bytes>, metrics::MetricsError> {
-    let on_listening = |addresses: &[String]| say(format_args!("mpu: metrics: listening at {}", addresses.join(", ")));
+    let on_listening =
+        |addresses: &[String]| print_line(format_args!("mpu: metrics: listening at {}", addresses.join(", ")));
     metrics::run(source::sources(host), options.label.clone(), Patience::default(), &options.way(), on_listening)
 }
 
@@ -208,7 +209,7 @@ fn list(cli: &Cli, host: &Host, options: &listing::ListOptions) -> anyhow::Resul
         listing::listed(host, seen, options, width)
     };
     if !cli.json {
-        listed.beside().iter().for_each(|line| say(format_args!("mpu: {line}")));
+        listed.beside().iter().for_each(|line| print_line(format_args!("mpu: {line}")));
     }
     print_report(cli, &listed)
 }
@@ -240,7 +241,7 @@ fn wait_for_signal() -> anyhow::Result<impl FnMut(Duration) -> bool> {
     Ok(move |pause| {
         let stops = received.recv_timeout(pause).is_ok();
         if stops {
-            say("mpu: stopped by a signal");
+            print_line("mpu: stopped by a signal");
         }
         stops
     })
@@ -274,10 +275,10 @@ fn fail(json: bool, cli: &Cli, error: &anyhow::Error) -> Exit {
         return known.exit();
     }
     let causes: Vec<String> = error.chain().map(|cause| cause.to_string()).collect();
-    say(format_args!("mpu: {}", causes.join(": ")));
+    print_line(format_args!("mpu: {}", causes.join(": ")));
     match known {
         Some(known) => {
-            say(format_args!("fix: {}", known.fix()));
+            print_line(format_args!("fix: {}", known.fix()));
             known.exit()
         }
         None => Exit::Failed,

@@ -135,7 +135,7 @@ fn report_without_option_has_no_tenant_names() {
         assert!(report.contains(wanted), "no {wanted}:\n{report}");
     }
     // An executable without the module's sources does not know what the module says.
-    if Sources::carried().is_ok() {
+    if Sources::embedded().is_ok() {
         for wanted in ["mpu: placed", "os_find_ns_pid: error -16", "(3 more lines"] {
             assert!(report.contains(wanted), "no {wanted}:\n{report}");
         }

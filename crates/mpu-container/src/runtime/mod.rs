@@ -123,7 +123,7 @@ fn start(
         let mode = by_name.unwrap_or(config.runtime.mode);
         let requests_gpu = mode::edit(&mut spec, mode, config, log)?;
         // Also without a request: if the engine reads CDI files itself, it has already added the nodes.
-        let listener = seccomp::listen(spec.tree_mut(), &config.notify);
+        let listener = seccomp::add_listener(spec.tree_mut(), &config.notify);
         match &listener {
             Ok(()) => log.info("the notify engine receives the container's calls"),
             Err(why) if why.is_ordinary() => log.debug(&without_engine(why)),

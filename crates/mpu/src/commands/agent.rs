@@ -47,7 +47,7 @@ pub fn run(
     options: AgentOptions,
     wait: &mut dyn FnMut(Duration) -> bool,
 ) -> Result<AgentResult, Explained> {
-    let log = |line: &str| mpu_host::progress::say(format_args!("mpu: {line}"));
+    let log = |line: &str| mpu_host::progress::print_line(format_args!("mpu: {line}"));
     let server = options.cluster.as_deref().map(|credentials| {
         let node = options.node.as_deref().unwrap_or_default();
         ApiServer::of_pod(credentials, node, |name| std::env::var(name).ok())

@@ -46,6 +46,6 @@ const ANSWERS: &[Answers] = &[
     Answers { name: "uninstall", reports: |g| vec![one::<Outcome>(g)] },
     Answers { name: "agent", reports: |g| vec![one::<agent::AgentResult>(g), one::<agent::ProbeAnswer>(g)] },
     Answers { name: "nri", reports: |_| Vec::new() },
-    Answers { name: "build", reports: |g| vec![one::<mpu_engine::module::elsewhere::Elsewhere>(g)] },
+    Answers { name: "build", reports: |g| vec![one::<mpu_engine::module::other_kernel::OtherKernelModule>(g)] },
     Answers { name: "metrics", reports: |_| Vec::new() },
 ];

@@ -100,7 +100,7 @@ pub fn install(
     if let Some(old) = old.as_ref().filter(|old| numbers(&old.version) > numbers(VERSION)) {
         return Err(InstallError::Newer { installed: old.version.clone() }.into());
     }
-    let sources = options.source.as_deref().map_or_else(Sources::carried, Sources::in_directory)?;
+    let sources = options.source.as_deref().map_or_else(Sources::embedded, Sources::in_directory)?;
     let items = layout::items(Layout::Local, executable(options.executable.as_deref())?, &sources, documents);
     // What keeps the module from being built here would also fail under DKMS; the next `mpu up` checks again.
     let config = Config::of(host).unwrap_or_default();
@@ -167,7 +167,7 @@ pub fn uninstall(host: &Host, kernel: &dyn Kernel, dry_run: bool, purge: bool) -
 
 /// Puts the files of a package below `root`, for the package's build.
 pub fn stage(root: &Path, documents: &Documents) -> Result<(), Explained> {
-    for item in layout::items(Layout::Package, executable(None)?, &Sources::carried()?, documents) {
+    for item in layout::items(Layout::Package, executable(None)?, &Sources::embedded()?, documents) {
         let at = Host::below(root).at(&item.path);
         let folder = if item.bytes.is_some() { at.parent().unwrap_or(root) } else { &at };
         let written = fs::create_dir_all(folder).and_then(|()| match &item.bytes {

@@ -25,7 +25,7 @@ pub fn messages(host: &Host, with_names: bool) -> String {
         return "dmesg cannot be read\n".to_string();
     };
     let log = String::from_utf8_lossy(&dmesg.stdout);
-    let formats = formats(&Sources::carried().map(|sources| sources.files).unwrap_or_default());
+    let formats = formats(&Sources::embedded().map(|sources| sources.files).unwrap_or_default());
     let mentions = log.lines().filter(|line| line.contains("mpu"));
     let (messages, others): (Vec<&str>, Vec<&str>) =
         mentions.partition(|line| with_names || is_ours(message(line), &formats));

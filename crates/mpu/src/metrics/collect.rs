@@ -143,8 +143,8 @@ impl State {
     fn note(&mut self, index: usize, part: &str, took: Duration, trouble: Option<&Trouble>) -> Reading {
         if self.logged[index].as_ref() != trouble {
             match trouble {
-                Some(trouble) => mpu_host::progress::say(format_args!("mpu: metrics: {part}: {trouble}")),
-                None => mpu_host::progress::say(format_args!("mpu: metrics: {part}: readable again")),
+                Some(trouble) => mpu_host::progress::print_line(format_args!("mpu: metrics: {part}: {trouble}")),
+                None => mpu_host::progress::print_line(format_args!("mpu: metrics: {part}: readable again")),
             }
         }
         self.logged[index] = trouble.cloned();

@@ -93,7 +93,7 @@ async fn write_until(
             Ok(now) => (written, failing) = (now, false),
             Err(error) if !failing => {
                 failing = true;
-                mpu_host::progress::say(format_args!("mpu: metrics: {}; fix: {}", chain(&error), error.fix()));
+                mpu_host::progress::print_line(format_args!("mpu: metrics: {}; fix: {}", chain(&error), error.fix()));
             }
             Err(_) => {}
         }

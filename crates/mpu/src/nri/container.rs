@@ -3,7 +3,7 @@
 //! A profile is never loosened: one that is unknown, or incomplete, is not replaced. [`NotServed`] lists the reasons besides those
 //! of `mpu_seccomp` to leave a container as it is.
 
-use mpu_seccomp::{NoListener, Notify, listen};
+use mpu_seccomp::{NoListener, Notify, add_listener};
 use prost::Message;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -46,7 +46,7 @@ pub fn armed(container: &Container, engine: &Engine, notify: &Notify) -> Result<
     let known = sent.map(|bytes| Seccomp::decode(bytes).ok().filter(|known| known.encoded_len() == bytes.len()));
     let mut tree = tree(container, known.as_ref().and_then(Option::as_ref));
     // Check the container first: an engine's limits are not reported for a container without a GPU.
-    listen(&mut tree, notify)?;
+    add_listener(&mut tree, notify)?;
     let kind = linux.and_then(|linux| linux.seccomp_profile.as_ref()).map(|kind| kind.kind);
     // A named profile without its rules is unknown.
     let is_known = kind == Some(UNCONFINED) || kind.is_none() && engine.sends_rules;

@@ -58,7 +58,7 @@ pub fn look(nodes: &(dyn Nodes + Sync), release: Release, outer_pid: u32) -> Res
         let (done, wait_done) = std::sync::mpsc::channel::<()>();
         let other = scope.spawn(move || {
             let opened = Client::of_first_gpu(nodes, release);
-            let memory = opened.as_ref().map(|client| client.take_memory(TAKEN)).unwrap_or(Ok(()));
+            let memory = opened.as_ref().map(|client| client.alloc_video_memory(TAKEN)).unwrap_or(Ok(()));
             let _ = made.send((rustix::thread::gettid(), memory));
             let _ = wait_done.recv();
             opened

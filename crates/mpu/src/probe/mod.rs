@@ -19,8 +19,8 @@ use mpu_host::exit::Exit;
 use mpu_host::explain::{Explain, Facts, chain};
 use mpu_host::explain_by_facts;
 use mpu_host::host::{CAP_SYS_ADMIN, Host};
-use mpu_host::own;
 use mpu_host::progress::Progress;
+use mpu_host::sys::unshare_pid_namespace_of_children;
 use mpu_notify::supervised_child;
 use mpu_rm::{Client, RmError};
 use nodes::DeviceNodes;
@@ -156,7 +156,7 @@ fn spawn_in_new_namespace(
     command.stdin(Stdio::piped()).stdout(Stdio::piped());
     let conversation = supervised.then(|| supervised_child::prepare(&mut command)).transpose().map_err(failed)?;
     let spawn = move || {
-        own::unshare_pid_namespace_of_children().map_err(|source| ProbeError::Namespace { source })?;
+        unshare_pid_namespace_of_children().map_err(|source| ProbeError::Namespace { source })?;
         command.spawn().map_err(|source| ProbeError::Spawn { source })
     };
     let died = |_| ProbeError::Spawn { source: io::Error::other("the thread that starts it died") };

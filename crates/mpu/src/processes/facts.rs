@@ -81,7 +81,7 @@ impl Facts {
         };
         // The cgroup of an ended process at the root is unknown, and so is one whose path the kernel does not give: in a container, a process
         // can make a path of 4096 bytes, which only a kernel that cuts it shows (ENAMETOOLONG in proc_cgroup_show; 6.18 cuts it).
-        let is_known = cgroups.is_some_and(|cgroups| !containers::is_at_the_root(&cgroups) || !has_ended(host, folder));
+        let is_known = cgroups.is_some_and(|cgroups| !containers::is_at_root(&cgroups) || !has_ended(host, folder));
         if moment.depth == Depth::Owner {
             return is_known.then_some(facts);
         }
@@ -122,12 +122,12 @@ impl Moment<'_> {
         if !maker::has_ended(stat) {
             return Some(folder);
         }
-        if let Some(thread) = maker::living_thread(&self.host.at("/proc"), pid, &self.makers) {
+        if let Some(thread) = maker::find_live_thread(&self.host.at("/proc"), pid, &self.makers) {
             return Some(format!("{folder}/{thread}"));
         }
         // For an ended process, cgroup version 1 shows no path.
         let cgroups = containers::cgroups_at(self.host, &folder)?;
-        (!containers::is_at_the_root(&cgroups)).then_some(folder)
+        (!containers::is_at_root(&cgroups)).then_some(folder)
     }
 }
 
@@ -184,7 +184,7 @@ fn ended(moment: &Moment, makers: &maker::Look) -> Facts {
     // A process whose first thread has ended counts as a maker, not as a holder: its descriptors cannot be read.
     let has = |pid: &HostPid| {
         let stat = host.text(format!("/proc/{}/stat", pid.get())).unwrap_or_default();
-        !maker::has_ended(&stat) && maker::has_the_driver(&proc, *pid, makers) == Has::Yes
+        !maker::has_ended(&stat) && maker::find_driver_fd(&proc, *pid, makers) == Has::Yes
     };
     let mut holders: Vec<HostPid> =
         others.filter(|pid| !moment.listed.contains(pid)).filter(has).take(MOST_HOLDERS).collect();
@@ -290,7 +290,7 @@ impl Cache {
         }
         // The driver lists an ended process while any process keeps its descriptors. Its PID may belong to another process by now, which never
         // had any. If that cannot be checked, the process counts as the owner: otherwise it could hide behind many descriptors.
-        let has = maker::has_the_driver(&host.at("/proc"), pid, &moment.makers);
+        let has = maker::find_driver_fd(&host.at("/proc"), pid, &moment.makers);
         let Some(folder) = moment.folder_of(pid, &stat, has) else { return self.ended(moment) };
         let Some(facts) = Facts::started_at(moment, pid, &folder, ticks, &mut self.shared) else {
             return self.ended(moment);

@@ -81,7 +81,7 @@ impl From<&HolderInfo> for HolderView {
             command: caller.command.clone(),
             container: caller.container.clone(),
             control,
-            control_name: holders::name_of(caller.holder.control),
+            control_name: holders::control_name(caller.holder.control),
             milliseconds: caller.holder.millis,
             words: caller.to_string(),
         }
@@ -130,7 +130,7 @@ impl StateView {
             entered: state.entered,
             translated: state.translated,
             inside: state.inside,
-            holders: holders::look(host, state).iter().map(HolderView::from).collect(),
+            holders: holders::describe_holders(host, state).iter().map(HolderView::from).collect(),
             orphans: state.orphans,
             refused: state.refused.clone(),
         }
