@@ -350,7 +350,7 @@ pub enum AgentVerb {
     /// Say whether a container on this node got a right answer recently
     Ready {
         /// The agent's name
-        #[arg(long, env = agent::ID)]
+        #[arg(long, env = agent::ID_VARIABLE)]
         id: String,
 
         /// How old a measurement may be
@@ -361,7 +361,7 @@ pub enum AgentVerb {
     /// Say whether the agent's loop runs
     Alive {
         /// The agent's name
-        #[arg(long, env = agent::ID)]
+        #[arg(long, env = agent::ID_VARIABLE)]
         id: String,
 
         /// How long one round of the loop may take: a round that builds the module takes minutes

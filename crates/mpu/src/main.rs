@@ -5,7 +5,7 @@ use anyhow::Context;
 use clap::Parser;
 use clap::error::ErrorKind;
 use hyper::body::Bytes;
-use mpu::agent::note::Question;
+use mpu::agent::note::KubeletProbe;
 use mpu::cli::{self, AgentVerb, Cli, Command, ConfigVerb, NotifyVerb};
 use mpu::commands::{agent, config, doctor, fields, schema, status, up};
 use mpu::install;
@@ -215,8 +215,8 @@ fn list(cli: &Cli, host: &Host, options: &listing::ListOptions) -> anyhow::Resul
 
 fn run_agent(cli: &Cli, host: &Host, what: &AgentVerb) -> anyhow::Result<Exit> {
     let (question, id, within) = match what {
-        AgentVerb::Ready { id, within } => (Question::Ready, id, *within),
-        AgentVerb::Alive { id, within } => (Question::Alive, id, *within),
+        AgentVerb::Ready { id, within } => (KubeletProbe::Ready, id, *within),
+        AgentVerb::Alive { id, within } => (KubeletProbe::Alive, id, *within),
         AgentVerb::Run(options) => {
             let mut wait = wait_for_signal()?;
             return print_report(

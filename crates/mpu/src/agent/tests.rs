@@ -96,13 +96,13 @@ fn agent_waits_for_driver_and_cleans_up() {
             agent.round().expect("a round");
             stage.later(5);
         }
-        assert_eq!((stage.note("a").doing, stage.up(), stage.measured.get()), (Doing::WaitsForDriver, false, 0));
+        assert_eq!((stage.note("a").doing, stage.up(), stage.measured.get()), (Activity::WaitsForDriver, false, 0));
         assert_eq!(stage.logged("waiting for the NVIDIA driver"), 2, "at once, and after a minute");
         stage.fake().write("/sys/module/nvidia/version", "550.163.01\n");
         agent.round().expect("a round");
         let note = stage.note("a");
-        assert_eq!((note.doing, stage.up(), note.seen.map(|seen| seen.right)), (Doing::Watches, true, Some(true)));
-        assert_eq!(agent.leave().expect("left"), Parting::Down);
+        assert_eq!((note.doing, stage.up(), note.seen.map(|seen| seen.right)), (Activity::Watches, true, Some(true)));
+        assert_eq!(agent.leave().expect("left"), FinalState::Down);
         assert!(!stage.up() && Note::read(&stage.fake().host(), "a").expect("readable").is_none());
     });
 }
@@ -111,12 +111,12 @@ fn agent_waits_for_driver_and_cleans_up() {
 fn agents_without_driver_read_label_and_take_turns() {
     let stage = Stage::new();
     stage.fake().remove("/sys/module/nvidia");
-    stage.cluster.labels.borrow_mut().insert(label::ENGINE.into(), "modul".into());
+    stage.cluster.labels.borrow_mut().insert(label::ENGINE_LABEL.into(), "modul".into());
     stage.run(&["a", "b"], |_, mut agents| {
         for agent in &mut agents {
             agent.round().expect("a round");
         }
-        assert_eq!((stage.note("a").doing, stage.note("b").doing), (Doing::StandsBy, Doing::WaitsForDriver));
+        assert_eq!((stage.note("a").doing, stage.note("b").doing), (Activity::StandsBy, Activity::WaitsForDriver));
         assert_eq!((stage.measured.get(), stage.cluster.reasons()), (0, vec!["MpuEngineLabelInvalid"]));
     });
 }
@@ -142,7 +142,7 @@ fn replaced_driver_is_measured_again() {
         agent.round().expect("a round");
         stage.fake().remove("/sys/module/nvidia");
         agent.round().expect("a round");
-        assert_eq!((stage.note("a").doing, stage.note("a").seen), (Doing::WaitsForDriver, None));
+        assert_eq!((stage.note("a").doing, stage.note("a").seen), (Activity::WaitsForDriver, None));
         stage.fake().write("/sys/module/nvidia/version", "580.159.04\n");
         agent.round().expect("a round");
         assert_eq!(stage.measured.get(), 2);
@@ -179,7 +179,7 @@ fn kubelet_hears_of_loop_before_driver_has_answered() {
     let mut agent = Agent::new(&host, &kernel, &measure, &|_| (), None, stage.options("a")).expect("an agent");
     agent.round().expect("a round");
     let note = stage.note("a");
-    assert_eq!((note.doing, note.seen.map(|seen| seen.right)), (Doing::LeavesToNode, Some(true)));
+    assert_eq!((note.doing, note.seen.map(|seen| seen.right)), (Activity::LeavesToNode, Some(true)));
     drop(supervisor);
 }
 
@@ -191,7 +191,7 @@ fn failed_raise_is_logged_and_backs_off() {
         let agent = &mut agents[0];
         for _ in 0..60 {
             agent.round().expect("a round");
-            assert_eq!(stage.note("a").doing, Doing::Failed);
+            assert_eq!(stage.note("a").doing, Activity::Failed);
             stage.later(1);
         }
         assert_eq!(stage.logged("no make on this host"), 1, "{:?}", stage.log.borrow());
@@ -200,7 +200,7 @@ fn failed_raise_is_logged_and_backs_off() {
         stage.fake().tool("make", BUILDS_BOTH);
         stage.later(300);
         agent.round().expect("a round");
-        assert_eq!((stage.note("a").doing, agent.failures), (Doing::Watches, 0));
+        assert_eq!((stage.note("a").doing, agent.failures), (Activity::Watches, 0));
     });
 }
 
@@ -218,15 +218,15 @@ fn failure_is_reported_again_after_standby() {
         let failed = stage.note("old").words;
         assert!(failed.contains("no make on this host"), "{failed}");
         let host = kernel.host.host();
-        let new = Turn::take(&host, "new").expect("a place");
+        let new = Registration::register(&host, "new").expect("a place");
         agent.round().expect("a round");
-        assert_eq!(stage.note("old").doing, Doing::StandsBy);
-        assert_eq!(new.leave(|| ()).expect("left"), Leave::To("old".to_string()));
+        assert_eq!(stage.note("old").doing, Activity::StandsBy);
+        assert_eq!(new.leave(|| ()).expect("left"), LeaveResult::To("old".to_string()));
         stage.cluster.take_events();
         stage.later(1);
         agent.round().expect("a round");
         let note = stage.note("old");
-        assert_eq!((note.doing, note.words), (Doing::Failed, failed.clone()));
+        assert_eq!((note.doing, note.words), (Activity::Failed, failed.clone()));
         stage.later(61);
         agent.round().expect("a round");
         assert!(stage.cluster.take_events().iter().all(|(_, words)| *words == failed));
@@ -264,7 +264,7 @@ fn newer_module_from_node_is_left_alone() {
             let mut agent = agents.remove(0);
             agent.round().expect("a round");
             let note = stage.note("old");
-            assert_eq!((note.doing, kernel.calls.get()), (Doing::LeavesToNode, (0, 0)), "{}", note.words);
+            assert_eq!((note.doing, kernel.calls.get()), (Activity::LeavesToNode, (0, 0)), "{}", note.words);
             assert!(note.words.contains("MPU 99.0.0") && note.seen.is_some(), "it is measured all the same: {note:?}");
             agent.leave().expect("left");
             assert!(stage.up() && kernel.calls.get() == (0, 0), "and it stays when the agent goes");
@@ -292,11 +292,11 @@ fn rolling_upgrade_hands_engine_to_new_agent() {
         let (mut new, mut old) = (agents.remove(1), agents.remove(0));
         new.round().expect("a round");
         old.round().expect("a round");
-        assert_eq!((stage.note("old").doing, stage.note("new").doing), (Doing::StandsBy, Doing::Watches));
+        assert_eq!((stage.note("old").doing, stage.note("new").doing), (Activity::StandsBy, Activity::Watches));
         assert!(stage.note("old").seen.is_some(), "who stands by knows whether containers are seen right");
-        assert_eq!(old.leave().expect("left"), Parting::With("new".to_string()));
+        assert_eq!(old.leave().expect("left"), FinalState::ManagedBy("new".to_string()));
         assert_eq!((stage.up(), kernel.calls.get()), (true, (1, 0)));
-        assert_eq!(new.leave().expect("left"), Parting::Down);
+        assert_eq!(new.leave().expect("left"), FinalState::Down);
         assert!(!stage.up());
     });
 }
@@ -307,11 +307,11 @@ fn rollback_returns_engine_to_old_agent() {
     stage.run(&["old", "new"], |_, mut agents| {
         let (mut new, mut old) = (agents.remove(1), agents.remove(0));
         new.round().expect("a round");
-        assert_eq!(new.leave().expect("left"), Parting::With("old".to_string()));
+        assert_eq!(new.leave().expect("left"), FinalState::ManagedBy("old".to_string()));
         assert!(stage.up());
         stage.fake().remove("/sys/module/mpu");
         old.round().expect("a round");
-        assert!(stage.up() && stage.note("old").doing == Doing::Watches);
+        assert!(stage.up() && stage.note("old").doing == Activity::Watches);
     });
 }
 
@@ -379,14 +379,14 @@ fn restarted_pod_with_label_is_exempt_again() {
         // The pod is replaced while the API server is away.
         pods(UIDS[1]);
         stage.cluster.is_down.set(true);
-        stage.later(reporter::PODS);
+        stage.later(reporter::POD_INTERVAL);
         agent.round().expect("a round");
         assert!(exempt(UIDS[0]) && !exempt(UIDS[1]));
         stage.cluster.is_down.set(false);
         stage.later(31);
         agent.round().expect("a round");
         assert!(exempt(UIDS[1]) && !exempt(UIDS[0]));
-        assert_eq!(agent.leave().expect("left"), Parting::Down);
+        assert_eq!(agent.leave().expect("left"), FinalState::Down);
         assert!(Pods::are_missing(&stage.fake().host()));
     });
 }
@@ -414,7 +414,7 @@ fn forbidden_namespace_keeps_no_other_rule_from_its_pods() {
         let earlier = Pods::of(&host).expect("found");
         assert!(earlier.get("secret", "app=dcgm").eq([UIDS[1]]), "an earlier agent's pods stay");
         pods(UIDS[1]);
-        stage.later(reporter::PODS);
+        stage.later(reporter::POD_INTERVAL);
         agents[0].round().expect("a round");
         assert!(is_found(UIDS[1]) && stage.logged("pods is forbidden in secret") == 1, "{:?}", stage.log);
     });
@@ -449,7 +449,7 @@ fn agent_with_keep_leaves_engine_up() {
             assert_eq!(pause, Duration::from_secs(5));
             rounds == 2
         });
-        assert_eq!((parting.expect("left"), stage.up(), rounds), (Parting::Kept, true, 2));
+        assert_eq!((parting.expect("left"), stage.up(), rounds), (FinalState::Kept, true, 2));
     });
 }
 
@@ -459,7 +459,7 @@ fn agent_refuses_notify_engine() {
     stage.fake().write("/etc/mpu/config.toml", "engine = \"notify\"\n");
     stage.run(&["a"], |kernel, mut agents| {
         agents[0].round().expect("a round");
-        assert_eq!((stage.note("a").doing, kernel.calls.get()), (Doing::Failed, (0, 0)));
+        assert_eq!((stage.note("a").doing, kernel.calls.get()), (Activity::Failed, (0, 0)));
         assert_eq!(stage.logged("a supervisor in a pod would end with the pod"), 1);
         assert_eq!(stage.logged("fix: install MPU's package on the node"), 1);
     });
@@ -471,16 +471,16 @@ fn agent_leaves_nodes_notify_engine_alone() {
     let supervisor = FakeSupervisor::on(stage.fake(), mpu_notify::fake::state(&[]));
     stage.run(&["a"], |kernel, mut agents| {
         agents[0].round().expect("a round");
-        assert_eq!((stage.note("a").doing, kernel.calls.get(), stage.up()), (Doing::LeavesToNode, (0, 0), false));
+        assert_eq!((stage.note("a").doing, kernel.calls.get(), stage.up()), (Activity::LeavesToNode, (0, 0), false));
         assert!(stage.note("a").seen.is_some(), "it is measured all the same");
         // Its node's operator wants the module.
         agents[0].options.engine = EngineSetting::Module;
         agents[0].round().expect("a round");
-        assert_eq!((stage.note("a").doing, stage.up()), (Doing::Watches, true));
+        assert_eq!((stage.note("a").doing, stage.up()), (Activity::Watches, true));
         // And a module that is up is not left for an engine beside it.
         agents[0].options.engine = EngineSetting::Auto;
         agents[0].round().expect("a round");
-        assert_eq!((stage.note("a").doing, stage.up()), (Doing::Watches, true));
+        assert_eq!((stage.note("a").doing, stage.up()), (Activity::Watches, true));
     });
     drop(supervisor);
 }
@@ -494,7 +494,7 @@ fn retired_notify_engine_does_not_block_module() {
     );
     stage.run(&["a"], |_, mut agents| {
         agents[0].round().expect("a round");
-        assert_eq!((stage.note("a").doing, stage.up()), (Doing::Watches, true));
+        assert_eq!((stage.note("a").doing, stage.up()), (Activity::Watches, true));
     });
 }
 
@@ -503,19 +503,19 @@ fn nodes_label_wins_over_charts_engine() {
     let stage = Stage::new();
     stage.run(&["a"], |kernel, mut agents| {
         let (mut agent, cluster) = (agents.remove(0), &stage.cluster);
-        let label = |word: &str| cluster.labels.borrow_mut().insert(label::ENGINE.to_string(), word.to_string());
+        let label = |word: &str| cluster.labels.borrow_mut().insert(label::ENGINE_LABEL.to_string(), word.to_string());
         label("notify");
         agent.round().expect("a round");
         assert_eq!(
             (stage.note("a").doing, kernel.calls.get()),
-            (Doing::Failed, (0, 0)),
+            (Activity::Failed, (0, 0)),
             "no module, and no engine here"
         );
         assert!(stage.note("a").words.contains("and it is not up"), "{}", stage.note("a").words);
         label("mdule");
         stage.later(61);
         agent.round().expect("a round");
-        assert_eq!((stage.note("a").doing, stage.up()), (Doing::Watches, true), "the chart's engine, auto, holds");
+        assert_eq!((stage.note("a").doing, stage.up()), (Activity::Watches, true), "the chart's engine, auto, holds");
         assert_eq!(cluster.reasons(), ["MpuEngineFailed", "MpuServed", "MpuEngineLabelInvalid"]);
     });
 }
