@@ -237,7 +237,7 @@ impl<'a> Reporter<'a> {
         // An earlier agent's Event is counted on. Without it, this one begins anew.
         let before = match previous {
             Some(sent) => Some((sent.event.count, sent.event.first)),
-            None => self.cluster.sent(reason.name()).ok().flatten(),
+            None => self.cluster.find_event(reason.name()).ok().flatten(),
         };
         let event = Event {
             reason: reason.name(),
@@ -249,7 +249,7 @@ impl<'a> Reporter<'a> {
         };
         let is_again = previous.is_some_and(|sent| sent.event.message == text);
         let pause = previous.filter(|_| is_again).map_or(FIRST_REPEAT, |sent| (sent.pause * 2).min(MAX_REPEAT));
-        match self.cluster.event(&event) {
+        match self.cluster.apply_event(&event) {
             Ok(()) => {
                 self.events.succeeded(self.log);
                 self.sent.insert(reason, SentEvent { event, at: now, pause, episode: self.episode });

@@ -9,10 +9,10 @@ use mpu_host::time;
 use serde_json::{Value, json};
 
 /// The longest message that the API server takes.
-const LONGEST: usize = 1024;
+const MAX_MESSAGE: usize = 1024;
 
 /// The longest name of an object.
-const LONGEST_NAME: usize = 253;
+const MAX_NAME: usize = 253;
 
 /// An Event on a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,7 +34,7 @@ impl Event {
     /// The name of a reason's object. A node's name may have the full length already, so it is cut.
     pub fn name(reason: &str, node: &str) -> String {
         let reason = reason.to_ascii_lowercase();
-        let room = LONGEST_NAME - reason.len() - 1;
+        let room = MAX_NAME - reason.len() - 1;
         format!("{}.{reason}", node.get(..room).unwrap_or(node).trim_end_matches(['.', '-']))
     }
 
@@ -47,7 +47,7 @@ impl Event {
             // `kubectl describe node` finds a node's Events by this uid, as in the kubelet's Events.
             "involvedObject": {"apiVersion": "v1", "kind": "Node", "name": node, "uid": node},
             "reason": self.reason,
-            "message": fitted(&self.message),
+            "message": fit_message(&self.message),
             "type": if self.is_warning { "Warning" } else { "Normal" },
             "source": {"component": "mpu", "host": node},
             "reportingComponent": "mpu",
@@ -60,12 +60,12 @@ impl Event {
 }
 
 /// Makes a message one printable line that the API server accepts.
-fn fitted(message: &str) -> String {
+fn fit_message(message: &str) -> String {
     let line: String = message.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-    if line.len() <= LONGEST {
+    if line.len() <= MAX_MESSAGE {
         return line;
     }
-    let mut end = LONGEST - "…".len();
+    let mut end = MAX_MESSAGE - "…".len();
     while !line.is_char_boundary(end) {
         end -= 1;
     }
@@ -89,17 +89,17 @@ mod tests {
         assert_eq!(object["lastTimestamp"], "1970-01-02T00:00:00Z");
         for node in [format!("{}a", "a.".repeat(126)), format!("a{}", ".a".repeat(126)), "a".repeat(253)] {
             let name = Event::name("MpuNotRight", &node);
-            assert!(name.len() <= LONGEST_NAME && !name.contains("..") && name.ends_with(".mpunotright"), "{name}");
+            assert!(name.len() <= MAX_NAME && !name.contains("..") && name.ends_with(".mpunotright"), "{name}");
         }
     }
 
     #[test]
     fn message_fits_whatever_is_in_it() {
         for text in ["ö".repeat(2000), "x".repeat(1025), "a\n\u{1b}[2Jb".to_string(), "short".to_string()] {
-            let fitted = fitted(&text);
-            assert!(fitted.len() <= LONGEST && !fitted.contains(|c: char| c.is_control()), "{fitted}");
+            let message = fit_message(&text);
+            assert!(message.len() <= MAX_MESSAGE && !message.contains(|c: char| c.is_control()), "{message}");
         }
-        assert_eq!(fitted(&"x".repeat(1024)).len(), 1024);
-        assert!(fitted(&"ö".repeat(2000)).ends_with('…'));
+        assert_eq!(fit_message(&"x".repeat(1024)).len(), 1024);
+        assert!(fit_message(&"ö".repeat(2000)).ends_with('…'));
     }
 }

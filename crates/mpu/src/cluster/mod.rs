@@ -28,13 +28,13 @@ pub trait Cluster {
     ///
     /// # Errors
     /// When the API server cannot be reached, or refuses.
-    fn sent(&self, reason: &str) -> Result<Option<(u64, u64)>, ClusterError>;
+    fn find_event(&self, reason: &str) -> Result<Option<(u64, u64)>, ClusterError>;
 
     /// Makes an Event on this node, or brings the one of the same reason up to date.
     ///
     /// # Errors
     /// When the API server cannot be reached, or refuses.
-    fn event(&self, event: &Event) -> Result<(), ClusterError>;
+    fn apply_event(&self, event: &Event) -> Result<(), ClusterError>;
 }
 
 #[cfg(test)]
@@ -59,7 +59,7 @@ pub mod fake {
     impl FakeCluster {
         fn answer(&self) -> Result<(), ClusterError> {
             self.requests.set(self.requests.get() + 1);
-            if self.is_down.get() { Err(ClusterError::Late) } else { Ok(()) }
+            if self.is_down.get() { Err(ClusterError::TimedOut) } else { Ok(()) }
         }
 
         pub fn reasons(&self) -> Vec<&'static str> {
@@ -84,13 +84,17 @@ pub mod fake {
             pods.ok_or(ClusterError::Refused { action: "to list pods", status: 403, message })
         }
 
-        fn sent(&self, reason: &str) -> Result<Option<(u64, u64)>, ClusterError> {
+        fn find_event(&self, reason: &str) -> Result<Option<(u64, u64)>, ClusterError> {
             let events = self.events.borrow();
             let last = events.iter().rev().find(|event| event.reason == reason);
-            if self.is_down.get() { Err(ClusterError::Late) } else { Ok(last.map(|event| (event.count, event.first))) }
+            if self.is_down.get() {
+                Err(ClusterError::TimedOut)
+            } else {
+                Ok(last.map(|event| (event.count, event.first)))
+            }
         }
 
-        fn event(&self, event: &Event) -> Result<(), ClusterError> {
+        fn apply_event(&self, event: &Event) -> Result<(), ClusterError> {
             self.event_requests.set(self.event_requests.get() + 1);
             if self.denies_events.get() {
                 let (action, message) = ("an Event", "forbidden".to_string());

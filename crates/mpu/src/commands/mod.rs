@@ -37,7 +37,7 @@ const ANSWERS: &[Answers] = &[
     Answers { name: "ps", reports: |g| vec![one::<Listed>(g)] },
     Answers { name: "top", reports: |g| vec![one::<Listed>(g)] },
     Answers { name: "who", reports: |g| vec![one::<Who>(g)] },
-    Answers { name: "probe", reports: |g| vec![one::<crate::probe::compare::Probed>(g)] },
+    Answers { name: "probe", reports: |g| vec![one::<crate::probe::compare::ProbeReport>(g)] },
     Answers {
         name: "config",
         reports: |g| vec![one::<config::Sound>(g), one::<config::Shown>(g), one::<mpu_engine::apply::Applied>(g)],

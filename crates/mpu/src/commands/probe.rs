@@ -1,13 +1,13 @@
 //! `mpu probe`: reports what a container sees, and whether that is right.
 
-use crate::probe::compare::Probed;
+use crate::probe::compare::ProbeReport;
 use crate::report::{Lines, Report, Style};
 use mpu_engine::Engine;
 use mpu_host::config::Visibility;
 use mpu_host::driver::Numbering;
 use mpu_host::exit::Exit;
 
-impl Report for Probed {
+impl Report for ProbeReport {
     const COMMAND: &'static str = "probe";
 
     fn exit(&self) -> Exit {
@@ -64,7 +64,7 @@ impl Report for Probed {
     }
 }
 
-impl Probed {
+impl ProbeReport {
     /// Whether an engine shows every container the host's processes, so that nothing can be compared.
     pub fn shows_host(&self) -> bool {
         self.engine_up && self.visibility == Visibility::Host
@@ -112,7 +112,7 @@ mod tests {
         driver: &Driver,
         engine: Option<Engine>,
         symbols: Option<[bool; 2]>,
-    ) -> Probed {
+    ) -> ProbeReport {
         compare::compare(evidence, driver, engine, Visibility::Own, symbols)
     }
 

@@ -57,7 +57,7 @@ fn table(style: Style, columns: &[(Align, Option<usize>)], rows: &[Vec<String>])
 fn row(process: &ProcessView) -> Vec<String> {
     let user = process.user.clone().or_else(|| process.uid.map(|uid| uid.to_string()));
     let name = match (&process.name, process.role) {
-        (Some(name), Some(role)) => format!("{name} ({})", role.words()),
+        (Some(name), Some(role)) => format!("{name} ({})", role.description()),
         (Some(name), None) => name.clone(),
         (None, _) => String::new(),
     };

@@ -153,35 +153,35 @@ pub struct InFlightView {
 }
 
 /// How often is looked while it is waited.
-const PAUSE: Duration = Duration::from_millis(500);
+const SCAN_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Looks, and waits if requested. `log` gets a line whenever the holders change.
 ///
 /// # Errors
 /// Without root's rights, outside the host's PID namespace, or if there is no such GPU.
 pub fn who(host: &Host, options: &WhoOptions, log: &dyn Fn(&str)) -> Result<Who, WhoError> {
-    check(host)?;
-    let gpu = options.gpu.as_deref().map(|requested| find(host, requested)).transpose()?;
+    check_access(host)?;
+    let gpu = options.gpu.as_deref().map(|requested| find_gpu(host, requested)).transpose()?;
     let end = options.wait.map(|seconds| Instant::now() + Duration::from_secs(seconds));
     let (mut scanner, mut logged) = (Scanner::default(), String::new());
     loop {
         let began = Instant::now();
-        let look = Look::of(host, gpu.as_ref(), &mut scanner)?;
+        let observation = Observation::of(host, gpu.as_ref(), &mut scanner)?;
         let left = end.map(|end| end.saturating_duration_since(Instant::now()));
-        let Some(left) = left.filter(|left| !look.is_free && !left.is_zero()) else {
-            return Ok(Who { has_waited: end.is_some(), ..look.report(host, gpu.as_ref()) });
+        let Some(left) = left.filter(|left| !observation.is_free && !left.is_zero()) else {
+            return Ok(Who { has_waited: end.is_some(), ..observation.report(host, gpu.as_ref()) });
         };
-        let words = format!("waiting for {}", look.in_words());
-        if words != logged {
-            log(&words);
-            logged = words;
+        let line = format!("waiting for {}", observation.summary());
+        if line != logged {
+            log(&line);
+            logged = line;
         }
         // A host full of processes is not looked at all the time.
-        std::thread::sleep(left.min(PAUSE.max(began.elapsed() * 10)));
+        std::thread::sleep(left.min(SCAN_INTERVAL.max(began.elapsed() * 10)));
     }
 }
 
-fn check(host: &Host) -> Result<(), WhoError> {
+fn check_access(host: &Host) -> Result<(), WhoError> {
     if !host.has_capability(CAP_SYS_PTRACE) {
         return Err(WhoError::NotRoot);
     }
@@ -194,7 +194,7 @@ fn check(host: &Host) -> Result<(), WhoError> {
     }
 }
 
-fn find(host: &Host, requested: &str) -> Result<DriverGpu, WhoError> {
+fn find_gpu(host: &Host, requested: &str) -> Result<DriverGpu, WhoError> {
     let gpus = nodes::gpus(host);
     let as_listed = |gpu: &DriverGpu| Gpu {
         index: gpu.index,
@@ -214,17 +214,17 @@ fn bus_id(address: &str) -> String {
 }
 
 /// What was found at one moment.
-struct Look {
+struct Observation {
     driver: Option<String>,
     scan: Scan,
     modules: Vec<Module>,
     is_free: bool,
 }
 
-impl Look {
-    fn of(host: &Host, gpu: Option<&DriverGpu>, scanner: &mut Scanner) -> Result<Look, WhoError> {
+impl Observation {
+    fn of(host: &Host, gpu: Option<&DriverGpu>, scanner: &mut Scanner) -> Result<Observation, WhoError> {
         let Some(driver) = Driver::loaded(host) else {
-            return Ok(Look { driver: None, scan: Scan::default(), modules: Vec::new(), is_free: true });
+            return Ok(Observation { driver: None, scan: Scan::default(), modules: Vec::new(), is_free: true });
         };
         let mut scan = scanner.scan(host).map_err(|source| WhoError::NoProc { source })?;
         if let Some(gpu) = gpu {
@@ -237,10 +237,10 @@ impl Look {
             None => modules::is_free(&modules).unwrap_or(is_clear),
             Some(_) => is_clear,
         };
-        Ok(Look { driver: Some(driver.version), scan, modules, is_free })
+        Ok(Observation { driver: Some(driver.version), scan, modules, is_free })
     }
 
-    fn in_words(&self) -> String {
+    fn summary(&self) -> String {
         let count = |count: usize, one: &str, more: &str| format!("{count} {}", if count == 1 { one } else { more });
         let references: u32 = self.modules.iter().filter_map(Module::used).sum();
         let processes = count(self.scan.holders.len(), "process", "processes");
@@ -251,7 +251,7 @@ impl Look {
     }
 
     fn report(self, host: &Host, gpu: Option<&DriverGpu>) -> Who {
-        let Look { driver, scan, modules, is_free } = self;
+        let Observation { driver, scan, modules, is_free } = self;
         let mut cache = Cache::new(Depth::WithoutHomes);
         let moment = cache.begin(host, BTreeSet::new());
         let mut units: BTreeMap<String, Option<u32>> = BTreeMap::new();
@@ -274,7 +274,7 @@ impl Look {
                     container_pid: facts.container_pid,
                     role: executable.as_deref().and_then(|path| path.file_name()?.to_str()).and_then(role),
                     uses: holder.uses.iter().map(UseView::of).collect(),
-                    end: end::end(holder.pid, container.as_ref(), job.as_ref(), own.as_deref()),
+                    end: end::end_command(holder.pid, container.as_ref(), job.as_ref(), own.as_deref()),
                     container,
                     job,
                     unit,
@@ -311,7 +311,7 @@ impl Look {
 fn only_user(host: &Host, unit: &str) -> Option<u32> {
     // Version 2, systemd's hierarchy of version 1, and version 2 beside version 1.
     let lists = ["", "/systemd", "/unified"].map(|mount| format!("/sys/fs/cgroup{mount}{unit}/cgroup.procs"));
-    let list = lists.iter().find_map(|list| host.bounded(list, MOST_IN_UNIT).filter(|list| !list.is_empty()))?;
+    let list = lists.iter().find_map(|list| host.bounded(list, UNIT_PROCS_LIMIT).filter(|list| !list.is_empty()))?;
     let list = String::from_utf8_lossy(&list);
     let mut users = list.lines().filter_map(|pid| user_of(host, HostPid::new(pid.parse().ok()?)?));
     let first = users.next()?;
@@ -319,7 +319,7 @@ fn only_user(host: &Host, unit: &str) -> Option<u32> {
 }
 
 /// The length of a list of PIDs, some 8,000. A larger unit is not stopped for one process.
-const MOST_IN_UNIT: usize = 64 << 10;
+const UNIT_PROCS_LIMIT: usize = 64 << 10;
 
 /// Whether a process holds this GPU as far as the kernel tells: by its node, or by nodes of all GPUs alone.
 fn may_hold(holder: &Holder, index: u32) -> bool {
@@ -339,7 +339,7 @@ fn role(executable: &str) -> Option<Role> {
 
 impl Role {
     /// As a table shows it.
-    pub fn words(self) -> &'static str {
+    pub fn description(self) -> &'static str {
         match self {
             Role::Persistenced => "persistence daemon",
             Role::MpsControl => "MPS control daemon",
@@ -367,8 +367,8 @@ impl ModuleView {
 fn notes(scan: &Scan, modules: &[Module], of_gpu: bool, is_free: bool) -> Vec<String> {
     let mut notes = Vec::new();
     if !scan.not_read.is_empty() {
-        let few = few(scan.not_read.iter().copied());
-        notes.push(format!("processes could not be looked at, or in part only: PID {few}"));
+        let pids = first_pids(scan.not_read.iter().copied());
+        notes.push(format!("processes could not be looked at, or in part only: PID {pids}"));
     }
     let used: Vec<String> = modules
         .iter()
@@ -384,18 +384,18 @@ fn notes(scan: &Scan, modules: &[Module], of_gpu: bool, is_free: bool) -> Vec<St
     }
     // No count of the kernel's has a GPU's descriptors.
     if !scan.in_flight.is_empty() && (!is_free || of_gpu) {
-        let few = few(scan.in_flight.iter().map(|one| one.pid));
+        let pids = first_pids(scan.in_flight.iter().map(|one| one.pid));
         notes.push(format!(
-            "descriptors wait in sockets of PID {few}; the kernel does not show whether they are the driver's"
+            "descriptors wait in sockets of PID {pids}; the kernel does not show whether they are the driver's"
         ));
     }
     notes
 }
 
 /// The first PIDs, for a line.
-fn few(mut pids: impl Iterator<Item = HostPid>) -> String {
-    let few: Vec<String> = pids.by_ref().take(8).map(|pid| pid.get().to_string()).collect();
-    few.join(", ") + pids.next().map_or("", |_| ", …")
+fn first_pids(mut pids: impl Iterator<Item = HostPid>) -> String {
+    let first_pids: Vec<String> = pids.by_ref().take(8).map(|pid| pid.get().to_string()).collect();
+    first_pids.join(", ") + pids.next().map_or("", |_| ", …")
 }
 
 #[cfg(test)]
