@@ -1,8 +1,8 @@
 //! Elects the agent of this node that manages the engine.
 //!
-//! `/run/mpu/agents` has one file per agent, locked while the agent lives: the kernel drops the lock, also after a kill. The
-//! youngest living agent has the turn. In a rolling upgrade the new pod takes over; in a rollback the old pod takes over again.
-//! The last agent to leave takes the engine down.
+//! `/run/mpu/agents` has one file per agent, locked while the agent lives. The kernel drops the lock, also after a kill. The
+//! youngest living agent is the leader. In a rolling upgrade the new pod takes over; in a rollback the old pod takes over again.
+//! The last agent to leave unloads the engine. A second lock file, `gate`, serializes registration, election and leaving.
 
 use mpu_host::exit::Exit;
 use mpu_host::explain::{Explain, Facts};
@@ -15,35 +15,35 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// A reboot clears it, as it does the engine.
+/// On a tmpfs: a reboot clears it, and unloads the engine.
 pub const AGENTS_DIR: &str = "/run/mpu/agents";
 
 const LOCK_SUFFIX: &str = "turn";
 
-/// How long to wait for the gate. The last agent holds it while it takes the engine down, for half a minute at most.
+/// How long to wait for the gate. The last agent holds it while it unloads the engine, for at most 30 s.
 const GATE_TIMEOUT: Duration = Duration::from_secs(90);
 
-/// Why an agent cannot take part.
+/// Why an agent cannot register, lead or leave.
 #[derive(Debug, thiserror::Error)]
 pub enum ElectionError {
-    /// The name cannot be a file's.
+    /// The id cannot be part of a file's name.
     #[error("{id:?} is not a valid agent id: use up to 100 letters, digits, '-', '_' and '.'")]
     BadId { id: String },
-    /// Another agent has that name, and lives.
+    /// A living agent has this id.
     #[error("an agent named {id} runs on this node already")]
     Taken { id: String },
-    /// The configuration names an engine that no pod can be.
+    /// The configuration asks for the notify engine, which cannot run in a pod.
     #[error(
         "the configuration says engine = \"notify\", and a supervisor in a pod would end with the pod, and the containers' calls with it"
     )]
     NotifyInPod,
-    /// The node is to have an engine of its own, and has none.
+    /// The node needs its own notify engine, and has none.
     #[error("this node needs the notify engine of MPU's package, and it is not up")]
     NoNotifyEngine,
-    /// Another process does not let the gate go.
+    /// Another process holds the gate.
     #[error(transparent)]
     Held(HeldLock),
-    /// The meeting place cannot be used.
+    /// The folder of the agents cannot be used.
     #[error("cannot use {}", path.display())]
     Io { path: PathBuf, source: io::Error },
 }
@@ -78,7 +78,7 @@ impl ElectionError {
 
 mpu_host::explain_by_facts!(ElectionError);
 
-/// Whether an agent's name can be part of a file's.
+/// Checks that an agent's id can be part of a file's name.
 pub fn check_id(id: &str) -> Result<(), ElectionError> {
     let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     match !id.is_empty() && id.len() <= 100 && id.chars().all(fits) && !id.starts_with('.') {
@@ -87,7 +87,7 @@ pub fn check_id(id: &str) -> Result<(), ElectionError> {
     }
 }
 
-/// The registration of an agent on this node. Dropping it gives it up.
+/// An agent's entry on this node. Dropping it unlocks the file, so that the agent counts as dead.
 #[derive(Debug)]
 pub struct Registration {
     dir: PathBuf,
@@ -98,8 +98,9 @@ pub struct Registration {
 
 #[derive(Debug, PartialEq, Eq)]
 pub enum LeaveResult<T> {
-    /// No other agent lives. Has the result of the last agent's action.
+    /// No other agent lives. Holds the result of `last`.
     Last(T),
+    /// This agent is the leader now.
     To(String),
 }
 
@@ -120,7 +121,7 @@ impl Registration {
         let mut file = lock::open(&path).map_err(at(&path))?;
         flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|e| at(&path)(e.into()))?;
         let mut text = String::new();
-        // No number: no agent wrote the file to its end, so it has no old order.
+        // A file without a number was never written completely, so it has no old order.
         let saved = file.read_to_string(&mut text).ok().and_then(|_| text.trim().parse().ok());
         let order = saved.unwrap_or_else(|| others.iter().map(|(order, _)| order + 1).max().unwrap_or(1));
         file.set_len(0).and_then(|()| file.rewind()).and_then(|()| write!(file, "{order}")).map_err(at(&path))?;
@@ -128,7 +129,7 @@ impl Registration {
         Ok(Registration { dir, id: id.to_string(), order, _alive: file })
     }
 
-    /// The agent that has the turn, if it is not this one.
+    /// The leader, if it is not this agent.
     pub fn other_leader(&self) -> Result<Option<String>, ElectionError> {
         let _gate = lock_gate(&self.dir, GATE_TIMEOUT)?;
         let youngest = live_agents(&self.dir, Some(&self.id))?.into_iter().max();
@@ -161,7 +162,7 @@ fn files(dir: &Path, endings: &[&str]) -> io::Result<Vec<(PathBuf, String)>> {
     Ok(fs::read_dir(dir)?.flatten().filter_map(|entry| named(entry.path())).collect())
 }
 
-/// Locks out the registration, election and leaving of other agents.
+/// Locks the gate, which keeps other agents from registering, electing and leaving.
 fn lock_gate(dir: &Path, timeout: Duration) -> Result<File, ElectionError> {
     let path = dir.join("gate");
     lock::take(&path, timeout).map_err(|error| match error {
@@ -170,7 +171,7 @@ fn lock_gate(dir: &Path, timeout: Duration) -> Result<File, ElectionError> {
     })
 }
 
-/// The living agents with their order, except one. Call it with the gate held: it tries locks.
+/// The living agents with their order, except one. The caller must hold the gate, because this tries the agents' locks.
 fn live_agents(dir: &Path, except: Option<&str>) -> Result<Vec<(u64, String)>, ElectionError> {
     let mut found = Vec::new();
     for (path, id) in
@@ -237,7 +238,7 @@ mod tests {
     fn killed_agent_regains_its_turn() {
         let fake = FakeHost::in_order();
         let (old, new) = (turn(&fake, "old"), turn(&fake, "new"));
-        drop(old); // as the kernel does with the files of a killed process
+        drop(old); // The kernel closes the files of a killed process.
         let old = turn(&fake, "old");
         assert_eq!(
             old.other_leader().expect("readable").as_deref(),

@@ -4,13 +4,13 @@ use clap::ValueEnum;
 use mpu_host::config::EngineSetting;
 use std::collections::BTreeMap;
 
-/// The label of a node by which its operator chooses the engine. The chart's templates have the same name, for the pods' affinity.
+/// The node label with which the operator chooses the engine. The chart's templates use the same name for the pods' affinity.
 pub const ENGINE_LABEL: &str = "mpu-project.github.io/engine";
 
-/// The longest value of a label, by Kubernetes.
+/// Kubernetes' limit for a label's value.
 const MAX_VALUE_LENGTH: usize = 63;
 
-/// The engine that the labels name, none if they name none. The error describes an invalid label.
+/// The engine in the node's label; none without the label. The error describes an invalid value.
 pub fn parse_engine(labels: &BTreeMap<String, String>) -> Result<Option<EngineSetting>, String> {
     let Some(value) = labels.get(ENGINE_LABEL) else { return Ok(None) };
     let names = EngineSetting::value_variants().iter().filter_map(ValueEnum::to_possible_value);

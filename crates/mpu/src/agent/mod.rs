@@ -1,10 +1,11 @@
 //! The agent: keeps MPU up on a node, as the entry point of a Kubernetes DaemonSet.
 //!
-//! One round waits for the driver, raises the engine and measures. The pod mounts the node's directories at their own paths, so
-//! the rest of this crate works there unchanged. [`election`] decides which of several agents manages the engine, [`note`] answers
-//! the kubelet's probes, [`reporter`] makes Events in the cluster. The agent raises only the module: a supervisor in a pod would
-//! end with the pod, and the containers' calls with it. It leaves the node's own notify engine, and a newer module that no agent
-//! loaded, as they are.
+//! Each round waits for the driver, starts the engine and measures. The pod mounts the node's directories at their own paths, so
+//! the rest of this crate works there unchanged. [`election`] picks the agent that manages the engine. [`note`] answers the
+//! kubelet's probes. [`reporter`] makes Events in the cluster.
+//!
+//! The agent starts only the module. A supervisor in a pod would end with the pod, and the containers' calls would fail. The agent
+//! does not touch the node's own notify engine, nor a newer module that no agent loaded.
 
 pub mod election;
 pub mod label;
@@ -31,7 +32,7 @@ use reporter::{Reason, Reporter};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Where a pod's specification puts the agent's name: the commands of probes know no other variables.
+/// The environment variable with the agent's name. The pod's specification sets it, also for the commands of probes.
 pub const ID_VARIABLE: &str = "MPU_AGENT_ID";
 
 /// Options of `mpu agent run`.
@@ -79,22 +80,21 @@ pub struct AgentOptions {
     pub source: Option<PathBuf>,
 }
 
-/// Measures whether a container is seen right. Returns that, and the finding as text.
+/// Measures whether a container gets right answers. Returns the result, and the finding as text.
 pub type Measure<'a> = &'a dyn Fn(&Host) -> Result<(bool, String), Box<dyn Explain>>;
 
-/// Where a line for the log goes.
+/// Writes a line to the log.
 pub type Log<'a> = &'a dyn Fn(&str);
 
 /// The longest pause after a failure, in seconds. The pause doubles up to it.
 const MAX_RETRY_PAUSE: u64 = 300;
-/// Seconds until a measurement that was not right, or failed, is repeated.
+/// Seconds until the next measurement after a failed or wrong one.
 const REMEASURE_AFTER: u64 = 10;
-/// Seconds until the log repeats that the agent waits.
+/// Seconds between two log lines while the agent waits for the driver.
 const WAIT_LOG_INTERVAL: u64 = 60;
-/// How long a leaving agent tries to unload an engine in use.
+/// How long the last agent tries to unload an engine in use.
 const UNLOAD_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// An agent at work.
 pub struct Agent<'a> {
     host: &'a Host,
     kernel: &'a dyn Kernel,
@@ -114,11 +114,11 @@ pub struct Agent<'a> {
 /// The state of the engine after an agent left.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FinalState {
-    /// It was taken down; or none was up.
+    /// Unloaded, or none was up.
     Down,
-    /// It stays up, by an option.
+    /// Up, because of `--keep` or because this agent did not load it.
     Kept,
-    /// It stays up, managed by that agent.
+    /// Up, and this other agent manages it.
     ManagedBy(String),
 }
 
@@ -213,7 +213,7 @@ impl<'a> Agent<'a> {
         label.unwrap_or(self.options.engine)
     }
 
-    /// Describes an engine that is up and that this agent must not touch. Fails if the node is to have its own engine, and has none.
+    /// Describes an engine that is up and that this agent must not touch. Fails if the node needs its own notify engine and has none.
     fn node_engine(&mut self) -> Result<Option<String>, Explained> {
         let engine = self.configured_engine();
         if let Some(text) = newer_node_module(self.host).filter(|_| engine != EngineSetting::Notify) {
@@ -232,7 +232,7 @@ impl<'a> Agent<'a> {
         }
     }
 
-    /// Raises the engine if it is not up, and applies the node's rules.
+    /// Starts the engine if it is not up, and applies the node's rules.
     fn maintain_engine(&mut self, driver: &str) -> Result<(Activity, String), Explained> {
         let now = uptime(self.host);
         if now < self.next_try {
@@ -268,7 +268,7 @@ impl<'a> Agent<'a> {
         }
     }
 
-    /// Raises the engine, or replaces another version. Returns whether that changed anything, and a description.
+    /// Starts the engine, or replaces another version. Returns whether anything changed, and a description.
     fn raise(&self) -> Result<(bool, String), Explained> {
         let release = self.host.release().unwrap_or_default();
         let of_release = |path: &PathBuf| PathBuf::from(path.to_string_lossy().replace("{release}", &release));
@@ -301,7 +301,7 @@ impl<'a> Agent<'a> {
         Ok((changed, format!("MPU {} is up, by {}", env!("CARGO_PKG_VERSION"), done.choice.engine.name())))
     }
 
-    /// Gives the rules to engines that have others. Returns whether any had.
+    /// Applies the rules if a running engine has other ones. Returns whether it did.
     fn apply_changed_rules(&self, config: &Config) -> Result<bool, Explained> {
         let compiled: Vec<String> = rules::of_host(self.host, config).lines().map(str::to_string).collect();
         if apply::holds(self.host, config, &compiled) != Some(false) {
@@ -312,15 +312,15 @@ impl<'a> Agent<'a> {
         Ok(true)
     }
 
-    /// The same for an engine that is the node's own: only where rules have a label, whose pods only an agent finds.
+    /// The same for the node's own engine, but only if a rule has a label: only an agent can find the pods of a label.
     fn apply_labelled_rules(&self) -> Result<bool, Explained> {
         let config = Config::of(self.host)?;
         if rules::labels(&config).next().is_none() { Ok(false) } else { self.apply_changed_rules(&config) }
     }
 
-    /// Writes down the pods of rules with a label.
+    /// Finds the pods of rules with a label, and writes them to the node's file.
     fn update_pods(&mut self) {
-        // An error of the configuration is reported when the engine is raised.
+        // `raise` reports an invalid configuration.
         let (host, Ok(config)) = (self.host, Config::of(self.host)) else { return };
         if rules::labels(&config).next().is_none() {
             return Pods::remove(host);
@@ -362,7 +362,7 @@ impl<'a> Agent<'a> {
 
     fn write_note(&self, doing: Activity, text: &str) -> Result<(), Explained> {
         let (version, text) = (env!("CARGO_PKG_VERSION").to_string(), text.to_string());
-        let note = Note { at: uptime(self.host), version, doing, text, seen: self.last_measurement.clone() };
+        let note = Note { at: uptime(self.host), version, doing, words: text, seen: self.last_measurement.clone() };
         Ok(note.write(self.host, &self.options.id)?)
     }
 
@@ -388,7 +388,7 @@ impl<'a> Agent<'a> {
 }
 
 /// Describes a newer module that no agent loaded. The node's package, a person or kernel-module-management loaded it, and would
-/// load it again. A module that a newer agent loaded before a rollback is replaced.
+/// load it again. A newer module that an agent loaded is replaced: that is a rollback.
 fn newer_node_module(host: &Host) -> Option<String> {
     let this = env!("CARGO_PKG_VERSION");
     let State { version, phase, .. } = state::read(host).ok()??;
@@ -400,7 +400,7 @@ fn newer_node_module(host: &Host) -> Option<String> {
     })
 }
 
-/// An error with its causes and its cure, in one line.
+/// An error with its causes and its fix, in one line.
 fn error_with_fix(error: &dyn Explain) -> String {
     format!("{} (fix: {})", chain(error), error.fix())
 }

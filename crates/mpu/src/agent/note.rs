@@ -1,7 +1,7 @@
 //! The state file of an agent, `/run/mpu/agents/<id>.json`, and the answers to the kubelet's probes.
 //!
-//! An agent is ready if a container got a right answer recently, and alive if its loop runs. Times are the kernel's uptime:
-//! clock changes do not move it.
+//! An agent is ready if a container got a right answer recently, and alive if its loop runs. Times are the kernel's uptime,
+//! which clock changes do not affect.
 
 use super::election::{AGENTS_DIR, ElectionError, check_id};
 use mpu_host::host::Host;
@@ -14,6 +14,7 @@ use std::path::PathBuf;
 /// What an agent is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[schemars(rename = "Doing")]
 pub enum Activity {
     /// Waits for the NVIDIA driver.
     WaitsForDriver,
@@ -61,7 +62,7 @@ pub fn uptime(host: &Host) -> u64 {
     text.split(['.', ' ']).next().and_then(|seconds| seconds.parse().ok()).unwrap_or(0)
 }
 
-/// Seconds that a round takes at most, with a module to build.
+/// The longest round in seconds: one that builds the module.
 const MAX_ROUND: u64 = 600;
 
 fn path(id: &str) -> PathBuf {
@@ -83,7 +84,8 @@ impl Note {
         Ok(host.text(path(id)).and_then(|text| serde_json::from_str(&text).ok()))
     }
 
-    /// The last note of the agent that manages this node's engine, if that is not long ago: an agent that compiles writes no sooner.
+    /// The last note of the agent that manages this node's engine. None if it is older than [`MAX_ROUND`], because then the agent
+    /// is gone.
     pub fn of_manager(host: &Host) -> Option<Note> {
         let names = fs::read_dir(host.at(AGENTS_DIR)).ok()?.flatten().map(|entry| entry.file_name());
         let ids = names.filter_map(|name| Some(name.to_str()?.strip_suffix(".json")?.to_string()));
@@ -100,6 +102,7 @@ impl Note {
 /// The question of a kubelet's probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
+#[schemars(rename = "Question")]
 pub enum KubeletProbe {
     /// Was a container on this node seen right not long ago?
     Ready,

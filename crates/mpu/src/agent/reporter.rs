@@ -1,7 +1,7 @@
 //! Reads the engine label of a node, finds the pods of rules with a label, and makes Events on the node.
 //!
-//! Each reason has one Event on a node. It is sent at once, then repeated rarely while the trouble lasts, at most once a minute.
-//! Failed requests are retried after growing pauses. No engine waits for the API server.
+//! Each reason has one Event on a node. It is sent at once, and repeated at growing intervals while the problem lasts, at most once
+//! a minute. Failed requests are retried after growing pauses.
 
 use super::Log;
 use crate::cluster::{Cluster, Event};
@@ -17,11 +17,11 @@ pub enum Reason {
     WaitsForDriver,
     /// The engine cannot be brought up.
     EngineFailed,
-    /// An engine is up, and a container was seen wrong.
+    /// An engine is up, and a container got wrong answers.
     NotRight,
     /// The node's label names no engine.
     EngineLabel,
-    /// A container was seen right, after one of the above, perhaps sent by an earlier agent.
+    /// A container gets right answers again, after one of the above, which an earlier agent may have sent.
     Served,
 }
 
@@ -46,7 +46,7 @@ impl Reason {
         !matches!(self, Reason::WaitsForDriver | Reason::Served)
     }
 
-    /// Seconds that the state must last before it is reported: at every boot the driver comes late.
+    /// Seconds that the state must last before it is reported: at every boot the driver loads late.
     fn after(self) -> u64 {
         match self {
             Reason::WaitsForDriver => 60,
@@ -55,23 +55,23 @@ impl Reason {
     }
 }
 
-/// Seconds between two Events of one reason, at least.
+/// The least number of seconds between two Events of one reason.
 const MIN_INTERVAL: u64 = 60;
-/// Seconds until the same Event is repeated; twice as long each time, up to [`MAX_REPEAT`]. An API server forgets an Event after an hour.
+/// Seconds until the same Event is repeated. Doubles each time, up to [`MAX_REPEAT`]. An API server deletes an Event after an hour.
 const FIRST_REPEAT: u64 = 600;
 const MAX_REPEAT: u64 = 2400;
-/// How often the node's labels are read.
+/// Seconds between two reads of the node's labels.
 const LABEL_INTERVAL: u64 = 60;
-/// How often pods are looked for: a monitor that restarts has the usual view for this long.
+/// Seconds between two searches for pods. A restarted monitor has the default view for this long.
 pub const POD_INTERVAL: u64 = 15;
-/// Seconds until the retry of a failed request; twice as long each time.
+/// Seconds until the retry of a failed request. Doubles each time, up to [`MAX_RETRY`].
 const FIRST_RETRY: u64 = 30;
 const MAX_RETRY: u64 = 900;
 
-/// The longest part of an error that is logged.
+/// An error is logged up to this many characters.
 const LOGGED_ERROR_LIMIT: usize = 500;
 
-/// The state of one kind of request. A role may permit one kind and deny the other.
+/// The failures of one kind of request. A role may permit one kind and deny another.
 struct RequestState {
     failure_line: &'static str,
     recovery_line: &'static str,
@@ -121,7 +121,7 @@ pub struct Reporter<'a> {
     now: Option<(Reason, u64)>,
     /// Counts the changes of state.
     episode: u64,
-    /// An Event is out of date. True at first: a Warning of an earlier agent may still stand.
+    /// Whether an earlier Event is out of date. True at first, because an earlier agent may have sent a Warning.
     needs_correction: bool,
     engine: Result<Option<EngineSetting>, String>,
     labels_at: Option<u64>,
@@ -154,13 +154,13 @@ impl<'a> Reporter<'a> {
         }
     }
 
-    /// With the pods that an earlier agent found.
+    /// Starts with the pods that an earlier agent found.
     pub fn with_pods(mut self, found: Option<Pods>) -> Reporter<'a> {
         self.found = found.unwrap_or_default();
         self
     }
 
-    /// The engine that the node's label names, as last read.
+    /// The engine in the node's label. Reads the label again if that is due.
     pub fn engine(&mut self, now: u64) -> Option<EngineSetting> {
         let is_due = self.labels_at.is_none_or(|at| now >= at + LABEL_INTERVAL) && now >= self.labels.retry_at;
         if is_due {
@@ -180,8 +180,8 @@ impl<'a> Reporter<'a> {
         self.engine.clone().ok().flatten()
     }
 
-    /// The pods with these labels in these namespaces, as last found; none if none were looked for yet. Pods that cannot be looked for now
-    /// are those of before: a uid never belongs to another pod.
+    /// The pods with these labels in these namespaces, searched again if that is due. None before the first search. If a search fails,
+    /// the earlier result stays: a uid never belongs to another pod.
     pub fn pods<'b>(&mut self, now: u64, wanted: impl Iterator<Item = (&'b str, &'b str)>) -> Option<&Pods> {
         if self.found_at.is_none_or(|at| now >= at + POD_INTERVAL) && now >= self.pods.retry_at {
             let (mut found, mut failed) = (false, None);
@@ -198,7 +198,7 @@ impl<'a> Reporter<'a> {
                 Some(why) => self.pods.failed(self.log, now, why),
                 None => self.pods.succeeded(self.log),
             }
-            // A role may permit one namespace and deny another: the pods of the first are looked for as often as ever.
+            // A role may permit one namespace and deny another. The denied one does not delay the search in the other.
             if found || failed.is_none() {
                 (self.found_at, self.pods.retry_at) = (Some(now), 0);
             }
@@ -234,7 +234,7 @@ impl<'a> Reporter<'a> {
             return false;
         }
         let time = time::now();
-        // An earlier agent's Event is counted on. Without it, this one begins anew.
+        // The count continues from an earlier agent's Event, if there is one.
         let before = match previous {
             Some(sent) => Some((sent.event.count, sent.event.first)),
             None => self.cluster.find_event(reason.name()).ok().flatten(),

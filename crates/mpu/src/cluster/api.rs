@@ -1,6 +1,6 @@
-//! Sends requests to the API server: TLS by the cluster's own authority, the pod's token, one request per connection.
+//! Sends requests to the API server, with the cluster's CA, the pod's token, and one connection per request.
 //!
-//! Answers are bounded in time and size. The token is read for each request: the kubelet replaces it before it expires.
+//! Responses are bounded in time and size. The token is read for each request, because the kubelet replaces it before it expires.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -26,13 +26,13 @@ use tokio_rustls::TlsConnector;
 
 use super::{Cluster, Event};
 
-/// How long one request may take, with the connection. The agent's round waits for it.
+/// How long one request may take, including the connection. The agent's round waits for it.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 /// The largest answer that is read. A node's labels take a few kilobytes.
 const RESPONSE_LIMIT: usize = 1 << 20;
-/// Requests a node's metadata only, without its list of images.
+/// Requests the metadata only: a whole Node has its list of images.
 const ACCEPT_METADATA: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
-/// The same of a list: a whole Pod has its environment.
+/// The same for a list: a whole Pod has its environment.
 const ACCEPT_METADATA_LIST: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
 /// The annotation of a mirror pod: the uid of the static pod.
 const MIRROR: &str = "kubernetes.io/config.mirror";
@@ -50,13 +50,13 @@ pub enum ClusterError {
     /// This cannot be a node's name.
     #[error("{0:?} is not a node's name")]
     BadNode(String),
-    /// A credential is not there, or is none.
+    /// A credential is missing or invalid.
     #[error("cannot use {}", .0.display())]
     Credential(PathBuf, #[source] io::Error),
     /// No connection, or none that can be trusted.
     #[error("cannot reach the API server at {0}")]
     Connection(String, #[source] io::Error),
-    /// The answer is not HTTP, or is too large.
+    /// The response is not HTTP, is too large, or is not the expected JSON.
     #[error("the API server's answer cannot be read: {0}")]
     Answer(String),
     #[error("the API server did not answer in {} seconds", REQUEST_TIMEOUT.as_secs())]
@@ -165,11 +165,11 @@ impl ApiServer {
     }
 }
 
-/// The result of the work, none if it takes longer.
+/// Runs the work. None if it takes longer than the timeout.
 fn with_timeout<T>(timeout: Duration, work: impl Future<Output = T>) -> io::Result<Option<T>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let done = runtime.block_on(async { tokio::time::timeout(timeout, work).await });
-    // A drop would wait for its threads, and name resolution may hang in one.
+    // Dropping the runtime would wait for its threads, and name resolution may hang in one.
     runtime.shutdown_background();
     Ok(done.ok())
 }

@@ -1,6 +1,6 @@
 //! An Event on a Node, as the API server takes it.
 //!
-//! Each node and reason has one object, which later Events of that reason update. So a node has a handful of them at most.
+//! Each node and reason has one object. Later Events of the reason update it, so a node has only a few.
 //!
 //! Source: `EventSeries` and `ValidateEvent` of Kubernetes: an Event of a Node lives in the namespace `default`, a message has
 //! 1,024 bytes at most, and an object's name is a DNS name.
@@ -31,7 +31,7 @@ pub struct Event {
 }
 
 impl Event {
-    /// The name of a reason's object. A node's name may have the full length already, so it is cut.
+    /// The name of a reason's object. The node's name is cut, because it may already have the full length.
     pub fn name(reason: &str, node: &str) -> String {
         let reason = reason.to_ascii_lowercase();
         let room = MAX_NAME - reason.len() - 1;

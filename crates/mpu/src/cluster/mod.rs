@@ -1,6 +1,6 @@
 //! A client of a cluster's API server: it reads the labels of the pod's node, finds pods on it and makes Events on it.
 //!
-//! It uses hyper, which the exporter needs anyway, and rustls. The smallest Kubernetes client brings a hundred crates.
+//! It uses hyper, which the exporter needs anyway, and rustls. The smallest Kubernetes client crate has a hundred dependencies.
 
 mod api;
 mod event;
@@ -24,13 +24,13 @@ pub trait Cluster {
     /// When the API server cannot be reached, or refuses.
     fn pods(&self, namespace: &str, label: &str) -> Result<Vec<String>, ClusterError>;
 
-    /// How often the Event of this reason was sent, by any agent of this node, and when first. None if there is none.
+    /// The count and the first time of this reason's Event, which any agent of this node may have sent. None without such an Event.
     ///
     /// # Errors
     /// When the API server cannot be reached, or refuses.
     fn find_event(&self, reason: &str) -> Result<Option<(u64, u64)>, ClusterError>;
 
-    /// Makes an Event on this node, or brings the one of the same reason up to date.
+    /// Creates an Event on this node, or updates the one of the same reason.
     ///
     /// # Errors
     /// When the API server cannot be reached, or refuses.

@@ -1,4 +1,4 @@
-//! `mpu agent`: an agent's farewell, the answers to a kubelet's probes, and what counts as a container seen right.
+//! `mpu agent`: runs an agent, answers the kubelet's probes, and measures whether a container gets right answers.
 
 use crate::agent::note::{KubeletProbe, Note, evaluate_probe, uptime};
 use crate::agent::{Agent, AgentOptions, FinalState};
@@ -65,13 +65,13 @@ pub fn run(
     })
 }
 
-/// How long the driver may take: the first client of a GPU waits for it to start.
+/// How long a measurement may take: the first client of a GPU waits for the GPU to start.
 const MEASURE_TIMEOUT: Duration = Duration::from_secs(120);
 
 type MeasureResult = Result<(bool, String), ProbeError>;
 
-/// Measures in a thread of its own, which may hang in the driver, where no signal ends it. The agent then goes on and reports
-/// the node as not right. No second thread starts until the first comes back.
+/// Measures in a separate thread, because the driver may hang and no signal ends that. The agent then continues and reports the
+/// node as not right. No second thread starts until the first returns.
 struct Measurer {
     measure_node: fn(&Host) -> MeasureResult,
     timeout: Duration,
@@ -85,7 +85,7 @@ impl Measurer {
 
     fn measure(&self, host: &Host) -> MeasureResult {
         let earlier = self.pending.borrow_mut().take();
-        // Do not wait again for a thread that hung.
+        // A thread that already timed out is only polled.
         let timeout = if earlier.is_some() { Duration::ZERO } else { self.timeout };
         let answer = earlier.unwrap_or_else(|| self.spawn(host));
         match answer.recv_timeout(timeout) {
@@ -110,8 +110,8 @@ impl Measurer {
     }
 }
 
-/// Right: `mpu probe` finds no fault, and an engine is up. The driver's own answers are right by chance only, until more
-/// programs run.
+/// A node is right if `mpu probe` finds no fault and an engine is up. Without an engine, right answers are chance: they become
+/// wrong when more programs run.
 fn measure_node(host: &Host) -> MeasureResult {
     let found = compare::probe(host)?;
     let faults: Vec<&str> = found.faults.iter().map(|fault| fault.explanation).collect();

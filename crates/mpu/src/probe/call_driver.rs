@@ -7,7 +7,7 @@ use mpu_host::host::{CAP_SYS_ADMIN, Host};
 use mpu_os::deadline::within;
 use std::time::Duration;
 
-/// Calls once. If the driver hangs, the child is abandoned; this process ends without it.
+/// Calls the driver once. If the driver hangs, the call's thread is abandoned, and ends with this process.
 pub fn call_driver(host: &Host, timeout: Duration) -> Result<(), String> {
     if !host.is_this() {
         return Err("--host-root names another host, whose kernel is not the running one".to_string());

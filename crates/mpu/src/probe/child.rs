@@ -1,7 +1,7 @@
 //! The probe's child: it becomes a client three times, twice from its main thread and once from another, and lists processes.
 //!
-//! Two clients of one thread show whether the driver repeats a process. The client of the other thread, which alone has
-//! memory, shows whether the driver knows processes or threads.
+//! Two clients of one thread show whether the driver lists a process twice. The client of the other thread is the only one with
+//! memory. It shows whether the driver tracks processes or threads.
 
 use mpu_host::driver::Release;
 use mpu_rm::{Client, Nodes, PidInfo, RmError, Samples};
@@ -14,6 +14,7 @@ const MEMORY_BYTES: u64 = 8 << 20;
 
 /// What a caller in a fresh PID namespace saw of itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema, Deserialize)]
+#[schemars(rename = "Sighting")]
 pub struct ChildObservation {
     /// The process's number in its namespace.
     pub own_pid: u32,
@@ -42,7 +43,7 @@ pub struct Details {
     pub outer: bool,
 }
 
-/// The clients that keep the process visible.
+/// The clients that keep the process in the driver's list.
 pub struct Clients {
     _main: [Client; 2],
     _other: Client,
@@ -57,7 +58,7 @@ pub fn measure(
     let main = [Client::of_first_gpu(nodes, release)?, Client::of_first_gpu(nodes, release)?];
     let client = &main[0];
     thread::scope(|scope| {
-        // The other thread must live during the measurement: a driver that counts threads forgets an ended one.
+        // The other thread must live during the measurement: a driver that tracks threads drops an ended one.
         let (made, made_receiver) = std::sync::mpsc::channel();
         let (done, done_receiver) = std::sync::mpsc::channel::<()>();
         let other = scope.spawn(move || {

@@ -14,6 +14,7 @@ use serde::Serialize;
 
 /// What was found.
 #[derive(Debug, Clone, Serialize, JsonSchema)]
+#[schemars(rename = "Probed")]
 pub struct ProbeReport {
     /// Whether a container is seen right.
     pub right: bool,
@@ -60,7 +61,7 @@ pub struct Numbers {
 /// Measures on this host, and compares.
 pub fn probe(host: &Host) -> Result<ProbeReport, ProbeError> {
     let driver = Driver::loaded(host);
-    // With two engines, the module: it serves all containers outside the other.
+    // If both engines are up, measure the module: it serves every container without the notify engine's listener.
     let by_module =
         host.has_capability(CAP_SYS_ADMIN) && state::read(host)?.is_some_and(|state| state.phase.is_placed());
     let under = if by_module { ChildEngine::Module } else { ChildEngine::Notify };
@@ -109,7 +110,7 @@ pub fn compare(
     }
 }
 
-/// Whether an engine leaves this to a container on purpose. The child is in the pod or group of this process, which uses the GPU, too.
+/// Whether the configured view permits this. The child is in the pod or cgroup of this process, which also uses the GPU.
 fn is_permitted(fault: Fault, visibility: Visibility) -> bool {
     match visibility {
         Visibility::Own => false,

@@ -1,8 +1,7 @@
-//! Measures whether a container on this host is seen right: a child in a PID namespace of its own becomes a client of the
-//! driver and looks itself up, as a container's `nvidia-smi` would.
+//! Measures whether a container on this host gets right answers: a child in its own PID namespace becomes a client of the driver
+//! and looks itself up, as a container's `nvidia-smi` would.
 //!
-//! [`look`] is the child's part, [`verdict`] interprets the answers. Neither the driver's version nor MPU's reported state
-//! is used.
+//! [`child`] runs in the child, [`verdict`] interprets the answers. Neither uses the driver's version or MPU's reported state.
 
 mod call_driver;
 pub mod child;
@@ -107,7 +106,7 @@ pub struct Evidence {
     pub in_init_namespace: bool,
 }
 
-/// What the child writes on its one line.
+/// The child's result, as one line of JSON.
 #[derive(Serialize, Deserialize)]
 enum ChildMessage {
     Observed(ChildObservation),
@@ -127,7 +126,7 @@ pub fn measure(
     }
     let driver = driver.ok_or(ProbeError::NoDriver)?;
     let _progress = Progress::of("asking the driver (the first client of a GPU waits for it to start)");
-    // First become a client here: each usual cause of failure gets its own error, and the GPU stays started.
+    // Become a client here first: a missing GPU or permission then has its own error, and the GPU stays started.
     let nodes = DeviceNodes::of(host);
     let ours =
         Client::of_first_gpu(&nodes, layout_release(driver.release)).map_err(|source| ProbeError::Driver { source })?;
@@ -144,8 +143,8 @@ pub fn measure(
     }
 }
 
-/// Starts the child as the first process of a new PID namespace, under the notify engine if requested. It does so in a thread
-/// of its own, because the namespace then also applies to all later children of that thread.
+/// Starts the child as the first process of a new PID namespace, under the notify engine if requested. A separate thread does it,
+/// because the namespace also applies to all later children of the thread.
 fn spawn_in_new_namespace(
     host: &Host,
     program: &Path,
@@ -174,7 +173,7 @@ fn spawn_in_new_namespace(
     Ok(child)
 }
 
-/// Sends the child its outer number, reads its result, looks from here while it is visible, and ends it.
+/// Sends the child its outer PID, reads its result, calls `list_from_here` while the child is still a client, and ends the child.
 fn exchange_with_child<T>(
     child: &mut Child,
     list_from_here: impl FnOnce() -> T,
@@ -187,17 +186,17 @@ fn exchange_with_child<T>(
     let mut line = String::new();
     BufReader::new(from).read_line(&mut line).map_err(no_answer)?;
     let host_list = list_from_here();
-    drop(to); // the child ends at the end of its input
+    drop(to); // The child ends at the end of its input.
     let message = serde_json::from_str(&line).map_err(|e| no_answer(e.into()))?;
     Ok((message, host_list))
 }
 
-/// The release whose layouts are used; the newest for an unknown one.
+/// The release whose parameter layouts are used: the newest known one if the driver's is unknown.
 fn layout_release(release: Option<Release>) -> Release {
     release.unwrap_or(NEWEST_KNOWN)
 }
 
-/// The child: reads its outer number, measures, writes the result, and stays visible until its input ends.
+/// The child: reads its outer PID, measures, writes the result, and stays a client until its input ends.
 pub fn run_child(host: &Host, version: &str) -> io::Result<()> {
     let mut outer = String::new();
     let mut input = BufReader::new(io::stdin());
@@ -216,7 +215,7 @@ pub fn run_child(host: &Host, version: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// This executable, by a name that also works after its file was replaced.
+/// This executable, also after its file was replaced.
 pub fn this_program() -> PathBuf {
     PathBuf::from("/proc/self/exe")
 }

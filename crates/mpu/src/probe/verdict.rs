@@ -93,7 +93,7 @@ fn first_true<const N: usize>(choices: [(bool, Numbering); N]) -> Option<Numberi
 
 #[cfg(test)]
 pub(crate) mod fake {
-    //! The answers of a driver of each era to child 1 (5123 on the host) with a second thread 2, beside host process 415.
+    //! The answers of each era's driver to a child with PID 1 (5123 on the host) and a thread 2, beside host process 415.
 
     use super::super::Evidence;
     use super::super::child::{ChildObservation, Details};

@@ -1,21 +1,21 @@
-//! The command that ends a process which holds the driver.
+//! Builds the command that ends a process which holds the driver.
 //!
-//! A pure function. A name goes into a command only if a shell takes it as one word; else the process is ended by its number.
+//! A pure function. A name becomes part of a command only if a shell reads it as one word. Otherwise `kill` gets the PID.
 
 use mpu_core::HostPid;
 use mpu_host::cgroup::Job;
 use mpu_host::containers::path::is_name;
 use mpu_host::containers::{Container, Runtime};
 
-/// The host's process 1, which ends with the host. systemd keeps descriptors for services that ask for it.
+/// The host's process 1 cannot be ended. systemd keeps descriptors for services with a file descriptor store.
 const INIT: u32 = 1;
 
-/// Units that are not stopped for the sake of one process in them: logins, others' jobs, and what everything runs in.
+/// Units that are never stopped because of one process: logins, job schedulers and the root of the hierarchy.
 const PROTECTED_UNITS: [&str; 6] =
     ["ssh.service", "sshd.service", "cron.service", "crond.service", "atd.service", "init.scope"];
 
-/// What ends a process: what started it, as far as that is known, so that it does not come back at once. None for process 1.
-/// `unit` is its systemd unit if no other user has processes in that.
+/// The command that ends a process: it stops what started the process, if that is known, so that the process is not restarted.
+/// None for process 1. `unit` is the systemd unit, if all processes in it have one user.
 pub fn end_command(
     pid: HostPid,
     container: Option<&Container>,
@@ -25,13 +25,14 @@ pub fn end_command(
     let from_container = container.and_then(container_command);
     from_container
         .or_else(|| job.and_then(job_command))
-        // A container's process is not its engine's: those that know no unit of their own are in the engine's.
+        // A container without a unit of its own may be in its engine's unit, which must not be stopped.
         .or_else(|| unit.filter(|_| container.is_none() && job.is_none()).and_then(unit_command))
         .or_else(|| (pid.get() != INIT).then(|| format!("kill {}", pid.get())))
 }
 
 fn container_command(container: &Container) -> Option<String> {
-    // What a user runs has the names that the user chose, and what runs inside another container has an engine in there.
+    // A rootless container belongs to the user's own engine. A nested container belongs to an engine inside the outer one. The
+    // host's root cannot stop either by name.
     if container.user.is_some() || container.outer.is_some() {
         return None;
     }
@@ -57,7 +58,7 @@ fn container_command(container: &Container) -> Option<String> {
 }
 
 fn job_command(job: &Job) -> Option<String> {
-    // Whether scancel takes an SLUID is not known.
+    // Only numbers: it is not known whether scancel accepts an SLUID.
     let is_number = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
     let id = Some(&job.id).filter(|id| is_number(id))?;
     Some(match job.step.as_deref().filter(|step| is_number(step)) {

@@ -1,6 +1,6 @@
-//! What holds the driver or one of its GPUs, whose it is, and what ends it: `mpu who`.
+//! `mpu who`: lists the processes and modules that hold the driver or one of its GPUs, their owners, and the commands that end them.
 //!
-//! Finding the holders is [`mpu_host::holders`]'s. NVML is not used, because it opens the driver.
+//! [`mpu_host::holders`] finds them. NVML is not used, because it opens the driver.
 
 mod end;
 mod error;
@@ -152,10 +152,10 @@ pub struct InFlightView {
     pub descriptors: u32,
 }
 
-/// How often is looked while it is waited.
+/// The shortest time between two scans of `/proc` while waiting.
 const SCAN_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Looks, and waits if requested. `log` gets a line whenever the holders change.
+/// Scans once, or until the driver is free if `--wait` is given. `log` gets a line whenever the summary of holders changes.
 ///
 /// # Errors
 /// Without root's rights, outside the host's PID namespace, or if there is no such GPU.
@@ -176,7 +176,7 @@ pub fn who(host: &Host, options: &WhoOptions, log: &dyn Fn(&str)) -> Result<Who,
             log(&line);
             logged = line;
         }
-        // A host full of processes is not looked at all the time.
+        // On a host with many processes, a scan takes at most a tenth of the time.
         std::thread::sleep(left.min(SCAN_INTERVAL.max(began.elapsed() * 10)));
     }
 }
@@ -213,7 +213,7 @@ fn bus_id(address: &str) -> String {
     format!("0000{address}").to_uppercase()
 }
 
-/// What was found at one moment.
+/// The result of one scan.
 struct Observation {
     driver: Option<String>,
     scan: Scan,
@@ -232,7 +232,7 @@ impl Observation {
         }
         let modules = modules::modules(host);
         let is_clear = scan.holders.is_empty() && scan.not_read.is_empty();
-        // The kernel's own count knows also what no process shows.
+        // The kernel's reference counts also include users that no process shows.
         let is_free = match gpu {
             None => modules::is_free(&modules).unwrap_or(is_clear),
             Some(_) => is_clear,
@@ -260,7 +260,7 @@ impl Observation {
             .iter()
             .filter_map(|holder| {
                 let executable = std::fs::read_link(host.at(format!("/proc/{}/exe", holder.pid.get()))).ok();
-                // One that has ended meanwhile holds nothing, and its number may be another's.
+                // If the process has ended since the scan, its PID may belong to another process.
                 let facts = cache.of_started(&moment, holder.pid, holder.start_ticks)?;
                 let (container, job) = (facts.container, facts.job);
                 let own = facts.unit.clone().filter(|unit| {
@@ -307,7 +307,7 @@ impl Observation {
     }
 }
 
-/// The user of all processes in a unit's cgroup. Others' are in it as its guests: jobs in cron's, notebooks in JupyterHub's.
+/// The user of all processes in a unit's cgroup. None if there are several users, such as cron's jobs or JupyterHub's notebooks.
 fn only_user(host: &Host, unit: &str) -> Option<u32> {
     // Version 2, systemd's hierarchy of version 1, and version 2 beside version 1.
     let lists = ["", "/systemd", "/unified"].map(|mount| format!("/sys/fs/cgroup{mount}{unit}/cgroup.procs"));
@@ -318,17 +318,17 @@ fn only_user(host: &Host, unit: &str) -> Option<u32> {
     users.all(|user| user == first).then_some(first)
 }
 
-/// The length of a list of PIDs, some 8,000. A larger unit is not stopped for one process.
+/// The longest list of a unit's PIDs in bytes: about 8,000 PIDs. A larger unit is not stopped for one process.
 const UNIT_PROCS_LIMIT: usize = 64 << 10;
 
-/// Whether a process holds this GPU as far as the kernel tells: by its node, or by nodes of all GPUs alone.
+/// Whether a process may hold this GPU: it has the GPU's node, or only nodes that belong to all GPUs.
 fn may_hold(holder: &Holder, index: u32) -> bool {
     let mut gpus = holder.uses.iter().filter_map(|used| used.node.gpu).peekable();
     gpus.peek().is_none() || gpus.any(|gpu| gpu == index)
 }
 
 fn role(executable: &str) -> Option<Role> {
-    // A program that was replaced by an update has this behind its name.
+    // The kernel appends this to the name if an update replaced the program.
     Some(match executable.strip_suffix(" (deleted)").unwrap_or(executable) {
         "nvidia-persistenced" => Role::Persistenced,
         "nvidia-cuda-mps-control" => Role::MpsControl,
@@ -382,7 +382,7 @@ fn notes(scan: &Scan, modules: &[Module], of_gpu: bool, is_free: bool) -> Vec<St
             used.join(", ")
         ));
     }
-    // No count of the kernel's has a GPU's descriptors.
+    // The kernel counts references per module, not per GPU.
     if !scan.in_flight.is_empty() && (!is_free || of_gpu) {
         let pids = first_pids(scan.in_flight.iter().map(|one| one.pid));
         notes.push(format!(

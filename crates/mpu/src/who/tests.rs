@@ -1,4 +1,4 @@
-//! Made-up hosts, on which `/dev/full` is `/dev/nvidia-uvm-tools` and `/dev/tty` a GPU's DRM node.
+//! Fake hosts on which `/dev/full` is `/dev/nvidia-uvm-tools` and `/dev/tty` is a GPU's DRM node.
 
 use super::*;
 use crate::report::{self, Report, Style, documented};

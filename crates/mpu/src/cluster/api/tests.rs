@@ -1,4 +1,4 @@
-//! Against a server that speaks TLS and HTTP, with a certificate of an authority of its own.
+//! Requests to a TLS server with a self-signed certificate.
 
 use super::*;
 use hyper::server::conn::http1;
@@ -10,7 +10,7 @@ use std::convert::Infallible;
 use std::sync::Mutex;
 use tokio_rustls::TlsAcceptor;
 
-/// What came: method, path, token, what is accepted, body.
+/// Method, path, `Authorization`, `Accept`, body.
 type ReceivedRequest = (String, String, String, String, String);
 
 struct Server {
@@ -19,7 +19,7 @@ struct Server {
     credentials: tempfile::TempDir,
 }
 
-/// Answers everything with this, over TLS for this name.
+/// Starts a server with a certificate for this name, which answers every request alike.
 fn server(name: &str, status: u16, answer: &'static str) -> Server {
     let own = rcgen::generate_simple_self_signed([name.to_string()]).unwrap();
     let key = PrivateKeyDer::try_from(own.signing_key.serialize_der()).unwrap();
