@@ -205,10 +205,10 @@ fn list(cli: &Cli, host: &Host, options: &listing::ListOptions) -> anyhow::Resul
         let seen = processes::snapshot(host, processes::Depth::Everything);
         let seen = seen.and_then(|seen| options.filter.check(&seen.gpus).map(|()| seen));
         let seen = seen.map_err(Explained::from).context("GPU processes are not known")?;
-        listing::listed(host, seen, options, width)
+        listing::select(host, seen, options, width)
     };
     if !cli.json {
-        listed.beside().iter().for_each(|line| say(format_args!("mpu: {line}")));
+        listed.stderr_lines().iter().for_each(|line| say(format_args!("mpu: {line}")));
     }
     print_report(cli, &listed)
 }

@@ -15,7 +15,7 @@ mod views;
 mod who;
 
 use crate::install::Outcome;
-use crate::listing::Listed;
+use crate::listing::ProcessList;
 use crate::who::Who;
 use schema::one;
 use schemars::{Schema, SchemaGenerator};
@@ -34,8 +34,8 @@ const ANSWERS: &[Answers] = &[
     Answers { name: "down", reports: |g| vec![one::<mpu_engine::down::Down>(g)] },
     Answers { name: "status", reports: |g| vec![one::<status::Status>(g)] },
     Answers { name: "doctor", reports: |g| vec![one::<doctor::DoctorReport>(g), one::<doctor::IssueReport>(g)] },
-    Answers { name: "ps", reports: |g| vec![one::<Listed>(g)] },
-    Answers { name: "top", reports: |g| vec![one::<Listed>(g)] },
+    Answers { name: "ps", reports: |g| vec![one::<ProcessList>(g)] },
+    Answers { name: "top", reports: |g| vec![one::<ProcessList>(g)] },
     Answers { name: "who", reports: |g| vec![one::<Who>(g)] },
     Answers { name: "probe", reports: |g| vec![one::<crate::probe::compare::ProbeReport>(g)] },
     Answers {

@@ -1,7 +1,7 @@
 //! `mpu who`: what holds the driver, as a table with the command that ends it.
 
-use crate::listing::columns::{Align, NOTHING, harmless};
-use crate::listing::table::laid_out;
+use crate::listing::columns::{Align, EMPTY_CELL, printable};
+use crate::listing::table::format_rows;
 use crate::report::{Report, Style};
 use crate::who::{ProcessView, UseView, Who};
 use mpu_host::exit::Exit;
@@ -33,7 +33,7 @@ impl Report for Who {
         if self.gpu.is_none() {
             let mut rows = vec![["MODULE", "REFERENCES", "HOLDERS", "END"].map(str::to_string).to_vec()];
             rows.extend(self.modules.iter().map(|module| {
-                let references = module.references.map_or(NOTHING.to_string(), |count| count.to_string());
+                let references = module.references.map_or(EMPTY_CELL.to_string(), |count| count.to_string());
                 vec![module.name.clone(), references, or_dash(module.holders.join(",")), module.end.clone()]
             }));
             parts.push(table(style, &[LEFT, RIGHT, LEFT, LEFT], &rows));
@@ -47,7 +47,7 @@ impl Report for Who {
 }
 
 fn table(style: Style, columns: &[(Align, Option<usize>)], rows: &[Vec<String>]) -> String {
-    let mut lines = laid_out(columns, rows, None);
+    let mut lines = format_rows(columns, rows, None);
     if let Some(first) = lines.first_mut() {
         *first = style.name(first);
     }
@@ -69,7 +69,7 @@ fn row(process: &ProcessView) -> Vec<String> {
         name,
         process.end.clone().unwrap_or_default(),
     ];
-    let cells = cells.map(|cell| or_dash(harmless(&cell)));
+    let cells = cells.map(|cell| or_dash(printable(&cell)));
     std::iter::once(process.pid.get().to_string()).chain(cells).collect()
 }
 
@@ -105,5 +105,5 @@ fn place(process: &ProcessView) -> Option<String> {
 }
 
 fn or_dash(text: String) -> String {
-    if text.is_empty() { NOTHING.to_string() } else { text }
+    if text.is_empty() { EMPTY_CELL.to_string() } else { text }
 }

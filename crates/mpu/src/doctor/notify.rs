@@ -2,7 +2,7 @@
 
 use super::check::{CheckResult, CheckRow, Level};
 use super::engine_in_use::{not_used, uses_notify};
-use crate::listing::columns::harmless;
+use crate::listing::columns::printable;
 use crate::nri::presence::{self, Plugin, Standing};
 use crate::wiring::{self, Wiring};
 use mpu_core::HostPid;
@@ -245,9 +245,10 @@ fn unserved(host: &Host) -> CheckResult {
     let mut served = BTreeSet::new();
     for process in processes(host).filter(|process| is_inside_with_gpu(host, *process)) {
         let container = containers::of(host, process);
-        let is_named = container.as_ref().map(|container| layers(container).any(|layer| engine.answers_for(&layer.id)));
+        let is_served =
+            container.as_ref().map(|container| layers(container).any(|layer| engine.answers_for(&layer.id)));
         let name = container.map_or(format!("process {}", process.get()), |container| shown(&container));
-        match is_named {
+        match is_served {
             Some(true) => served.insert(name),
             None if has_filter(host, process) => false,
             _ => left_out.insert(name),
@@ -266,7 +267,7 @@ fn unserved(host: &Host) -> CheckResult {
 
 /// The container's name, or the beginning of its id, made printable: a user chooses both.
 fn shown(container: &Container) -> String {
-    harmless(container.name.as_deref().unwrap_or(container.short_id()))
+    printable(container.name.as_deref().unwrap_or(container.short_id()))
 }
 
 /// The container and those around it: a filter is inherited.

@@ -7,7 +7,7 @@ mod error;
 
 pub use error::WhoError;
 
-use crate::listing::filter::is_named;
+use crate::listing::filter::gpu_matches;
 use crate::processes::{Cache, Depth, Gpu, ProcessError, user_of};
 use mpu_core::{HostPid, ViewPid};
 use mpu_host::cgroup::Job;
@@ -203,7 +203,7 @@ fn find_gpu(host: &Host, requested: &str) -> Result<DriverGpu, WhoError> {
         ..Gpu::default()
     };
     let has = gpus.iter().map(|gpu| gpu.index.to_string()).collect::<Vec<_>>().join(", ");
-    let found = gpus.into_iter().find(|gpu| is_named(&as_listed(gpu), requested));
+    let found = gpus.into_iter().find(|gpu| gpu_matches(&as_listed(gpu), requested));
     let has = if has.is_empty() { "none".to_string() } else { has };
     Ok(found.ok_or(ProcessError::NoSuchGpu { requested: requested.to_string(), has })?)
 }
@@ -253,7 +253,7 @@ impl Observation {
     fn report(self, host: &Host, gpu: Option<&DriverGpu>) -> Who {
         let Observation { driver, scan, modules, is_free } = self;
         let mut cache = Cache::new(Depth::WithoutHomes);
-        let moment = cache.begin(host, BTreeSet::new());
+        let context = cache.begin(host, BTreeSet::new());
         let mut units: BTreeMap<String, Option<u32>> = BTreeMap::new();
         let processes: Vec<ProcessView> = scan
             .holders
@@ -261,7 +261,7 @@ impl Observation {
             .filter_map(|holder| {
                 let executable = std::fs::read_link(host.at(format!("/proc/{}/exe", holder.pid.get()))).ok();
                 // If the process has ended since the scan, its PID may belong to another process.
-                let facts = cache.of_started(&moment, holder.pid, holder.start_ticks)?;
+                let facts = cache.of_started(&context, holder.pid, holder.start_ticks)?;
                 let (container, job) = (facts.container, facts.job);
                 let own = facts.unit.clone().filter(|unit| {
                     let user = units.entry(unit.clone()).or_insert_with_key(|unit| only_user(host, unit));
