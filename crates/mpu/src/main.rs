@@ -12,7 +12,7 @@ use mpu::install;
 use mpu::issue;
 use mpu::listing;
 use mpu::manual;
-use mpu::metrics::collect::Patience;
+use mpu::metrics::collect::Timeouts;
 use mpu::metrics::{self, MetricsOptions, source};
 use mpu::nri;
 use mpu::processes;
@@ -195,7 +195,13 @@ fn run(cli: &Cli) -> anyhow::Result<Exit> {
 /// Runs the exporter. Addresses go to standard error once they are open.
 fn run_metrics(host: &Host, options: &MetricsOptions) -> Result<Option<Bytes>, metrics::MetricsError> {
     let on_listening = |addresses: &[String]| say(format_args!("mpu: metrics: listening at {}", addresses.join(", ")));
-    metrics::run(source::sources(host), options.label.clone(), Patience::default(), &options.way(), on_listening)
+    metrics::run(
+        source::sources(host),
+        options.label.clone(),
+        Timeouts::default(),
+        &options.output_mode(),
+        on_listening,
+    )
 }
 
 fn list(cli: &Cli, host: &Host, options: &listing::ListOptions) -> anyhow::Result<Exit> {

@@ -1,8 +1,8 @@
 //! The exporter's ledger over an hour of a made-up clock: nothing of a GPU's memory is lost between containers, the
 //! residue and the GPU's own figure. The exporter is the real one; its pages are read as Prometheus reads them.
 
-use mpu::metrics::collect::{Exporter, Patience, Sources};
-use mpu::metrics::ledger::{LONGEST_GAP, MOST_RETAINED, RETENTION};
+use mpu::metrics::collect::{Exporter, Sources, Timeouts};
+use mpu::metrics::ledger::{LONGEST_GAP, RETAINED_LIMIT, RETENTION};
 use mpu::metrics::page::HostFacts;
 use mpu::metrics::usage::{Amounts, Container, ContainerNames, Gpu, Job, Label, Usage, Use};
 use mpu_core::HostPid;
@@ -71,11 +71,11 @@ struct Rig {
 }
 
 impl Rig {
-    fn new(lives: bool) -> Rig {
-        Rig::with(lives, vec![])
+    fn new(is_long_running: bool) -> Rig {
+        Rig::with(is_long_running, vec![])
     }
 
-    fn with(lives: bool, labels: Vec<Label>) -> Rig {
+    fn with(is_long_running: bool, labels: Vec<Label>) -> Rig {
         let began = Instant::now();
         let set = Arc::new(Mutex::new((began, Usage::default())));
         let (clock, usage) = (set.clone(), set.clone());
@@ -84,8 +84,8 @@ impl Rig {
             usage: Box::new(move || Ok(usage.lock().unwrap().1.clone())),
             clock: Box::new(move || clock.lock().unwrap().0),
         };
-        let patience = Patience { fresh: Duration::ZERO, ..Patience::default() };
-        Rig { exporter: Exporter::start(sources, labels, patience, lives).unwrap(), set, began }
+        let timeouts = Timeouts { fresh: Duration::ZERO, ..Timeouts::default() };
+        Rig { exporter: Exporter::start(sources, labels, timeouts, is_long_running).unwrap(), set, began }
     }
 
     /// The rows of a scrape in that second.
@@ -277,7 +277,7 @@ fn sm_seconds_fill_lost_samples() {
 #[test]
 fn job_flood_evicts_no_other_users_rows() {
     let rig = Rig::with(true, vec![Label::SlurmJob, Label::SlurmStep]);
-    let seconds = MOST_RETAINED as u64 / 100 + 20;
+    let seconds = RETAINED_LIMIT as u64 / 100 + 20;
     for second in 0..seconds {
         let mut lives: Vec<Life> =
             (0..100).map(|i| life("", 2 + second as u32 * 100 + i, GIB >> 8, second, second + 1)).collect();
@@ -288,7 +288,7 @@ fn job_flood_evicts_no_other_users_rows() {
             (row.job, row.uid) = (Job::new(&pid.to_string(), Some("0")), Some(if pid == 1 { 1001 } else { 1000 }));
         }
         let page = rig.scrape(second, usage);
-        assert!(of(&page, PROCESSES).count() <= MOST_RETAINED + 101);
+        assert!(of(&page, PROCESSES).count() <= RETAINED_LIMIT + 101);
         let theirs = of(&page, PROCESSES).filter(|(row, _)| row.contains("slurm_job=\"1\",slurm_step=\"0\"}"));
         assert_eq!(theirs.count(), 1, "in second {second}");
     }
@@ -389,9 +389,9 @@ fn containers_without_end_leave_bounded_ledger() {
         let lives: Vec<Life> =
             (0..100).map(|i| life(&format!("c{second}-{i}"), 1 + i, GIB >> 8, second, second + 1)).collect();
         let page = rig.scrape(second, at(second, &lives));
-        assert!(of(&page, PROCESSES).count() <= MOST_RETAINED + 100);
+        assert!(of(&page, PROCESSES).count() <= RETAINED_LIMIT + 100);
         if second == 39 {
-            assert_eq!(of(&page, PROCESSES).count(), MOST_RETAINED + 100);
+            assert_eq!(of(&page, PROCESSES).count(), RETAINED_LIMIT + 100);
             assert!(
                 one(&page, PROCESSES, "c38-0").is_some() && one(&page, PROCESSES, "c0-0").is_none(),
                 "the oldest go first"
@@ -403,7 +403,7 @@ fn containers_without_end_leave_bounded_ledger() {
 #[test]
 fn container_flood_evicts_no_other_users_rows() {
     let rig = Rig::new(true);
-    let seconds = MOST_RETAINED as u64 / 100 + 20;
+    let seconds = RETAINED_LIMIT as u64 / 100 + 20;
     let user = |usage: &mut Usage| {
         for row in &mut usage.uses {
             let Some(id) = (row.pid.get() > 1).then(|| format!("{}@1000", row.pid.get())) else { continue };
@@ -418,7 +418,7 @@ fn container_flood_evicts_no_other_users_rows() {
         let mut usage = at(second, &lives);
         user(&mut usage);
         let page = rig.scrape(second, usage);
-        assert!(of(&page, PROCESSES).count() <= MOST_RETAINED + 101);
+        assert!(of(&page, PROCESSES).count() <= RETAINED_LIMIT + 101);
         assert!(one(&page, PROCESSES, "theirs").is_some(), "in second {second}");
     }
 }

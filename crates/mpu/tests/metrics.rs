@@ -5,10 +5,10 @@
 
 mod promtool;
 
-use mpu::metrics::collect::{Exporter, Patience, Sources, Trouble};
+use mpu::metrics::collect::{Exporter, ReadError, Sources, Timeouts};
 use mpu::metrics::page::{HostFacts, is_missed};
 use mpu::metrics::usage::{Amounts, Container, ContainerNames, Gpu, Job, Label, Usage, Use};
-use mpu::metrics::{Way, families, run};
+use mpu::metrics::{OutputMode, families, run};
 use mpu_core::{HostPid, Reason, ViewPid};
 use mpu_engine::Engine;
 use mpu_engine::observe::{Cost, Observed};
@@ -108,7 +108,7 @@ fn usage(processes: u32) -> Usage {
     Usage { gpus: gpus.collect(), uses: (0..processes).map(of).collect() }
 }
 
-fn sources_of(usage: impl FnMut() -> Result<Usage, Trouble> + Send + 'static) -> Sources {
+fn sources_of(usage: impl FnMut() -> Result<Usage, ReadError> + Send + 'static) -> Sources {
     Sources { host: Box::new(|| Ok(facts())), usage: Box::new(usage), clock: Box::new(Instant::now) }
 }
 
@@ -146,7 +146,7 @@ impl Gate {
 
 /// An exporter that reads anew at each scrape.
 fn exporter_of(sources: Sources, part: Duration) -> Exporter {
-    Exporter::start(sources, vec![], Patience { fresh: Duration::ZERO, part }, true).unwrap()
+    Exporter::start(sources, vec![], Timeouts { fresh: Duration::ZERO, part }, true).unwrap()
 }
 
 async fn text(exporter: &Exporter) -> String {
@@ -169,7 +169,7 @@ fn now<T>(future: impl std::future::Future<Output = T>) -> T {
 }
 
 fn page(sources: Sources, labels: Vec<Label>) -> String {
-    now(text(&Exporter::start(sources, labels, Patience::default(), true).unwrap()))
+    now(text(&Exporter::start(sources, labels, Timeouts::default(), true).unwrap()))
 }
 
 #[test]
@@ -303,7 +303,7 @@ fn untranslated_answer_counts_as_missed() {
 
 #[test]
 fn unreadable_engine_keeps_other_metrics() {
-    let broken = || Err(Trouble::Failed("unreadable".to_string()));
+    let broken = || Err(ReadError::Failed("unreadable".to_string()));
     let page = page(Sources { host: Box::new(broken), ..sources(10) }, vec![]);
     assert!(page.contains("mpu_scrape_errors_total{part=\"engine\"} 1\n"), "{page}");
     assert!(page.contains("mpu_gpu_processes{") && !page.contains("mpu_engine_up"), "{page}");
@@ -390,17 +390,17 @@ fn busy_scrape_part_is_awaited() {
 fn exporter() {
     let Ok(processes) = std::env::var("MPU_TEST_EXPORTER") else { return };
     let mut sources = sources(processes.parse().unwrap());
-    let mut patience = Patience { fresh: Duration::ZERO, ..Patience::default() };
+    let mut timeouts = Timeouts { fresh: Duration::ZERO, ..Timeouts::default() };
     if processes == "0" {
-        patience.part = Duration::from_millis(200);
+        timeouts.part = Duration::from_millis(200);
         sources.usage = Box::new(|| {
             loop {
                 std::thread::park();
             }
         });
     }
-    let way = Way::Serve(vec!["127.0.0.1:0".parse().unwrap()]);
-    run(sources, vec![], patience, &way, |at| eprintln!("ADDRESS {}", at[0])).unwrap();
+    let way = OutputMode::Serve(vec!["127.0.0.1:0".parse().unwrap()]);
+    run(sources, vec![], timeouts, &way, |at| eprintln!("ADDRESS {}", at[0])).unwrap();
     eprintln!("STOPPED");
 }
 
