@@ -1,4 +1,4 @@
-//! `mpu down`: unloads the engine and reports the wait.
+//! `mpu down`: reports how the engine went down.
 
 use crate::report::{Report, Style};
 use mpu_engine::down::{Down, How};

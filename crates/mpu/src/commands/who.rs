@@ -1,4 +1,4 @@
-//! `mpu who`: what holds the driver, as a table with the command that ends it.
+//! `mpu who`: prints the holders of the driver as a table, each with the command that ends it.
 
 use crate::listing::columns::{Align, EMPTY_CELL, printable};
 use crate::listing::table::format_rows;
@@ -73,7 +73,7 @@ fn row(process: &ProcessView) -> Vec<String> {
     std::iter::once(process.pid.get().to_string()).chain(cells).collect()
 }
 
-/// A node, marked where no descriptor of it is left.
+/// A node's name. Marked if the process only has it mapped.
 fn node(used: &UseView) -> String {
     match used.descriptors {
         0 => format!("{} (mapped)", used.node),
@@ -81,7 +81,7 @@ fn node(used: &UseView) -> String {
     }
 }
 
-/// Its pod, container, job or unit: the first of them that it has.
+/// The first that exists of pod, container, job and unit.
 fn place(process: &ProcessView) -> Option<String> {
     let of_container = process.container.as_ref().map(|container| {
         let pod = container.pod.as_ref().and_then(|pod| {

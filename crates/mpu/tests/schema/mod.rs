@@ -8,7 +8,7 @@ use serde_json::Value;
 /// The schema of the command that gave this answer.
 pub fn validator(answer: &Value) -> Validator {
     let command = answer["command"].as_str().unwrap_or_else(|| panic!("{answer} names no command"));
-    let text = mpu::commands::schema::of(command).unwrap_or_else(|| panic!("mpu schema has no {command}"));
+    let text = mpu::commands::schema::render(command).unwrap_or_else(|| panic!("mpu schema has no {command}"));
     let schema: Value = serde_json::from_str(&text).unwrap_or_else(|e| panic!("{command}: {e}"));
     jsonschema::draft202012::new(&schema).unwrap_or_else(|e| panic!("{command}: {e}"))
 }
