@@ -1,4 +1,5 @@
-//! Finds out whether a host's container engines give GPUs to containers, and which command tests or configures it. Reads files only.
+//! Finds out whether a host's container engines give GPUs to containers, and which command tests or configures it.
+//! Reads files only.
 
 use mpu_engine::Engine;
 use mpu_host::host::Host;
@@ -174,7 +175,7 @@ mod tests {
     const DOCKER: &str = r#"{"runtimes": {"nvidia": {"path": "nvidia-container-runtime"}}}"#;
 
     #[test]
-    fn each_state_on_way_has_its_next_command() {
+    fn each_host_state_has_next_command() {
         let fake = FakeHost::in_order();
         let tries = |engine| try_command(&fake.host(), engine);
         assert_eq!(find_gpu_support(&fake.host(), Engine::Module), GpuSupport::NoEngine);

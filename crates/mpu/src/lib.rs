@@ -1,4 +1,5 @@
-//! The `mpu` command's library: starts and stops an engine, reports its state, and measures whether containers get right answers.
+//! The `mpu` command's library: starts and stops an engine, reports its state, and measures whether containers get
+//! right answers.
 //!
 //! Runs in user space on the host. `mpu-core` translates PIDs, and `mpu-rm` calls the driver.
 //!

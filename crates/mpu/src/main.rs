@@ -1,4 +1,5 @@
-//! The `mpu` command: parses the command line, runs the command, prints its report or failure, and exits with the documented code.
+//! The `mpu` command: parses the command line, runs the command, prints its report or failure, and exits with the
+//! documented code.
 
 use anyhow::Context;
 use clap::Parser;
@@ -234,7 +235,8 @@ fn run_agent(cli: &Cli, host: &Host, verb: &AgentVerb) -> anyhow::Result<Exit> {
     print_report(cli, &agent::probe(host, question, id, within).context("it is not known")?)
 }
 
-/// Returns a pause function, whose result is whether a stop signal came. Without a handler, a container's PID 1 ignores signals.
+/// Returns a pause function, whose result is whether a stop signal came. Without a handler, a container's PID 1 ignores
+/// signals.
 fn wait_for_signal() -> anyhow::Result<impl FnMut(Duration) -> bool> {
     let mut signals = Signals::new([SIGTERM, SIGINT]).context("cannot install signal handlers")?;
     let (sender, received) = mpsc::channel();

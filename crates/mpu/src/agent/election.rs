@@ -1,8 +1,9 @@
 //! Elects the agent of this node that manages the engine.
 //!
-//! `/run/mpu/agents` has one file per agent, locked while the agent lives. The kernel drops the lock, also after a kill. The
-//! youngest living agent is the leader. In a rolling upgrade the new pod takes over; in a rollback the old pod takes over again.
-//! The last agent to leave unloads the engine. A second lock file, `gate`, serializes registration, election and leaving.
+//! `/run/mpu/agents` has one file per agent, locked while the agent lives. The kernel drops the lock, also after a
+//! kill. The youngest living agent is the leader. In a rolling upgrade the new pod takes over; in a rollback the old
+//! pod takes over again. The last agent to leave unloads the engine. A second lock file, `gate`, serializes
+//! registration, election and leaving.
 
 use mpu_host::exit::Exit;
 use mpu_host::explain::{Explain, Facts};
@@ -205,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn turn_returns_when_youngest_leaves() {
+    fn leadership_returns_when_youngest_leaves() {
         let fake = FakeHost::in_order();
         let old = turn(&fake, "old");
         assert_eq!(old.other_leader().expect("readable"), None);
@@ -235,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn killed_agent_regains_its_turn() {
+    fn killed_agent_regains_its_order() {
         let fake = FakeHost::in_order();
         let (old, new) = (turn(&fake, "old"), turn(&fake, "new"));
         drop(old); // The kernel closes the files of a killed process.
@@ -264,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn foreign_contents_are_no_order() {
+    fn malformed_turn_file_has_no_order() {
         let fake = FakeHost::in_order();
         fake.write("/run/mpu/agents/a.turn", "nonsense");
         fake.write("/run/mpu/agents/b.turn", "-1");

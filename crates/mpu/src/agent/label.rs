@@ -4,7 +4,8 @@ use clap::ValueEnum;
 use mpu_host::config::EngineSetting;
 use std::collections::BTreeMap;
 
-/// The node label with which the operator chooses the engine. The chart's templates use the same name for the pods' affinity.
+/// The node label with which the operator chooses the engine. The chart's templates use the same name for the pods'
+/// affinity.
 pub const ENGINE_LABEL: &str = "mpu-project.github.io/engine";
 
 /// Kubernetes' limit for a label's value.

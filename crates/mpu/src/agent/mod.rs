@@ -1,11 +1,11 @@
 //! The agent: keeps MPU up on a node, as the entry point of a Kubernetes DaemonSet.
 //!
-//! Each round waits for the driver, starts the engine and measures. The pod mounts the node's directories at their own paths, so
-//! the rest of this crate works there unchanged. [`election`] picks the agent that manages the engine. [`note`] answers the
-//! kubelet's probes. [`reporter`] makes Events in the cluster.
+//! Each round waits for the driver, starts the engine and measures. The pod mounts the node's directories at their own
+//! paths, so the rest of this crate works there unchanged. [`election`] picks the agent that manages the engine.
+//! [`note`] answers the kubelet's probes. [`reporter`] makes Events in the cluster.
 //!
-//! The agent starts only the module. A supervisor in a pod would end with the pod, and the containers' calls would fail. The agent
-//! does not touch the node's own notify engine, nor a newer module that no agent loaded.
+//! The agent starts only the module. A supervisor in a pod would end with the pod, and the containers' calls would
+//! fail. The agent does not touch the node's own notify engine, nor a newer module that no agent loaded.
 
 pub mod election;
 pub mod label;
@@ -213,7 +213,8 @@ impl<'a> Agent<'a> {
         label.unwrap_or(self.options.engine)
     }
 
-    /// Describes an engine that is up and that this agent must not touch. Fails if the node needs its own notify engine and has none.
+    /// Describes an engine that is up and that this agent must not touch. Fails if the node needs its own notify engine
+    /// and has none.
     fn node_engine(&mut self) -> Result<Option<String>, Explained> {
         let engine = self.configured_engine();
         if let Some(text) = newer_node_module(self.host).filter(|_| engine != EngineSetting::Notify) {

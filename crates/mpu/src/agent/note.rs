@@ -1,7 +1,7 @@
 //! The state file of an agent, `/run/mpu/agents/<id>.json`, and the answers to the kubelet's probes.
 //!
-//! An agent is ready if a container got a right answer recently, and alive if its loop runs. Times are the kernel's uptime,
-//! which clock changes do not affect.
+//! An agent is ready if a container got a right answer recently, and alive if its loop runs. Times are the kernel's
+//! uptime, which clock changes do not affect.
 
 use super::election::{AGENTS_DIR, ElectionError, check_id};
 use mpu_host::host::Host;
@@ -84,8 +84,8 @@ impl Note {
         Ok(host.text(path(id)).and_then(|text| serde_json::from_str(&text).ok()))
     }
 
-    /// The last note of the agent that manages this node's engine. None if it is older than [`MAX_ROUND`], because then the agent
-    /// is gone.
+    /// The last note of the agent that manages this node's engine. None if it is older than [`MAX_ROUND`], because then
+    /// the agent is gone.
     pub fn of_manager(host: &Host) -> Option<Note> {
         let names = fs::read_dir(host.at(AGENTS_DIR)).ok()?.flatten().map(|entry| entry.file_name());
         let ids = names.filter_map(|name| Some(name.to_str()?.strip_suffix(".json")?.to_string()));
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn alive_is_going_round_whatever_was_seen() {
+    fn liveness_ignores_measurement() {
         let alive = |note: Option<&Note>, now| evaluate_probe(KubeletProbe::Alive, note, now, 60).0;
         assert!(alive(Some(&note(100, None)), 160) && !alive(Some(&note(100, None)), 161) && !alive(None, 0));
     }

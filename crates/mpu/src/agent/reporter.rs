@@ -1,7 +1,7 @@
 //! Reads the engine label of a node, finds the pods of rules with a label, and makes Events on the node.
 //!
-//! Each reason has one Event on a node. It is sent at once, and repeated at growing intervals while the problem lasts, at most once
-//! a minute. Failed requests are retried after growing pauses.
+//! Each reason has one Event on a node. It is sent at once, and repeated at growing intervals while the problem lasts,
+//! at most once a minute. Failed requests are retried after growing pauses.
 
 use super::Log;
 use crate::cluster::{Cluster, Event};
@@ -57,7 +57,8 @@ impl Reason {
 
 /// The least number of seconds between two Events of one reason.
 const MIN_INTERVAL: u64 = 60;
-/// Seconds until the same Event is repeated. Doubles each time, up to [`MAX_REPEAT`]. An API server deletes an Event after an hour.
+/// Seconds until the same Event is repeated. Doubles each time, up to [`MAX_REPEAT`]. An API server deletes an Event
+/// after an hour.
 const FIRST_REPEAT: u64 = 600;
 const MAX_REPEAT: u64 = 2400;
 /// Seconds between two reads of the node's labels.
@@ -180,8 +181,8 @@ impl<'a> Reporter<'a> {
         self.engine.clone().ok().flatten()
     }
 
-    /// The pods with these labels in these namespaces, searched again if that is due. None before the first search. If a search fails,
-    /// the earlier result stays: a uid never belongs to another pod.
+    /// The pods with these labels in these namespaces, searched again if that is due. None before the first search. If
+    /// a search fails, the earlier result stays: a uid never belongs to another pod.
     pub fn pods<'b>(&mut self, now: u64, wanted: impl Iterator<Item = (&'b str, &'b str)>) -> Option<&Pods> {
         if self.found_at.is_none_or(|at| now >= at + POD_INTERVAL) && now >= self.pods.retry_at {
             let (mut found, mut failed) = (false, None);

@@ -1,6 +1,7 @@
 //! Sends requests to the API server, with the cluster's CA, the pod's token, and one connection per request.
 //!
-//! Responses are bounded in time and size. The token is read for each request, because the kubelet replaces it before it expires.
+//! Responses are bounded in time and size. The token is read for each request, because the kubelet replaces it before
+//! it expires.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn message_fits_whatever_is_in_it() {
+    fn long_message_is_truncated() {
         for text in ["ö".repeat(2000), "x".repeat(1025), "a\n\u{1b}[2Jb".to_string(), "short".to_string()] {
             let message = fit_message(&text);
             assert!(message.len() <= MAX_MESSAGE && !message.contains(|c: char| c.is_control()), "{message}");

@@ -1,6 +1,7 @@
 //! A client of a cluster's API server: it reads the labels of the pod's node, finds pods on it and makes Events on it.
 //!
-//! It uses hyper, which the exporter needs anyway, and rustls. The smallest Kubernetes client crate has a hundred dependencies.
+//! It uses hyper, which the exporter needs anyway, and rustls. The smallest Kubernetes client crate has a hundred
+//! dependencies.
 
 mod api;
 mod event;
@@ -24,7 +25,8 @@ pub trait Cluster {
     /// When the API server cannot be reached, or refuses.
     fn pods(&self, namespace: &str, label: &str) -> Result<Vec<String>, ClusterError>;
 
-    /// The count and the first time of this reason's Event, which any agent of this node may have sent. None without such an Event.
+    /// The count and the first time of this reason's Event, which any agent of this node may have sent. None without
+    /// such an Event.
     ///
     /// # Errors
     /// When the API server cannot be reached, or refuses.

@@ -70,8 +70,8 @@ const MEASURE_TIMEOUT: Duration = Duration::from_secs(120);
 
 type MeasureResult = Result<(bool, String), ProbeError>;
 
-/// Measures in a separate thread, because the driver may hang and no signal ends that. The agent then continues and reports the
-/// node as not right. No second thread starts until the first returns.
+/// Measures in a separate thread, because the driver may hang and no signal ends that. The agent then continues and
+/// reports the node as not right. No second thread starts until the first returns.
 struct Measurer {
     measure_node: fn(&Host) -> MeasureResult,
     timeout: Duration,
@@ -110,8 +110,8 @@ impl Measurer {
     }
 }
 
-/// A node is right if `mpu probe` finds no fault and an engine is up. Without an engine, right answers are chance: they become
-/// wrong when more programs run.
+/// A node is right if `mpu probe` finds no fault and an engine is up. Without an engine, right answers are chance: they
+/// become wrong when more programs run.
 fn measure_node(host: &Host) -> MeasureResult {
     let found = compare::probe(host)?;
     let faults: Vec<&str> = found.faults.iter().map(|fault| fault.explanation).collect();

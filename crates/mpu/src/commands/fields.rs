@@ -39,7 +39,8 @@ struct Fields<'a> {
 }
 
 impl<'a> Fields<'a> {
-    /// Reads a schema and all below it. `meaning` is the field's own description, which takes precedence over its type's.
+    /// Reads a schema and all below it. `meaning` is the field's own description, which takes precedence over its
+    /// type's.
     fn read(&mut self, path: &str, schema: &'a Value, meaning: &'a str) {
         let meaning = if meaning.is_empty() { schema["description"].as_str().unwrap_or_default() } else { meaning };
         if let Some(name) = definition_of(schema) {

@@ -45,7 +45,7 @@ mod tests {
     use crate::report::{documented, json};
 
     #[test]
-    fn the_json_is_documented() {
+    fn json_matches_schema() {
         let kinds = [Kind::Write, Kind::Keep, Kind::Remove, Kind::Run, Kind::Engine];
         let step = |kind| StepView { kind, what: "/usr/local/bin/mpu".to_string(), note: "0755".to_string() };
         for result in [

@@ -128,14 +128,14 @@ mod tests {
     }
 
     #[test]
-    fn driver_unlike_its_release_is_surprise() {
+    fn unexpected_driver_answer_fails_probe() {
         let probed = compare(fake::era(4), &driver("550.163.01"), None, Some([true, true]));
         assert_eq!((probed.as_expected, probed.exit(), probed.symbols_agree), (Some(false), Exit::Failed, Some(false)));
         assert!(probed.text(Style::Plain).contains("surprise:"));
     }
 
     #[test]
-    fn with_engine_up_only_right_will_do() {
+    fn engine_up_requires_right_answers() {
         for (era, version) in OF_ERAS.iter().enumerate() {
             let probed = compare(fake::era(era as u8), &driver(version), Some(Engine::Module), None);
             assert_eq!((probed.as_expected, probed.exit()), (Some(false), Exit::Failed), "{version}");

@@ -1,5 +1,5 @@
-//! `mpu schema`: the JSON Schema (draft 2020-12) of each command's output, derived from the reports' types. Unknown fields are valid,
-//! because a later version may add some.
+//! `mpu schema`: the JSON Schema (draft 2020-12) of each command's output, derived from the reports' types. Unknown
+//! fields are valid, because a later version may add some.
 
 use super::{ANSWERS, CommandSchema};
 use crate::report::{Envelope, Failure, Report, SCHEMA};

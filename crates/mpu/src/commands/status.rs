@@ -77,8 +77,8 @@ pub struct Passed {
 /// How long the driver may take when `status` tests a translation.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Reads the state. If the redirects are placed and nothing was translated yet, tests a translation. The module is `armed`
-/// afterwards, so this happens once per placement.
+/// Reads the state. If the redirects are placed and nothing was translated yet, tests a translation. The module is
+/// `armed` afterwards, so this happens once per placement.
 pub fn status(host: &Host, probe: ProbeFn) -> Result<Status, Explained> {
     let (module, proof) = match state::read(host)? {
         None => (None, None),

@@ -65,8 +65,8 @@ impl CheckResult {
 const COMMANDS: [&str; 12] =
     ["apt-get", "apk", "dkms", "dnf", "mkdir", "mokutil", "mount", "mpu", "openssl", "pacman", "sysctl", "zypper"];
 
-/// Makes a fix safe to paste into a shell: a command gets `sudo`, any other text becomes a comment. Otherwise the shell would execute
-/// the backquotes in it.
+/// Makes a fix safe to paste into a shell: a command gets `sudo`, any other text becomes a comment. Otherwise the shell
+/// would execute the backquotes in it.
 pub(super) fn shell_safe(fix: String) -> String {
     match fix.split_whitespace().next() {
         Some(first) if COMMANDS.contains(&first) => match fix.split_once(" && ") {

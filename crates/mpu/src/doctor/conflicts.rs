@@ -20,7 +20,8 @@ pub const CHECKS: &[CheckRow] = &[
     ),
 ];
 
-/// The driver's functions that the module redirects. If another program redirects one of them, the module places no redirect.
+/// The driver's functions that the module redirects. If another program redirects one of them, the module places no
+/// redirect.
 const NEEDED: [&str; 8] = [
     "nvidia_unlocked_ioctl",
     "nvidia_frontend_unlocked_ioctl",

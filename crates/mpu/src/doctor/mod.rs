@@ -1,5 +1,5 @@
-//! `mpu doctor`: checks a host for everything that can be wrong with MPU, and gives a fix for each finding. Changes nothing. A
-//! hanging check does not stop the others.
+//! `mpu doctor`: checks a host for everything that can be wrong with MPU, and gives a fix for each finding. Changes
+//! nothing. A hanging check does not stop the others.
 
 mod check;
 mod conflicts;
@@ -73,8 +73,8 @@ const ORDER: [&str; 17] = [
     "service",
 ];
 
-/// The next command to type; none if all is right. Follows [`ORDER`]. Missing headers come before `engine`, but only if no engine is
-/// up and they prevent it.
+/// The next command to type; none if all is right. Follows [`ORDER`]. Missing headers come before `engine`, but only if
+/// no engine is up and they prevent it.
 pub fn next(findings: &[Finding]) -> Option<&str> {
     let is_wrong = |finding: &&Finding| finding.level > Level::Skipped && finding.fix.is_some();
     let broken = |id: &str| findings.iter().find(|f| f.check == id && is_wrong(f));

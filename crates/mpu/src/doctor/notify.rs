@@ -230,8 +230,8 @@ fn nri(host: &Host) -> CheckResult {
     }
 }
 
-/// Finds containers that use a GPU without the notify engine. A process with a filter but without a container's id, as under
-/// `mpu run`, is not listed, because the owner of the filter cannot be determined.
+/// Finds containers that use a GPU without the notify engine. A process with a filter but without a container's id, as
+/// under `mpu run`, is not listed, because the owner of the filter cannot be determined.
 fn unserved(host: &Host) -> CheckResult {
     if matches!(state::read(host), Ok(Some(state)) if state.phase.is_placed()) {
         return CheckResult::ok("the module serves every container");
@@ -307,7 +307,7 @@ mod tests {
     use mpu_host::host::fake::FakeHost;
 
     #[test]
-    fn how_plugin_stands_is_how_bad_it_is() {
+    fn plugin_state_decides_finding_level() {
         let fake = FakeHost::in_order();
         let host = fake.host();
         assert_eq!(nri(&host).level, Level::Skipped);

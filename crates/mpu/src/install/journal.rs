@@ -1,7 +1,7 @@
 //! Makes transactional changes to the host: all or none, also after a kill.
 //!
-//! Before each change, `undo.json` records how to undo it. The folder also has copies of replaced files. After a failure, or at the
-//! next start after a kill, the recorded changes are undone. The folder is locked during a change.
+//! Before each change, `undo.json` records how to undo it. The folder also has copies of replaced files. After a
+//! failure, or at the next start after a kill, the recorded changes are undone. The folder is locked during a change.
 
 use super::error::InstallError;
 use mpu_host::host::Host;
@@ -265,7 +265,8 @@ fn restore(host: &Host, step: &Undo) -> Result<(), String> {
         }
         Undo::File { path, mode, backup } => {
             let restored = missing_parents(path).iter().try_for_each(|folder| make_folder(folder)).and_then(|()| {
-                // Prefer a new file, which gets the SELinux label of its folder. If the disk is full, link the backup instead.
+                // Prefer a new file, which gets the SELinux label of its folder. If the disk is full, link the backup
+                // instead.
                 replace_file_atomically(path, &fs::read(backup)?, Mode::Of(*mode)).map(drop).or_else(|error| {
                     let temporary = path.with_file_name(format!(".mpu-undo-{}", std::process::id()));
                     let linked = fs::set_permissions(backup, Permissions::from_mode(*mode))

@@ -1,7 +1,7 @@
 //! Installs, upgrades and removes MPU on this host: completely or not at all.
 //!
-//! [`layout`] lists the files, and [`plan`] lists the steps with their undo commands. [`carry_out`] runs the steps, and [`journal`]
-//! undoes them.
+//! [`layout`] lists the files, and [`plan`] lists the steps with their undo commands. [`carry_out`] runs the steps, and
+//! [`journal`] undoes them.
 
 mod error;
 pub mod journal;
@@ -305,8 +305,8 @@ pub struct Package {
 /// The package that MPU was installed from, if any.
 pub fn package(host: &Host) -> Option<Package> {
     let exists = |sign: &str| host.text(sign).is_some();
-    // Until a purge, dpkg keeps a removed package's file list, but not its checksums. rpm's database is not read: only an RPM puts the
-    // licence there.
+    // Until a purge, dpkg keeps a removed package's file list, but not its checksums. rpm's database is not read: only
+    // an RPM puts the licence there.
     let (manager, name) = match exists("/var/lib/dpkg/info/mpu.md5sums") {
         true => ("dpkg", "mpu"),
         false if !exists("/usr/share/licenses/mpu/LICENSE") => return None,

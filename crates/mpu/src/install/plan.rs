@@ -13,8 +13,8 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A step, and the command that undoes it. The undo of an engine's step runs only if the step changes whether the engine is up. The
-/// journal restores files without a command.
+/// A step, and the command that undoes it. The undo of an engine's step runs only if the step changes whether the
+/// engine is up. The journal restores files without a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Step {
     pub action: Action,
@@ -165,7 +165,8 @@ fn is_config(path: &Path) -> bool {
     path == Path::new(mpu_host::config::FILE)
 }
 
-/// The step that writes an item; none if the host already has it. Keeps a file of `/etc` that the administrator changed.
+/// The step that writes an item; none if the host already has it. Keeps a file of `/etc` that the administrator
+/// changed.
 fn write(host: &Host, item: Item, old: Option<&Record>) -> Option<Step> {
     let at = host.at(&item.path);
     let Some(new_bytes) = &item.bytes else { return (!at.is_dir()).then(|| step(Action::Write(item))) };

@@ -340,7 +340,8 @@ fn concurrent_installation_is_refused() {
     assert_eq!(node.state(), before);
 }
 
-/// A removal must finish its last steps before another change begins. Otherwise it would remove the other change's files.
+/// A removal must finish its last steps before another change begins. Otherwise it would remove the other change's
+/// files.
 #[test]
 fn removal_holds_lock_until_all_is_removed() {
     let node = Node::installed();
@@ -414,7 +415,7 @@ fn unrestorable_bytes_stay_in_journal() {
 }
 
 #[test]
-fn change_of_another_version_stops_everything() {
+fn unknown_journal_entry_stops_undo() {
     let node = Node::new();
     node.write("/etc/x", "before");
     let host = node.host();
@@ -431,7 +432,7 @@ fn change_of_another_version_stops_everything() {
 }
 
 #[test]
-fn lost_bytes_are_not_called_restored() {
+fn missing_backup_is_reported() {
     let node = Node::new();
     node.write("/etc/x", "before");
     let host = node.host();

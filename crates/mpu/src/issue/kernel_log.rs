@@ -1,5 +1,6 @@
-//! The kernel log's messages about MPU: the module's own, a few of the kernel's about the module, and stack trace entries in the
-//! module's code. Without `--with-names`, other lines with the word mpu are only counted, because another program may print them.
+//! The kernel log's messages about MPU: the module's own, a few of the kernel's about the module, and stack trace
+//! entries in the module's code. Without `--with-names`, other lines with the word mpu are only counted, because
+//! another program may print them.
 
 use mpu_engine::module::sources::Sources;
 use mpu_host::host::Host;

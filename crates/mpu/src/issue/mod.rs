@@ -1,6 +1,7 @@
 //! `mpu doctor --report`: writes the facts of a host for an issue into one file.
 //!
-//! An allow-list decides what goes in: numbers, MPU's own identifiers, versions and models. Free text needs `--with-names`.
+//! An allow-list decides what goes in: numbers, MPU's own identifiers, versions and models. Free text needs
+//! `--with-names`.
 
 mod kernel_log;
 

@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn key_to_sort_by_is_column_and_direction() {
+    fn sort_key_has_column_and_direction() {
         let key = |text: &str| text.parse::<Sort>();
         assert_eq!(key("-memory"), Ok(Sort { column: Column::Memory, descending: true }));
         assert!(key("mem-util").is_ok_and(|key| !key.descending));

@@ -119,7 +119,7 @@ mod tests {
     use super::matches_pattern;
 
     #[test]
-    fn star_stands_for_anything() {
+    fn star_matches_any_text() {
         for (pattern, text) in
             [("a", "a"), ("*", ""), ("a*", "abc"), ("*c", "abc"), ("a*c", "abc"), ("*b*", "abc"), ("a**c", "ac")]
         {

@@ -10,8 +10,8 @@ pub fn terminal_width() -> Option<usize> {
     ratatui::crossterm::terminal::size().ok().map(|(columns, _)| usize::from(columns)).filter(|width| *width > 0)
 }
 
-/// Formats rows as lines. If they are wider than `width`, the columns that may be cut shrink, the widest first. Other columns may
-/// overflow.
+/// Formats rows as lines. If they are wider than `width`, the columns that may be cut shrink, the widest first. Other
+/// columns may overflow.
 pub fn format_rows(columns: &[Layout], rows: &[Vec<String>], width: Option<usize>) -> Vec<String> {
     let widths = widths(columns, rows, width);
     rows.iter().map(|row| line(columns, row, &widths)).collect()
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cut_text_fits_whatever_its_letters() {
+    fn truncated_text_fits_width() {
         for text in ["", "abc", "abcdef", "日本語テキスト", "e\u{301}e\u{301}e\u{301}e\u{301}", "👩‍👩‍👧 family"]
         {
             for width in 0..12 {
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn widest_is_cut_first_and_numbers_never() {
+    fn widest_text_column_shrinks_first() {
         let columns = [Column::Pid, Column::User, Column::Command].map(Column::layout);
         let row = ["4194303".to_string(), "administrator".to_string(), "x".repeat(50)].to_vec();
         let rows = [row];

@@ -159,7 +159,7 @@ fn rows_follow_requested_order() {
 }
 
 #[test]
-fn filters_are_all_to_be_met() {
+fn filters_are_combined_with_and() {
     for (line, expected) in [
         ("--gpu 0", &[20_001, 100][..]),
         ("--gpu 0,1 --user root", &[100]),

@@ -1,8 +1,8 @@
 //! Reads the parts of a page, each in its own thread and with a deadline, so that no part delays the page.
 //!
-//! If a part times out, it is missing from the page and the error is counted. NVML may hang in the kernel, where nothing can
-//! interrupt it. The part returns once its thread answers. No second thread is started, so a hanging part costs one thread, not
-//! one per scrape. Concurrent scrapes share one reading.
+//! If a part times out, it is missing from the page and the error is counted. NVML may hang in the kernel, where
+//! nothing can interrupt it. The part returns once its thread answers. No second thread is started, so a hanging part
+//! costs one thread, not one per scrape. Concurrent scrapes share one reading.
 
 use super::ledger::Ledger;
 use super::page::{Facts, HostFacts, Reading, page};

@@ -1,13 +1,13 @@
-//! Sums memory and work over time, and counts ended processes. There is one account per container or job on each GPU or MIG
-//! instance, and one per GPU.
+//! Sums memory and work over time, and counts ended processes. There is one account per container or job on each GPU or
+//! MIG instance, and one per GPU.
 //!
-//! The time between two readings counts with the values of the first, for processes and GPUs alike. So the processes' sums and the
-//! residue always add up to the GPU's sum, and a new row begins at 0, as Prometheus' `increase` expects. A process counts slightly
-//! too short at its beginning and too long at its end. The driver's accounting, off by default, would correct only the ends, so
-//! that sums would become too small.
+//! The time between two readings counts with the values of the first, for processes and GPUs alike. So the processes'
+//! sums and the residue always add up to the GPU's sum, and a new row begins at 0, as Prometheus' `increase` expects. A
+//! process counts slightly too short at its beginning and too long at its end. The driver's accounting, off by default,
+//! would correct only the ends, so that sums would become too small.
 //!
-//! The driver lists an ended process while another process holds its memory. `/proc` no longer shows the owner, but the previous
-//! reading has it. A PID is kept only until the next reading.
+//! The driver lists an ended process while another process holds its memory. `/proc` no longer shows the owner, but the
+//! previous reading has it. A PID is kept only until the next reading.
 
 use super::text::Labels;
 use super::usage::{Container, Gpu, Job, Label, Usage, Use, UserLabels};
@@ -20,8 +20,8 @@ use std::time::{Duration, Instant};
 pub const LONGEST_GAP: Duration = Duration::from_secs(300);
 /// How long an account stays after its last process, so that each scraper fetches the last value.
 pub const RETENTION: Duration = Duration::from_secs(900);
-/// The most accounts without processes. Above that, the owner with the most accounts loses the oldest, so an owner that starts many
-/// containers evicts no other owner's accounts.
+/// The most accounts without processes. Above that, the owner with the most accounts loses the oldest, so an owner that
+/// starts many containers evicts no other owner's accounts.
 pub const RETAINED_LIMIT: usize = 1000;
 /// The longest time between two of the driver's samples. After a longer gap, sampling had stopped.
 const MAX_SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
@@ -91,9 +91,9 @@ type Owner = (String, String);
 type Process = (HostPid, u64, String);
 
 impl Ledger {
-    /// Counts the values of the previous reading up to `now`, and stores this reading. If a GPU's processes could not be read, the GPU
-    /// does not change. Rows of processes that `/proc` does not show get their owner from the previous reading. Without one they are
-    /// removed from `usage`.
+    /// Counts the values of the previous reading up to `now`, and stores this reading. If a GPU's processes could not
+    /// be read, the GPU does not change. Rows of processes that `/proc` does not show get their owner from the previous
+    /// reading. Without one they are removed from `usage`.
     pub fn book(&mut self, now: Instant, usage: &mut Usage) {
         self.restore_owners(usage);
         let usage = &*usage;
@@ -140,8 +140,8 @@ impl Ledger {
         self.prune(now);
     }
 
-    /// Sets the owner of rows that `/proc` does not show, from the previous reading. Without one the row is removed. Its memory is then
-    /// in the GPU's residue, and neither a container nor the host is charged.
+    /// Sets the owner of rows that `/proc` does not show, from the previous reading. Without one the row is removed.
+    /// Its memory is then in the GPU's residue, and neither a container nor the host is charged.
     fn restore_owners(&self, usage: &mut Usage) {
         usage.uses.retain_mut(|row| {
             if row.start_ticks.is_none() {
@@ -209,8 +209,8 @@ fn account<'a>(accounts: &'a mut BTreeMap<Tenant, Account>, tenant: &Tenant, now
     account
 }
 
-/// The amounts of each tenant on a GPU. A tenant is busy if one of its processes is. Otherwise, if the driver does not report one of
-/// them, it is unknown whether the tenant is busy.
+/// The amounts of each tenant on a GPU. A tenant is busy if one of its processes is. Otherwise, if the driver does not
+/// report one of them, it is unknown whether the tenant is busy.
 fn amounts<'a>(uses: impl Iterator<Item = &'a Use>, gpu: &Gpu) -> BTreeMap<Tenant, TenantAmounts> {
     let mut amounts: BTreeMap<Tenant, TenantAmounts> = BTreeMap::new();
     for row in uses {
@@ -231,8 +231,8 @@ fn amounts<'a>(uses: impl Iterator<Item = &'a Use>, gpu: &Gpu) -> BTreeMap<Tenan
     amounts
 }
 
-/// How long each process kept the multiprocessors busy, in seconds, by the samples after the last counted one. If the driver's buffer
-/// lost samples in between, the remaining ones are scaled to the whole time.
+/// How long each process kept the multiprocessors busy, in seconds, by the samples after the last counted one. If the
+/// driver's buffer lost samples in between, the remaining ones are scaled to the whole time.
 fn busy_time(samples: &[EngineSample], last: Option<u64>, gap: Duration) -> BTreeMap<HostPid, f64> {
     let mut busy: BTreeMap<HostPid, f64> = BTreeMap::new();
     // If the driver was reloaded, its clock may have restarted.

@@ -26,8 +26,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Runs until SIGTERM or SIGINT, or writes one page. Returns the page if it is to be printed. `on_listening` gets the addresses once the
-/// sockets are open.
+/// Runs until SIGTERM or SIGINT, or writes one page. Returns the page if it is to be printed. `on_listening` gets the
+/// addresses once the sockets are open.
 pub fn run(
     sources: Sources,
     labels: Vec<usage::Label>,

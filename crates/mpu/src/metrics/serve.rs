@@ -1,8 +1,8 @@
 //! Serves the page over HTTP.
 //!
-//! Each connection has one request, because a scrape comes only every few seconds. The number of connections is limited. At the
-//! limit, a new connection replaces the oldest one without a request, or else the oldest one that does not read its answer, or else
-//! the oldest. So idle connections cannot block a scrape.
+//! Each connection has one request, because a scrape comes only every few seconds. The number of connections is
+//! limited. At the limit, a new connection replaces the oldest one without a request, or else the oldest one that does
+//! not read its answer, or else the oldest. So idle connections cannot block a scrape.
 
 use super::collect::Exporter;
 use super::error::MetricsError;

@@ -26,9 +26,9 @@ pub fn sources(host: &Host) -> Sources {
     }
 }
 
-/// Reads the usage in a child process. NVML leaves /dev/nvidiactl and each GPU's node open, even after `nvmlShutdown` and after the
-/// library is unloaded, and opens them again each time (measured with 550). An open node blocks unloading the driver. The child
-/// also contains NVML's memory use and crashes.
+/// Reads the usage in a child process. NVML leaves /dev/nvidiactl and each GPU's node open, even after `nvmlShutdown`
+/// and after the library is unloaded, and opens them again each time (measured with 550). An open node blocks unloading
+/// the driver. The child also contains NVML's memory use and crashes.
 fn usage(host: &Host) -> Result<Usage, ReadError> {
     // As root, NVML loads a missing driver.
     if Driver::loaded(host).is_none() {
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn container_in_container_is_billed_to_outer_one() {
+    fn nested_container_is_billed_to_outer_one() {
         let inner = containers::Container { outer: Some(Box::new(container("a", "outer"))), ..container("b", "inner") };
         let names =
             ContainerNames { id: "a", name: "name", pod: "outer", pod_uid: "", namespace: "team", runtime: "docker" };
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn users_container_has_no_name_of_anybody_elses() {
+    fn rootless_container_has_no_name() {
         let users = containers::Container { user: Some(1000), pod: None, ..container("a", "") };
         let names = ContainerNames { id: "a@1000", runtime: "docker@1000", ..ContainerNames::default() };
         assert_eq!(row(&process(users), &[]).container, Container::new(names));

@@ -1,4 +1,5 @@
-//! Writes a page into a file for node_exporter's textfile collector, atomically and readable for all. Replaces only a regular file.
+//! Writes a page into a file for node_exporter's textfile collector, atomically and readable for all. Replaces only a
+//! regular file.
 
 use super::error::MetricsError;
 use mpu_os::file::{Mode, replace_file_atomically};
@@ -36,7 +37,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     #[test]
-    fn page_is_whole_and_readable_and_alone() {
+    fn written_page_is_complete_and_readable() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("mpu.prom");
         for page in ["first 1\n", "second 2\n"] {
@@ -75,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn only_our_own_page_is_taken_away() {
+    fn remove_keeps_page_of_other_writer() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("mpu.prom");
         write(&path, b"x 1\n").expect("written").remove(&path);

@@ -1,4 +1,5 @@
-//! The use of GPUs, summed over processes with the same labels. A row has no user, no command, and a PID only on request.
+//! The use of GPUs, summed over processes with the same labels. A row has no user, no command, and a PID only on
+//! request.
 
 use super::families::USER_LABELS;
 use super::text::{self, Labels};

@@ -1,7 +1,7 @@
 //! Converts a container between NRI's messages and the OCI specification that `mpu_seccomp` edits.
 //!
-//! A profile is never loosened: an unknown or incomplete profile is not replaced. [`SkipReason`] has the reasons for which a container
-//! does not change, in addition to those of `mpu_seccomp`.
+//! A profile is never loosened: an unknown or incomplete profile is not replaced. [`SkipReason`] has the reasons for
+//! which a container does not change, in addition to those of `mpu_seccomp`.
 
 use mpu_seccomp::{NoListener, Notify, listen};
 use prost::Message;
@@ -131,7 +131,7 @@ mod tests {
 
         /// A container with a nonsensical description does not change.
         #[test]
-        fn no_description_of_container_is_too_odd(bytes in prop::collection::vec(any::<u8>(), 0..64), sends_rules: bool) {
+        fn malformed_container_gets_no_listener(bytes in prop::collection::vec(any::<u8>(), 0..64), sends_rules: bool) {
             let engine = Engine { name_and_version: "an engine".into(), sets_profile: true, sends_rules };
             let container = CreateContainer::decode(&*bytes).ok().and_then(|request| request.container);
             let notify = Notify { socket: "/nowhere".into(), ..Notify::default() };

@@ -1,4 +1,5 @@
-//! What container engines can do with a container's seccomp profile, by name and version. For an unknown engine, its messages decide.
+//! What container engines can do with a container's seccomp profile, by name and version. For an unknown engine, its
+//! messages decide.
 //!
 //! Source: `internal/cri/nri/nri_api_linux.go` of containerd 2.2.0 to 2.4 (rules are sent from 2.3.0 on); `go.mod` of each, for
 //! NRI's version (a profile can be set from NRI 0.10 on); `internal/nri/container_linux.go` of CRI-O 1.34 to 1.36 (neither kind

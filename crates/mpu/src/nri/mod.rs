@@ -1,9 +1,9 @@
-//! `mpu nri`: a plugin for container engines by the Node Resource Interface (NRI). It gives containers the notify engine's listener
-//! without a runtime wrapper or a RuntimeClass.
+//! `mpu nri`: a plugin for container engines by the Node Resource Interface (NRI). It gives containers the notify
+//! engine's listener without a runtime wrapper or a RuntimeClass.
 //!
-//! `mpu_seccomp` decides which container gets a listener, as for the wrapper. In doubt a container does not change, and no container
-//! ever fails. No crate implements NRI: `ttrpc` serves listening sockets, but NRI has two streams on one connection. So `mux` handles
-//! the frames, and `prost` decodes the messages.
+//! `mpu_seccomp` decides which container gets a listener, as for the wrapper. In doubt a container does not change, and
+//! no container ever fails. No crate implements NRI: `ttrpc` serves listening sockets, but NRI has two streams on one
+//! connection. So `mux` handles the frames, and `prost` decodes the messages.
 
 mod container;
 mod engines;

@@ -72,8 +72,8 @@ pub enum Incoming {
 pub struct Mux<'a> {
     socket: UnixStream,
     stop: BorrowedFd<'a>,
-    /// The incomplete message of each stream, and when it began. A queue, so that a long frame of many short messages takes linear
-    /// time.
+    /// The incomplete message of each stream, and when it began. A queue, so that a long frame of many short messages
+    /// takes linear time.
     buffers: HashMap<u32, (VecDeque<u8>, Instant)>,
 }
 
@@ -278,13 +278,13 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
         #[test]
-        fn whatever_comes_ends_with_reason(bytes in prop::collection::vec(prop_oneof![Just(0), Just(1), any::<u8>()], 0..200)) {
+        fn arbitrary_bytes_end_connection(bytes in prop::collection::vec(prop_oneof![Just(0), Just(1), any::<u8>()], 0..200)) {
             let (_, ended) = read(&bytes);
             prop_assert!(matches!(ended, MuxError::Closed | MuxError::TooLong(_)), "{}", ended);
         }
 
         #[test]
-        fn messages_come_whole_however_they_are_cut(payload in prop::collection::vec(any::<u8>(), 0..300), cut in 1..40usize) {
+        fn messages_split_over_frames_are_joined(payload in prop::collection::vec(any::<u8>(), 0..300), cut in 1..40usize) {
             let packed: Vec<u8> = [&(payload.len() as u32).to_be_bytes()[..], &[0, 0, 0, 7, REQUEST, 0], &payload].concat();
             let bytes: Vec<u8> = packed.chunks(cut).flat_map(|part| [frame(PLUGIN, part), frame(5, part)].concat()).collect();
             let (messages, _) = read(&bytes);

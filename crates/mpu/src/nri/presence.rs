@@ -78,8 +78,8 @@ impl Presence {
         Presence { plugin: Plugin { version, pid, socket, standing, words }, path, file: file.ok() }
     }
 
-    /// Publishes the state, also to systemd. The first call reports the plugin as ready, even if no engine runs: units that start after
-    /// the plugin must not wait for an engine that starts later.
+    /// Publishes the state, also to systemd. The first call reports the plugin as ready, even if no engine runs: units
+    /// that start after the plugin must not wait for an engine that starts later.
     pub fn publish(&mut self, standing: Standing, words: &str) {
         (self.plugin.standing, self.plugin.words) = (standing, words.to_string());
         self.write();
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn plugin_without_presence_file_still_serves() {
+    fn unwritable_presence_folder_is_logged() {
         let fake = FakeHost::in_order();
         fake.write("/run/mpu/nri", "a file where a folder should be");
         let logged = std::cell::RefCell::new(Vec::new());

@@ -1,7 +1,7 @@
 //! The probe's child: it becomes a client three times, twice from its main thread and once from another, and lists processes.
 //!
-//! Two clients of one thread show whether the driver lists a process twice. The client of the other thread is the only one with
-//! memory. It shows whether the driver tracks processes or threads.
+//! Two clients of one thread show whether the driver lists a process twice. The client of the other thread is the only
+//! one with memory. It shows whether the driver tracks processes or threads.
 
 use mpu_host::driver::Release;
 use mpu_rm::{Client, Nodes, PidInfo, RmError, Samples};

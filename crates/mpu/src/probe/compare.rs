@@ -110,7 +110,8 @@ pub fn compare(
     }
 }
 
-/// Whether the configured view permits this. The child is in the pod or cgroup of this process, which also uses the GPU.
+/// Whether the configured view permits this. The child is in the pod or cgroup of this process, which also uses the
+/// GPU.
 fn is_permitted(fault: Fault, visibility: Visibility) -> bool {
     match visibility {
         Visibility::Own => false,

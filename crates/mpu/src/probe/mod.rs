@@ -1,7 +1,8 @@
-//! Measures whether a container on this host gets right answers: a child in its own PID namespace becomes a client of the driver
-//! and looks itself up, as a container's `nvidia-smi` would.
+//! Measures whether a container on this host gets right answers: a child in its own PID namespace becomes a client of
+//! the driver and looks itself up, as a container's `nvidia-smi` would.
 //!
-//! [`child`] runs in the child, [`verdict`] interprets the answers. Neither uses the driver's version or MPU's reported state.
+//! [`child`] runs in the child, [`verdict`] interprets the answers. Neither uses the driver's version or MPU's reported
+//! state.
 
 mod call_driver;
 pub mod child;
@@ -143,8 +144,8 @@ pub fn measure(
     }
 }
 
-/// Starts the child as the first process of a new PID namespace, under the notify engine if requested. A separate thread does it,
-/// because the namespace also applies to all later children of the thread.
+/// Starts the child as the first process of a new PID namespace, under the notify engine if requested. A separate
+/// thread does it, because the namespace also applies to all later children of the thread.
 fn spawn_in_new_namespace(
     host: &Host,
     program: &Path,
@@ -173,7 +174,8 @@ fn spawn_in_new_namespace(
     Ok(child)
 }
 
-/// Sends the child its outer PID, reads its result, calls `list_from_here` while the child is still a client, and ends the child.
+/// Sends the child its outer PID, reads its result, calls `list_from_here` while the child is still a client, and ends
+/// the child.
 fn exchange_with_child<T>(
     child: &mut Child,
     list_from_here: impl FnOnce() -> T,

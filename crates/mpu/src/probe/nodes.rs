@@ -1,5 +1,5 @@
-//! Opens the driver's device nodes. NVIDIA's tools create them at first use. For a missing node, a temporary one is created, opened
-//! and removed at once.
+//! Opens the driver's device nodes. NVIDIA's tools create them at first use. For a missing node, a temporary one is
+//! created, opened and removed at once.
 
 use mpu_host::host::Host;
 use mpu_rm::{Nodes, RmError};
@@ -35,7 +35,8 @@ impl DeviceNodes {
     }
 
     fn open_temporary(&self, minor: u32) -> io::Result<File> {
-        // A PID in the name would not be unique: the child is process 1 of its namespace, as the child of any other probe.
+        // A PID in the name would not be unique: the child is process 1 of its namespace, as the child of any other
+        // probe.
         let made = tempfile::Builder::new().prefix(".mpu-probe-").make_in(&self.dev, |path| {
             let mode = Mode::RUSR | Mode::WUSR;
             Ok(mknodat(CWD, path, FileType::CharacterDevice, mode, makedev(MAJOR, minor))?)

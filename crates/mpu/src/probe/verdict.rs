@@ -93,7 +93,8 @@ fn first_true<const N: usize>(choices: [(bool, Numbering); N]) -> Option<Numberi
 
 #[cfg(test)]
 pub(crate) mod fake {
-    //! The answers of each era's driver to a child with PID 1 (5123 on the host) and a thread 2, beside host process 415.
+    //! The answers of each era's driver to a child with PID 1 (5123 on the host) and a thread 2, beside host process
+    //! 415.
 
     use super::super::Evidence;
     use super::super::child::{ChildObservation, Details};
@@ -174,14 +175,14 @@ mod tests {
     }
 
     #[test]
-    fn host_must_go_on_seeing_process() {
+    fn host_list_must_contain_child() {
         let mut evidence = fake::right();
         evidence.host_list = Some(vec![415, 1]);
         assert_eq!(evaluate(&evidence).faults, [Fault::HostMisses]);
     }
 
     #[test]
-    fn details_by_leader_of_thread_are_still_process() {
+    fn details_by_own_pid_and_thread_are_own() {
         let mut evidence = fake::right();
         evidence.child.details = Some(crate::probe::child::Details { own: true, thread: true, outer: false });
         assert_eq!(evaluate(&evidence).details, Some(Numbering::Own));
@@ -190,7 +191,7 @@ mod tests {
     #[test]
     fn every_fault_can_be_found() {
         let mut found: Vec<Fault> = (0..5).flat_map(|era| evaluate(&fake::era(era)).faults).collect();
-        found.push(Fault::HostMisses); // host_must_go_on_seeing_process
+        found.push(Fault::HostMisses); // host_list_must_contain_child
         for &fault in <Fault as strum::VariantArray>::VARIANTS {
             assert!(found.contains(&fault), "{fault:?} never fires");
         }

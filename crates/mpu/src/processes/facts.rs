@@ -1,7 +1,7 @@
 //! Reads the facts of a process from `/proc`, and finds its container.
 //!
-//! A process may end at any moment, so a missing file gives none. [`maker`] checks whether a PID still belongs to the process that
-//! opened the driver.
+//! A process may end at any moment, so a missing file gives none. [`maker`] checks whether a PID still belongs to the
+//! process that opened the driver.
 
 use mpu_core::{HostPid, ViewPid};
 use mpu_host::cgroup::{self, Job};
@@ -53,14 +53,14 @@ pub enum Depth {
     Everything,
     /// The same, without reading home directories, whose file systems may never answer.
     WithoutHomes,
-    /// The owner and the start time only. Reads nothing that the process's user can delay: a command line lies in the process's own
-    /// memory, and a home directory may be a file system of the user.
+    /// The owner and the start time only. Reads nothing that the process's user can delay: a command line lies in the
+    /// process's own memory, and a home directory may be a file system of the user.
     Owner,
 }
 
 impl Facts {
-    /// Reads the process that started at `ticks`. `folder` is its folder, or that of a living thread. None if the process has ended by the
-    /// end of the read, because the files may belong to the next process with this PID.
+    /// Reads the process that started at `ticks`. `folder` is its folder, or that of a living thread. None if the
+    /// process has ended by the end of the read, because the files may belong to the next process with this PID.
     fn read_started(
         context: &ScanContext,
         pid: HostPid,
@@ -85,8 +85,9 @@ impl Facts {
             start_ticks: Some(ticks),
             ..Facts::default()
         };
-        // If an ended process is in the root cgroup, its cgroup is unknown. It is also unknown if the kernel shows no path: a process in a
-        // container can create a path of 4096 bytes (ENAMETOOLONG in proc_cgroup_show; Linux 6.18 truncates it instead).
+        // If an ended process is in the root cgroup, its cgroup is unknown. It is also unknown if the kernel shows no
+        // path: a process in a container can create a path of 4096 bytes (ENAMETOOLONG in proc_cgroup_show; Linux 6.18
+        // truncates it instead).
         let is_known = cgroups.is_some_and(|cgroups| !containers::is_at_the_root(&cgroups) || !has_ended(host, folder));
         if context.depth == Depth::Owner {
             return is_known.then_some(facts);
@@ -119,7 +120,8 @@ impl ScanContext<'_> {
             .is_some_and(|stat| maker::started_ticks(&stat) == Some(ticks))
     }
 
-    /// The folder in which the process can be read. None if it has ended, or if the PID belongs to a process without the driver.
+    /// The folder in which the process can be read. None if it has ended, or if the PID belongs to a process without
+    /// the driver.
     fn folder_of(&self, pid: HostPid, stat: &str, has_driver: Has) -> Option<String> {
         let folder = format!("/proc/{}", pid.get());
         if has_driver == Has::No {
@@ -181,8 +183,8 @@ impl SharedFacts {
 /// The most processes that are listed as holders of an ended process's memory.
 const HOLDER_LIMIT: usize = 16;
 
-/// The facts of an ended process that the driver still lists: `command` names the processes that hold its descriptors, and so its
-/// memory. A holder has the driver open, and the driver does not list it.
+/// The facts of an ended process that the driver still lists: `command` names the processes that hold its descriptors,
+/// and so its memory. A holder has the driver open, and the driver does not list it.
 fn holders_as_facts(context: &ScanContext, makers: &maker::Look) -> Facts {
     let (host, proc) = (context.host, context.host.at("/proc"));
     let entries = std::fs::read_dir(&proc).into_iter().flatten().flatten();
@@ -270,8 +272,8 @@ impl Cache {
         Cache { makers, ..Cache::new(depth) }
     }
 
-    /// Whether all facts are read. The exporter does not read memory limits: they take a read for each cgroup above a process, and a
-    /// user can create thousands of cgroups.
+    /// Whether all facts are read. The exporter does not read memory limits: they take a read for each cgroup above a
+    /// process, and a user can create thousands of cgroups.
     pub fn reads_everything(&self) -> bool {
         self.depth != Depth::Owner
     }
@@ -295,8 +297,9 @@ impl Cache {
         if let Some((_, facts)) = self.facts_by_pid.get(&pid).filter(|(start, _)| *start == ticks) {
             return facts.clone();
         }
-        // The driver lists an ended process while any process holds its descriptors. Its PID may belong to another process by now. If that
-        // cannot be checked, the process counts as the owner: otherwise it could hide behind many descriptors.
+        // The driver lists an ended process while any process holds its descriptors. Its PID may belong to another
+        // process by now. If that cannot be checked, the process counts as the owner: otherwise it could hide behind
+        // many descriptors.
         let has_driver = maker::has_the_driver(&host.at("/proc"), pid, &context.makers);
         let Some(folder) = context.folder_of(pid, &stat, has_driver) else { return self.ended_facts(context) };
         let Some(facts) = Facts::read_started(context, pid, &folder, ticks, &mut self.shared) else {
@@ -308,7 +311,8 @@ impl Cache {
         facts
     }
 
-    /// The facts of the process that started at `ticks`, even if it does not have the driver open. None if it has ended.
+    /// The facts of the process that started at `ticks`, even if it does not have the driver open. None if it has
+    /// ended.
     pub fn of_started(&mut self, context: &ScanContext, pid: HostPid, ticks: u64) -> Option<Facts> {
         let stat = stat_in(context.host, &format!("/proc/{}", pid.get()))?;
         let folder = context.folder_of(pid, &stat, Has::Yes)?;

@@ -1,5 +1,5 @@
-//! Reads a process's limit of GPU memory from the kernel's cgroup controller `dmem`: the lowest limit of its cgroup and all cgroups
-//! above. A limit that the driver enforces itself, on kernels without this controller, is not read.
+//! Reads a process's limit of GPU memory from the kernel's cgroup controller `dmem`: the lowest limit of its cgroup and
+//! all cgroups above. A limit that the driver enforces itself, on kernels without this controller, is not read.
 //!
 //! Source: Linux, `Documentation/admin-guide/cgroup-v2.rst`, "DMEM"; open kernel modules 615, `os.c` (the region's name).
 

@@ -1,7 +1,7 @@
 //! Lists every process on every GPU: its PIDs on the host and in its container, its owner, and its use of the GPU.
 //!
-//! Joins NVML's rows ([`reading`]) with facts from `/proc` and [`mpu_host::containers`] ([`facts`]). NVML returns PIDs of its caller's
-//! PID namespace, so this works only in the initial one and fails elsewhere.
+//! Joins NVML's rows ([`reading`]) with facts from `/proc` and [`mpu_host::containers`] ([`facts`]). NVML returns PIDs
+//! of its caller's PID namespace, so this works only in the initial one and fails elsewhere.
 
 mod error;
 mod facts;
@@ -90,15 +90,16 @@ fn join(host: &Host, reading: Reading, at: u64, cache: &mut Cache) -> Snapshot {
     Snapshot { at, gpus, processes }
 }
 
-/// The utilisation of a process. A GPU assigns each sample to the busiest process. On an H200 with two computing processes, one has no
-/// sample, neither here nor in nvidia-smi's pmon. So a missing sample means zero only if all samples are zero.
+/// The utilisation of a process. A GPU assigns each sample to the busiest process. On an H200 with two computing
+/// processes, one has no sample, neither here nor in nvidia-smi's pmon. So a missing sample means zero only if all
+/// samples are zero.
 fn utilisation_of(pid: HostPid, samples: &BTreeMap<HostPid, Utilisation>) -> Option<Utilisation> {
     let idle = || samples.values().all(|used| *used == Utilisation::default()).then(Utilisation::default);
     samples.get(&pid).copied().or_else(idle)
 }
 
-/// Merges rows. NVML lists a process in several lists, and some drivers list it twice in one. Each row has the memory of the whole
-/// process.
+/// Merges rows. NVML lists a process in several lists, and some drivers list it twice in one. Each row has the memory
+/// of the whole process.
 fn merged(rows: &[ProcessRow]) -> BTreeMap<(HostPid, Option<Mig>), (Kind, Option<u64>)> {
     let mut merged: BTreeMap<_, (Kind, Option<u64>)> = BTreeMap::new();
     for row in rows {

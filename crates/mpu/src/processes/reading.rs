@@ -24,8 +24,8 @@ pub struct Reading {
 }
 
 impl Reading {
-    /// Adds the driver's raw samples. NVML returns only means, from driver 535 on without the idle samples. The driver creates the objects
-    /// only because NVML has each GPU's node open.
+    /// Adds the driver's raw samples. NVML returns only means, from driver 535 on without the idle samples. The driver
+    /// creates the objects only because NVML has each GPU's node open.
     pub fn add_samples(&mut self, host: &Host) {
         let control = File::options().read(true).write(true).open(host.at("/dev/nvidiactl")).ok();
         let release = Driver::loaded(host).and_then(|driver| driver.release);
@@ -89,7 +89,8 @@ impl Nvml {
         for path in std::iter::once(LIBRARY.into()).chain(folders) {
             match nvml_wrapper::Nvml::builder().lib_path(OsStr::new(&path)).init() {
                 Ok(library) => return Ok(Nvml { library, last: None }),
-                // Report the first failure: it is about the library that the host's programs would load. The text contains the loader's message.
+                // Report the first failure: it is about the library that the host's programs would load. The text
+                // contains the loader's message.
                 Err(NvmlError::LibloadingError(error)) => missing = missing.or(Some(loader_message(&error))),
                 Err(error) => return Err(ProcessError::from_nvml("nvmlInit", error)),
             }

@@ -1,5 +1,5 @@
-//! NVML calls without a safe wrapper: the first version of three lists and of the memory figures, and the instance numbers of a MIG
-//! device. Releases before 450 (lists) and 510 (memory) have only the first versions.
+//! NVML calls without a safe wrapper: the first version of three lists and of the memory figures, and the instance
+//! numbers of a MIG device. Releases before 450 (lists) and 510 (memory) have only the first versions.
 #![allow(unsafe_code)]
 
 use super::snapshot::Mig;

@@ -83,7 +83,7 @@ fn row_has_facts_of_its_process() {
 }
 
 #[test]
-fn least_limit_of_its_cgroups_holds_for_process() {
+fn lowest_cgroup_limit_applies() {
     let fake = host();
     let look = |fake: &FakeHost| {
         let mut reading = reading(vec![row(20001, Kind::Compute, Some(64 << 20))], None);
@@ -236,7 +236,7 @@ fn process_without_readable_cgroup_has_no_container() {
 
 /// Limits take a read for each cgroup above a process, a tenant can create thousands, and no metric needs them.
 #[test]
-fn exporter_looks_for_no_limits() {
+fn exporter_reads_no_limits() {
     let fake = host();
     let region = "nvidia/00000000:1B:00.0/vidmem 1073741824\n";
     fake.write("/sys/fs/cgroup/dmem.capacity", region);
@@ -376,7 +376,7 @@ fn clock_change_keeps_start_ticks() {
 }
 
 #[test]
-fn nonsense_in_proc_is_not_known() {
+fn malformed_proc_files_give_none() {
     let fake = host();
     for (file, text) in [("status", "Uid:\tx\nNSpid:\t\nName:"), ("stat", "20001 (python3"), ("cgroup", ":::")] {
         fake.write(&format!("/proc/20001/{file}"), text);

@@ -5,8 +5,8 @@ use crate::commands::fields;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
 
-/// Checks JSON against its command's schema. The schema must explain each field, accept the JSON and an added field, and reject a missing
-/// field or another type.
+/// Checks JSON against its command's schema. The schema must explain each field, accept the JSON and an added field,
+/// and reject a missing field or another type.
 pub fn check(json: &str) {
     let value: Value = serde_json::from_str(json).expect("JSON");
     schema_check::check(json);

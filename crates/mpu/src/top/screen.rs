@@ -78,8 +78,8 @@ fn run_loop(
     }
 }
 
-/// Reads now and at every interval, in its own thread: a reading takes milliseconds, but seconds on a sleeping GPU, and keys must not
-/// wait for it.
+/// Reads now and at every interval, in its own thread: a reading takes milliseconds, but seconds on a sleeping GPU, and
+/// keys must not wait for it.
 fn read_repeatedly(
     host: Host,
     mut monitor: Monitor,

@@ -1,4 +1,5 @@
-//! Draws `mpu top`: GPUs above, processes below, keys at the bottom. It never panics, whatever the size of the terminal.
+//! Draws `mpu top`: GPUs above, processes below, keys at the bottom. It never panics, whatever the size of the
+//! terminal.
 
 use super::app::{App, Mode};
 use crate::listing::columns::{Column, printable};

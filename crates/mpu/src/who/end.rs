@@ -1,6 +1,7 @@
 //! Builds the command that ends a process which holds the driver.
 //!
-//! A pure function. A name becomes part of a command only if a shell reads it as one word. Otherwise `kill` gets the PID.
+//! A pure function. A name becomes part of a command only if a shell reads it as one word. Otherwise `kill` gets the
+//! PID.
 
 use mpu_core::HostPid;
 use mpu_host::cgroup::Job;
@@ -14,8 +15,8 @@ const INIT: u32 = 1;
 const PROTECTED_UNITS: [&str; 6] =
     ["ssh.service", "sshd.service", "cron.service", "crond.service", "atd.service", "init.scope"];
 
-/// The command that ends a process: it stops what started the process, if that is known, so that the process is not restarted.
-/// None for process 1. `unit` is the systemd unit, if all processes in it have one user.
+/// The command that ends a process: it stops what started the process, if that is known, so that the process is not
+/// restarted. None for process 1. `unit` is the systemd unit, if all processes in it have one user.
 pub fn end_command(
     pid: HostPid,
     container: Option<&Container>,
@@ -31,8 +32,8 @@ pub fn end_command(
 }
 
 fn container_command(container: &Container) -> Option<String> {
-    // A rootless container belongs to the user's own engine. A nested container belongs to an engine inside the outer one. The
-    // host's root cannot stop either by name.
+    // A rootless container belongs to the user's own engine. A nested container belongs to an engine inside the outer
+    // one. The host's root cannot stop either by name.
     if container.user.is_some() || container.outer.is_some() {
         return None;
     }
@@ -126,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn name_with_shell_characters_is_in_no_command() {
+    fn names_with_shell_characters_are_not_used() {
         for evil in ["a;reboot", "$(reboot)", "-f", "a b", "a\nb", "", "a'b"] {
             let docker = container(Runtime::Docker, Some(evil));
             assert_eq!(container_command(&docker).as_deref(), Some("docker stop a1b2c3d4e5f6"), "{evil:?}");

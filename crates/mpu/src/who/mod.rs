@@ -1,4 +1,5 @@
-//! `mpu who`: lists the processes and modules that hold the driver or one of its GPUs, their owners, and the commands that end them.
+//! `mpu who`: lists the processes and modules that hold the driver or one of its GPUs, their owners, and the commands
+//! that end them.
 //!
 //! [`mpu_host::holders`] finds them. NVML is not used, because it opens the driver.
 
@@ -155,7 +156,8 @@ pub struct InFlightView {
 /// The shortest time between two scans of `/proc` while waiting.
 const SCAN_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Scans once, or until the driver is free if `--wait` is given. `log` gets a line whenever the summary of holders changes.
+/// Scans once, or until the driver is free if `--wait` is given. `log` gets a line whenever the summary of holders
+/// changes.
 ///
 /// # Errors
 /// Without root's rights, outside the host's PID namespace, or if there is no such GPU.
@@ -307,7 +309,8 @@ impl Observation {
     }
 }
 
-/// The user of all processes in a unit's cgroup. None if there are several users, such as cron's jobs or JupyterHub's notebooks.
+/// The user of all processes in a unit's cgroup. None if there are several users, such as cron's jobs or JupyterHub's
+/// notebooks.
 fn only_user(host: &Host, unit: &str) -> Option<u32> {
     // Version 2, systemd's hierarchy of version 1, and version 2 beside version 1.
     let lists = ["", "/systemd", "/unified"].map(|mount| format!("/sys/fs/cgroup{mount}{unit}/cgroup.procs"));

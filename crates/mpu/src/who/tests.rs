@@ -53,7 +53,7 @@ fn run_who(fake: &FakeHost, gpu: Option<&str>) -> Result<Who, WhoError> {
 }
 
 #[test]
-fn holder_has_its_owner_and_its_end() {
+fn holders_have_owner_and_end_command() {
     let fake = host();
     let pod = "/kubepods.slice/kubepods-pod0f4a5d3c_1b2c_3d4e_5f60_718293a4b5c6.slice";
     process(&fake, 10, "/dev/full", &format!("{pod}/cri-containerd-{LONG}.scope"));
@@ -219,7 +219,7 @@ fn wait_ends_when_free_or_in_time() {
 }
 
 #[test]
-fn number_of_another_process_is_not_reported() {
+fn reused_pid_is_not_reported() {
     let fake = host();
     process(&fake, 10, "/dev/full", "/");
     let host = fake.host();

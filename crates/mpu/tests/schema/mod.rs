@@ -1,6 +1,6 @@
-//! Holds what commands print to the schemas that `mpu schema` prints, as a program that reads them would.
+//! Validates the commands' JSON against the schemas of `mpu schema`.
 //!
-//! Shared by the tests of this crate, and its own module in none.
+//! Shared by unit tests and integration tests of this crate.
 
 use jsonschema::Validator;
 use serde_json::Value;
@@ -13,7 +13,7 @@ pub fn validator(answer: &Value) -> Validator {
     jsonschema::draft202012::new(&schema).unwrap_or_else(|e| panic!("{command}: {e}"))
 }
 
-/// Every line of this output is an answer as its command's schema has it.
+/// Checks each line of the output against its command's schema.
 pub fn check(output: &str) {
     for line in output.lines() {
         let answer: Value = serde_json::from_str(line).unwrap_or_else(|e| panic!("{line}: {e}"));

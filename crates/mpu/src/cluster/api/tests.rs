@@ -85,7 +85,7 @@ fn event() -> Event {
 }
 
 #[test]
-fn labels_are_read_with_token_of_now() {
+fn each_request_reads_token_again() {
     let server = server("127.0.0.1", 200, r#"{"kind":"PartialObjectMetadata","metadata":{"labels":{"a/b":"c"}}}"#);
     let pod = server.pod("127.0.0.1");
     assert_eq!(pod.labels().unwrap(), BTreeMap::from([("a/b".to_string(), "c".to_string())]));

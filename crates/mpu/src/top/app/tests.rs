@@ -76,7 +76,7 @@ fn keys_end_and_pause_and_change_pace() {
 }
 
 #[test]
-fn selected_process_stays_so_while_rows_move() {
+fn selection_follows_process() {
     let mut app = app();
     press(&mut app, "jj");
     assert_eq!(app.selected, Some(1));
@@ -93,7 +93,7 @@ fn selected_process_stays_so_while_rows_move() {
 }
 
 #[test]
-fn failed_look_keeps_picture_and_says_so() {
+fn failed_reading_keeps_rows_and_shows_error() {
     let mut app = app();
     app.update(Err("the driver is gone".to_string()));
     assert_eq!((pids(&app).len(), app.error.as_deref()), (3, Some("the driver is gone")));

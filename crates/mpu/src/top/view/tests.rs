@@ -29,7 +29,7 @@ fn picture(app: &mut App, width: u16, height: u16) -> String {
 }
 
 #[test]
-fn gpus_stand_above_and_processes_below() {
+fn screen_shows_gpus_above_processes() {
     let expected = "\
 mpu top  2 GPUs, 3 processes  every 1 s
  0 NVIDIA H200            GPU ████████░░░░░░░░░░░░  40%  MEM █░░░░░░░░░░░░░░░░░░░ 9000/143771 MiB  41°C  212/700 W
