@@ -118,7 +118,7 @@ impl Registration {
         if others.iter().any(|(_, name)| name == id) {
             return Err(ElectionError::Taken { id: id.to_string() });
         }
-        let path = dir.join(format!("{id}.{TURN_SUFFIX}"));
+        let path = dir.join(format!("{id}.{LOCK_SUFFIX}"));
         let mut file = lock::open(&path).map_err(at(&path))?;
         flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|e| at(&path)(e.into()))?;
         let mut text = String::new();
@@ -141,7 +141,7 @@ impl Registration {
     pub fn leave<T>(self, last: impl FnOnce() -> T) -> Result<LeaveResult<T>, ElectionError> {
         let _gate = lock_gate(&self.dir, GATE_TIMEOUT)?;
         let others = live_agents(&self.dir, Some(&self.id))?;
-        let _ = fs::remove_file(self.dir.join(format!("{}.{TURN_SUFFIX}", self.id)));
+        let _ = fs::remove_file(self.dir.join(format!("{}.{LOCK_SUFFIX}", self.id)));
         Ok(match others.into_iter().max() {
             Some((_, id)) => LeaveResult::To(id),
             None => LeaveResult::Last(last()),
