@@ -164,7 +164,8 @@ impl<'a> Agent<'a> {
         }
     }
 
-    /// One round. Fails only if the agents' directory cannot be used. Other errors are logged, and the next round tries again.
+    /// One round. Fails only if the agents' folder cannot be used or its gate stays locked. Other errors are logged, and
+    /// the next round tries again.
     pub fn round(&mut self) -> Result<(), Explained> {
         let driver = Driver::loaded(self.host).map(|driver| driver.version);
         if driver != self.driver {

@@ -165,7 +165,7 @@ impl SharedFacts {
             return None;
         }
         let (host, file) = (host.clone(), format!("{folder}/cmdline"));
-        // The kernel's limit for an argument list is 2 MiB.
+        // By default, an argument list may have 2 MiB (execve(2)).
         let read = within(timeout, move || host.beginning(file, COMMAND_LIMIT));
         if read.is_none() {
             self.waited += began.elapsed();
