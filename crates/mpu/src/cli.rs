@@ -121,7 +121,7 @@ pub enum Command {
     Config {
         /// What to do with it
         #[command(subcommand)]
-        what: ConfigVerb,
+        verb: ConfigVerb,
     },
 
     /// Install this mpu on this host: files, module, service; and start it
@@ -137,7 +137,7 @@ pub enum Command {
     Agent {
         /// What to do
         #[command(subcommand)]
-        what: AgentVerb,
+        verb: AgentVerb,
     },
 
     /// Give GPU containers of a container engine the notify engine's listener, by the Node Resource Interface (NRI)
@@ -190,7 +190,7 @@ pub enum Command {
     Notify {
         /// Which part
         #[command(subcommand)]
-        what: NotifyVerb,
+        verb: NotifyVerb,
     },
 
     /// The child of `mpu metrics`
@@ -350,7 +350,7 @@ pub enum AgentVerb {
     /// Say whether a container on this node got a right answer recently
     Ready {
         /// The agent's name
-        #[arg(long, env = agent::ID)]
+        #[arg(long, env = agent::ID_VARIABLE)]
         id: String,
 
         /// How old a measurement may be
@@ -361,7 +361,7 @@ pub enum AgentVerb {
     /// Say whether the agent's loop runs
     Alive {
         /// The agent's name
-        #[arg(long, env = agent::ID)]
+        #[arg(long, env = agent::ID_VARIABLE)]
         id: String,
 
         /// How long one round of the loop may take: a round that builds the module takes minutes

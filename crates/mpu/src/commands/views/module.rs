@@ -1,4 +1,4 @@
-//! The module in reports: its state, the callers inside it, and the proof of its translation.
+//! The module in reports: its state, the callers inside it, and the result of the translation test.
 
 use crate::report::Style;
 use mpu_engine::module::holders::{self, HolderInfo};
@@ -138,7 +138,7 @@ impl StateView {
 }
 
 impl StateView {
-    /// Which copy of the argument decides about a control, if any does now.
+    /// Which copy of a control's argument the module uses. None while no redirect is placed.
     pub(crate) fn argument_line(&self, style: Style) -> Option<String> {
         let argument = self.argument.as_ref()?;
         Some(match argument.errno {
@@ -153,7 +153,7 @@ impl StateView {
         })
     }
 
-    pub(crate) fn has_to_believe(&self) -> bool {
+    pub(crate) fn is_claimed(&self) -> bool {
         self.argument.as_ref().is_some_and(|argument| argument.errno.is_some())
     }
 
