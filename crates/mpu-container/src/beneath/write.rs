@@ -198,7 +198,7 @@ fn split(path: &Path) -> Result<(PathBuf, OsString), BeneathError> {
     }
 }
 
-fn with_new_name<T>(name: &OsStr, make: impl Fn(&OsStr) -> Result<T, Errno>) -> Result<(T, OsString), Errno> {
+fn with_temp_name<T>(name: &OsStr, make: impl Fn(&OsStr) -> Result<T, Errno>) -> Result<(T, OsString), Errno> {
     for _ in 0..100 {
         // Each RandomState has new keys.
         let mut new = OsString::from(format!(".mpu-{:016x}-", RandomState::new().build_hasher().finish()));

@@ -34,7 +34,7 @@ pub fn write(folder: &Path, options: &Options, note: &dyn Fn(String)) -> Result<
         names: Vec::new(),
         devices: vec!["all".into()],
         all: false,
-        edits: Edits::of(folder.join("nvidia-cdi-hook")),
+        edits: Edits::new(folder.join("nvidia-cdi-hook")),
     };
     let mut spec = generate::generate(&root, &request).map_err(|source| InstallError::Cdi(source.into()))?;
     transform::change_root(&mut spec, &files, Path::new(options.text("driver-root")), Relative::Host);

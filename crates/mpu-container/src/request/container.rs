@@ -100,10 +100,10 @@ fn array<'a>(value: &'a Value, place: &str) -> Result<&'a [Value], RequestError>
     value.as_array().map(Vec::as_slice).ok_or_else(|| shape_error(place, "a list"))
 }
 
-fn text<'a>(value: &'a Value, place: &str) -> Result<&'a str, RequestError> {
+fn string<'a>(value: &'a Value, place: &str) -> Result<&'a str, RequestError> {
     value.as_str().ok_or_else(|| shape_error(place, "a text"))
 }
 
-fn texts<'a>(list: &'a [Value], place: &str) -> Result<Vec<&'a str>, RequestError> {
+fn strings<'a>(list: &'a [Value], place: &str) -> Result<Vec<&'a str>, RequestError> {
     list.iter().enumerate().map(|(number, value)| string(value, &format!("{place}[{number}]"))).collect()
 }

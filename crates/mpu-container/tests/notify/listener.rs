@@ -50,11 +50,11 @@ impl Engine {
         fs::create_dir_all(path.parent().expect("a folder")).expect("made");
         let socket = UnixListener::bind(path).expect("a socket");
         let record = Arc::new(Mutex::new(Record::default()));
-        let record = record.clone();
+        let shared = record.clone();
         std::thread::spawn(move || {
             for stream in socket.incoming() {
-                let record = record.clone();
-                std::thread::spawn(move || serve(&stream.expect("a connection"), &record));
+                let shared = shared.clone();
+                std::thread::spawn(move || serve(&stream.expect("a connection"), &shared));
             }
         });
         Engine { path: path.into(), record }

@@ -58,6 +58,9 @@ const ANSWERS: &[CommandSchema] = &[
         reports: |g| vec![subschema::<agent::AgentResult>(g), subschema::<agent::ProbeAnswer>(g)],
     },
     CommandSchema { name: "nri", reports: |_| Vec::new() },
-    CommandSchema { name: "build", reports: |g| vec![subschema::<mpu_engine::module::other_kernel::OtherKernelModule>(g)] },
+    CommandSchema {
+        name: "build",
+        reports: |g| vec![subschema::<mpu_engine::module::other_kernel::OtherKernelModule>(g)],
+    },
     CommandSchema { name: "metrics", reports: |_| Vec::new() },
 ];

@@ -3,7 +3,7 @@
 //! A profile is never loosened: an unknown or incomplete profile is not replaced. [`SkipReason`] has the reasons for
 //! which a container does not change, in addition to those of `mpu_seccomp`.
 
-use mpu_seccomp::{NoListener, Notify, add_listener};
+use mpu_seccomp::{NoListener, Notify};
 use prost::Message;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -46,7 +46,7 @@ pub fn add_listener(container: &Container, engine: &Engine, notify: &Notify) -> 
     let profile = sent.map(|bytes| Seccomp::decode(bytes).ok().filter(|profile| profile.encoded_len() == bytes.len()));
     let mut tree = oci_fragment(container, profile.as_ref().and_then(Option::as_ref));
     // Check the container first, so that the engine's limits are not reported for a container without a GPU.
-    add_listener(&mut tree, notify)?;
+    mpu_seccomp::add_listener(&mut tree, notify)?;
     let kind = linux.and_then(|linux| linux.seccomp_profile.as_ref()).map(|kind| kind.kind);
     // A named profile without its rules is unknown.
     let is_complete = kind == Some(UNCONFINED) || kind.is_none() && engine.sends_rules;
