@@ -14,7 +14,7 @@ pub(super) fn settings(text: &str) -> Result<Settings, FormatError> {
     let named = find(&root, &RUNTIMES).into_iter().flat_map(|runtimes| runtimes.iter());
     let runtimes = named.map(|(name, paths)| {
         let program = paths.as_array().and_then(|paths| paths.get(0)?.as_str()).map(str::to_string);
-        (name.to_string(), Runtime { program: program, ..Runtime::default() })
+        (name.to_string(), Runtime { program, ..Runtime::default() })
     });
     Ok(Settings {
         section: false,
